@@ -1,0 +1,32 @@
+# All a newcomer has to type; what each does is in `make help`.
+PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where there is none
+	@:
+
+.venv/.ready: pyproject.toml constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh
+	@touch $@
+
+demo: setup ## render the embedded scene, train on it, leave pictures, a video and a PLY in runs/demo
+	@.venv/bin/splat demo --out runs/demo
+
+test: lint ## ruff, mypy and every test
+	@echo "==> pytest"
+	@$(PYTHON) -m pytest -q
+
+lint: setup ## ruff and mypy
+	@echo "==> ruff"
+	@.venv/bin/ruff check .
+	@echo "==> mypy"
+	@$(PYTHON) -m mypy
+
+clean: ## remove .venv, caches and build products, but not runs/
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,185 @@
+"""Arrays in device memory, and the cheapest honest bridge between them and NumPy or torch.
+
+On software Vulkan a device address is a host address, so host arrays and tensors alias device memory. On CUDA torch shares
+the pointer. Elsewhere (Metal, Vulkan on a GPU) data is copied.
+"""
+
+from __future__ import annotations
+
+import weakref
+from enum import Enum
+
+import numpy as np
+import psutil
+import slangpy as spy
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from splat_py.errors import SplatError
+
+_USAGE = (
+    spy.BufferUsage.unordered_access
+    | spy.BufferUsage.shader_resource
+    | spy.BufferUsage.copy_source
+    | spy.BufferUsage.copy_destination
+)
+_MEBIBYTE = 1 << 20
+# Freed buffers kept for reuse. On software Vulkan the first touch of fresh memory costs 12 ms for 20 MB, against 1 ms.
+_MOST_FREE_BYTES = 512 * _MEBIBYTE
+
+
+class Bridge(Enum):
+    """How host and device memory meet."""
+
+    ALIAS = "device memory is host memory"
+    CUDA = "torch tensors on the same GPU"
+    COPY = "copies"
+
+
+class Memory:
+    """Buffers of one device, reused by size."""
+
+    def __init__(self, device: spy.Device, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._device = device
+        self._free: dict[int, list[spy.Buffer]] = {}
+        self._free_bytes = 0
+        # Aliased arrays by address, so that a tensor that came from one finds its buffer again.
+        self._by_address: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
+
+    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32) -> Array:
+        """An array with undefined contents."""
+        return Array(self, (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype))
+
+    def array(self, values: NDArray | torch.Tensor) -> Array:
+        """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
+        if isinstance(values, torch.Tensor):
+            owner = self.owner_of(values)
+            if owner is not None and values.is_contiguous() and values.data_ptr() == owner.buffer.device_address:
+                return owner
+            array = self.empty(tuple(values.shape), _numpy_dtype(values))
+        else:
+            array = self.empty(values.shape, values.dtype)
+        array.write(values)
+        return array
+
+    def owner_of(self, tensor: torch.Tensor) -> Array | None:
+        """The array whose memory a tensor looks at, if it is one of ours."""
+        if self.bridge is not Bridge.ALIAS or tensor.device.type != "cpu" or tensor.numel() == 0:
+            return None
+        return self._by_address.get(tensor.untyped_storage().data_ptr())
+
+    def take(self, nbytes: int) -> spy.Buffer:
+        """A buffer of at least `nbytes`."""
+        size = _bucket(nbytes)
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        if self._free.get(size):
+            self._free_bytes -= size
+            return self._free[size].pop()
+        if self.bridge is Bridge.ALIAS and size > 64 * _MEBIBYTE and size > psutil.virtual_memory().available:
+            raise _out_of_memory(size)
+        try:
+            return self._device.create_buffer(size=size, struct_size=4, usage=_USAGE)
+        except RuntimeError as error:
+            raise _out_of_memory(size) from error
+
+    def give_back(self, buffer: spy.Buffer) -> None:
+        """Keep a buffer that nobody looks at any more for the next one of its size."""
+        self.live_bytes -= buffer.size
+        if self._free_bytes + buffer.size > _MOST_FREE_BYTES:
+            self._free.clear()
+            self._free_bytes = 0
+        if buffer.size <= _MOST_FREE_BYTES:
+            self._free.setdefault(buffer.size, []).append(buffer)
+            self._free_bytes += buffer.size
+
+    def register(self, array: Array) -> None:
+        """Let `owner_of` find this array."""
+        self._by_address[array.buffer.device_address] = array
+
+
+class Array:
+    """A shape and a type over a buffer of the device, which goes back to its pool with the last reference."""
+
+    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.size = int(np.prod(shape))
+        self.nbytes = self.size * dtype.itemsize
+        self.buffer = memory.take(self.nbytes)
+        self._memory = memory
+        weakref.finalize(self, memory.give_back, self.buffer).atexit = False
+
+    def numpy(self) -> NDArray:
+        """The contents: the device's own memory where that is the host's (`Bridge.ALIAS`), else a copy."""
+        if self._memory.bridge is Bridge.ALIAS:
+            return np.asarray(_HostView(self))
+        flat = self.buffer.to_numpy().view(np.uint8)[: self.nbytes]
+        return flat.view(self.dtype).reshape(self.shape)
+
+    def tensor(self) -> torch.Tensor:
+        """The contents as a torch tensor: shared where that is possible (`Bridge`), else copied to the CPU."""
+        if self._memory.bridge is Bridge.CUDA and self.size:
+            return self.buffer.to_torch(_DATA_TYPES[self.dtype.name], list(self.shape))
+        if self._memory.bridge is Bridge.ALIAS:
+            self._memory.register(self)
+        return torch.from_numpy(self.numpy())
+
+    def write(self, values: NDArray | torch.Tensor) -> None:
+        """Overwrite the contents. On an aliasing device nothing that uses the array may still be running."""
+        if self.size == 0:
+            return
+        if isinstance(values, torch.Tensor):
+            values = values.detach()
+            if self._memory.bridge is Bridge.CUDA and values.is_cuda:
+                self.tensor().copy_(values.reshape(self.shape))
+                # Our kernels run on the device's own stream.
+                torch.cuda.current_stream(values.device).synchronize()
+                return
+            values = values.cpu().numpy()
+        values = np.ascontiguousarray(values, dtype=self.dtype)
+        if self._memory.bridge is Bridge.ALIAS:
+            np.copyto(self.numpy(), values.reshape(self.shape))
+        else:
+            self.buffer.copy_from_numpy(values)
+
+
+class _HostView:
+    """Shows an array's memory to NumPy and keeps the array alive as long as anybody looks."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.buffer.device_address, False),
+        }
+
+
+_DATA_TYPES = {
+    "float32": spy.DataType.float32,
+    "int32": spy.DataType.int32,
+    "uint32": spy.DataType.uint32,
+    "uint8": spy.DataType.uint8,
+}
+
+
+def _numpy_dtype(tensor: torch.Tensor) -> np.dtype:
+    return np.dtype(str(tensor.dtype).removeprefix("torch."))
+
+
+def _bucket(nbytes: int) -> int:
+    """Round up to 16, or to an eighth of the power of two below: similar sizes share buffers, at most 1/8 is wasted."""
+    step = max(16, 1 << max(nbytes.bit_length() - 4, 0))
+    return max(-(-nbytes // step) * step, 16)
+
+
+def _out_of_memory(nbytes: int) -> SplatError:
+    return SplatError(
+        f"too little memory: the device cannot give {nbytes / _MEBIBYTE:.0f} MiB more; "
+        "use fewer Gaussians, smaller images (--downscale) or close other programs"
+    )

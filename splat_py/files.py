@@ -1,0 +1,41 @@
+"""Writing files so that an interruption never leaves half of one behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from splat_py.errors import SplatError
+
+
+@contextmanager
+def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path in `target`'s folder; on success it is flushed to disk and renamed to `target`.
+
+    The temporary name keeps `target`'s suffix, because image and video writers choose their format by it.
+
+    Raises:
+        SplatError: the folder cannot be made or written to.
+    """
+    target = Path(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
+    except OSError as error:
+        raise SplatError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes files private; outputs are as readable as any other file the user makes.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

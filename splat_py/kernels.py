@@ -1,0 +1,130 @@
+"""Compiling, specialising and dispatching the entry points of `slang/kernels`.
+
+A kernel is specialised when it is linked: the values of its `extern` constants and types are the cache key, and what they
+switch off is not in the binary. Everything else, buffers and the scalars of its uniform block, is bound by name when it is
+dispatched.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import slangpy as spy
+
+from splat_py.arrays import Array
+from splat_py.profiling import Profile
+
+_EXTERN_CONSTANT = re.compile(r"^extern static const (\w+) (\w+)", re.MULTILINE)
+_EXTERN_TYPE = re.compile(r"^extern struct (\w+) : (\w+)", re.MULTILINE)
+
+# As in kernels/threads.slang.
+_THREADS = 64
+_GROUPS_PER_ROW = 32768
+
+
+def shader_folder() -> Path:
+    """Where the Slang sources lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "slang"
+    return installed if installed.is_dir() else package.parent / "slang"
+
+
+def linear_groups(count: int) -> tuple[int, int, int]:
+    """Workgroups for one thread an element (kernels/threads.slang)."""
+    groups = -(-count // _THREADS)
+    return min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1
+
+
+def specialisation_source(module: str, constants: dict[str, Any]) -> str:
+    """Slang source of the small module that gives a kernel module's `extern` names their values."""
+    source = (shader_folder() / "kernels" / f"{module}.slang").read_text(encoding="utf-8")
+    types = {name: kind for kind, name in _EXTERN_CONSTANT.findall(source)}
+    interfaces = dict(_EXTERN_TYPE.findall(source))
+    lines = ["import splat.gradient_accumulation;"] if interfaces else []
+    for name, value in sorted(constants.items()):
+        if name in interfaces:
+            lines.append(f"export struct {name} : {interfaces[name]} = {value};")
+        else:
+            literal = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"export static const {types[name]} {name} = {literal};")
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One specialised entry point, ready to be dispatched."""
+
+    module: str
+    entry: str
+    pipeline: spy.ComputePipeline
+
+
+class KernelCache:
+    """The kernels of one device, each compiled when it is first asked for."""
+
+    def __init__(self, device: spy.Device) -> None:
+        self._device = device
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+
+    def get(self, module: str, entry: str, **constants: Any) -> Kernel:
+        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`."""
+        key = (module, entry, *sorted(constants.items()))
+        if key not in self._kernels:
+            modules = [self._device.load_module(f"kernels/{module}")]
+            if constants:
+                source = specialisation_source(module, constants)
+                name = "_".join(str(part) for item in sorted(constants.items()) for part in item)
+                modules.append(self._device.load_module_from_source(f"{module}_{name}", source))
+            program = self._device.link_program(modules, [modules[0].entry_point(entry)])
+            self._kernels[key] = Kernel(module, entry, self._device.create_compute_pipeline(program))
+        return self._kernels[key]
+
+
+class Recorder:
+    """Commands for the device in order; nothing runs before `submit`."""
+
+    def __init__(self, device: spy.Device, kernels: KernelCache, profile: Profile | None = None) -> None:
+        self._device = device
+        self._kernels = kernels
+        self._profile = profile
+        self._encoder = device.create_command_encoder()
+
+    def dispatch(
+        self,
+        module: str,
+        entry: str,
+        groups: tuple[int, int, int],
+        uniforms: dict[str, int | float],
+        buffers: dict[str, Array],
+        **constants: Any,
+    ) -> None:
+        """Run an entry point over `groups` workgroups. An empty grid is no work."""
+        if 0 in groups:
+            return
+        kernel = self._kernels.get(module, entry, **constants)
+        with self._encoder.begin_compute_pass() as compute:
+            cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
+            cursor["params"] = uniforms
+            for name, array in buffers.items():
+                cursor[name] = array.buffer
+            compute.dispatch_compute(spy.uint3(*groups))
+
+    def clear(self, array: Array) -> None:
+        """Fill with zeros."""
+        self._encoder.clear_buffer(array.buffer)
+
+    def stage(self, name: str) -> None:
+        """Everything from here to the next stage counts as `name` in a profile."""
+        if self._profile is not None:
+            self._profile.mark(self._encoder, name)
+
+    def submit(self, wait: bool = True) -> int:
+        """Send the commands off; returns the submission's number."""
+        self.stage("")
+        submission = self._device.submit_command_buffer(self._encoder.finish())
+        if wait:
+            self._device.wait_for_submit(submission)
+        return submission

@@ -1,0 +1,243 @@
+"""Pinhole cameras, and the paths a camera can take through a captured scene."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.errors import SplatError
+
+Float64Array = NDArray[np.float64]
+
+# How far a rotation's rows may be from orthonormal: pose files written with four decimals pass, a scaled or
+# sheared matrix does not.
+_ORTHONORMAL_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A pinhole camera with a pose; no lens distortion.
+
+    Attributes:
+        viewmat: [4, 4] float64, world → camera, a rotation and a translation in the dataset's units; OpenCV
+            axes: +x right, +y down, +z forward.
+        K: [3, 3] float64, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] in pixels, the first pixel's centre at 0.5.
+        width, height: the picture's sides in pixels.
+        name: what to call the view, for files and messages.
+
+    Raises:
+        SplatError: a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no
+            pixels.
+    """
+
+    viewmat: Float64Array
+    K: Float64Array
+    width: int
+    height: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        label = f"camera {self.name!r}" if self.name else "camera"
+        for field, shape in (("viewmat", (4, 4)), ("K", (3, 3))):
+            matrix = np.array(getattr(self, field), dtype=np.float64)
+            if matrix.shape != shape:
+                raise SplatError(
+                    f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix"
+                )
+            if not np.isfinite(matrix).all():
+                raise SplatError(f"{label}: {field} holds NaN or infinity; pass finite numbers")
+            matrix.flags.writeable = False
+            object.__setattr__(self, field, matrix)
+        if not np.array_equal(self.viewmat[3], (0, 0, 0, 1)):
+            raise SplatError(f"{label}: the last row of viewmat must be 0 0 0 1, not {self.viewmat[3]}")
+        rotation = self.viewmat[:3, :3]
+        if np.linalg.matrix_rank(rotation) < 3:
+            raise SplatError(f"{label}: viewmat is singular; pass a world → camera rotation and translation")
+        if (
+            np.abs(rotation @ rotation.T - np.eye(3)).max() > _ORTHONORMAL_TOLERANCE
+            or np.linalg.det(rotation) < 0
+        ):
+            raise SplatError(f"{label}: viewmat's rotation is scaled, sheared or mirrored; pass a rigid pose")
+        fx, fy, cx, cy = self.K[0, 0], self.K[1, 1], self.K[0, 2], self.K[1, 2]
+        if not np.array_equal(self.K, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]):
+            raise SplatError(f"{label}: K must read [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] (no skew)")
+        if fx <= 0 or fy <= 0:
+            raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be positive")
+        for field in ("width", "height"):
+            if int(getattr(self, field)) != getattr(self, field) or getattr(self, field) < 1:
+                raise SplatError(
+                    f"{label}: {field} is {getattr(self, field)}; it must be a whole number from 1"
+                )
+            object.__setattr__(self, field, int(getattr(self, field)))
+
+    @property
+    def position(self) -> Float64Array:
+        """The camera's centre in the world, [3]."""
+        return -self.viewmat[:3, :3].T @ self.viewmat[:3, 3]
+
+    @property
+    def forward(self) -> Float64Array:
+        """The viewing axis in the world, unit [3]."""
+        return self.viewmat[2, :3]
+
+    @classmethod
+    def look_at(
+        cls,
+        eye: ArrayLike,
+        target: ArrayLike,
+        up: ArrayLike,
+        fov_y_degrees: float,
+        width: int,
+        height: int,
+        name: str = "",
+    ) -> Camera:
+        """A camera at `eye` [3] with `target` [3] in the middle of its picture and `up` [3] upwards in it.
+
+        `fov_y_degrees` is the angle between the picture's upper and lower edge, above 0 and below 180. Pixels
+        are square.
+        """
+        if not 0 < fov_y_degrees < 180:
+            raise SplatError(f"fov_y_degrees is {fov_y_degrees}; it must lie between 0 and 180")
+        focal = 0.5 * height / math.tan(math.radians(fov_y_degrees) / 2)
+        K = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
+        return cls(
+            _look_at(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float)),
+            K,
+            width,
+            height,
+            name,
+        )
+
+    def resized(self, width: int, height: int) -> Camera:
+        """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
+        K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
+        return Camera(self.viewmat, K, width, height, self.name)
+
+    def scaled(self, factor: float) -> Camera:
+        """The same view with sides multiplied by `factor` > 0 and rounded to whole pixels (at least one)."""
+        if not (math.isfinite(factor) and factor > 0):
+            raise SplatError(f"a camera cannot be scaled by {factor}; pass a factor above 0")
+        return self.resized(max(1, round(self.width * factor)), max(1, round(self.height * factor)))
+
+
+def _look_at(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float64Array:
+    """world → camera [4, 4] of a camera at `eye` facing `target`."""
+    forward = target - eye
+    right = np.cross(forward, up)
+    if not np.linalg.norm(right) > 1e-9 * np.linalg.norm(forward) * np.linalg.norm(up):
+        raise SplatError(
+            "look_at needs a target apart from the eye and an up direction not along the view; change one"
+        )
+    forward /= np.linalg.norm(forward)
+    right /= np.linalg.norm(right)
+    rotation = np.stack([right, np.cross(forward, right), forward])
+    viewmat = np.eye(4)
+    viewmat[:3, :3], viewmat[:3, 3] = rotation, -rotation @ eye
+    return viewmat
+
+
+def camera_extent(cameras: Sequence[Camera]) -> float:
+    """1.1 × the largest distance of a camera to their mean (Inria's scene scale), 0 if all coincide."""
+    positions = np.stack([camera.position for camera in cameras])
+    mean = positions.mean(0)
+    distance = float(np.linalg.norm(positions - mean, axis=1).max())
+    # Differences this small are the rounding of the poses, not a movement of the camera.
+    return 1.1 * distance if distance > 1e-6 * max(1.0, float(np.abs(mean).max())) else 0.0
+
+
+def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
+    """What the cameras look at: a point [3], and whether their viewing axes really pass close to one point.
+
+    The point minimises the summed squared distances to the viewing axes: Σ (I − d dᵀ)(x − o) = 0.
+    Where the axes are all but parallel (forward-facing captures, one camera) or the point is not in front of
+    the cameras (a room seen from its middle), no such point exists: the answer is then a place ahead of the
+    mean camera, four camera extents away, closer the more the directions differ, and False.
+    """
+    positions = np.stack([camera.position for camera in cameras])
+    forwards = np.stack([camera.forward for camera in cameras])
+    extent = camera_extent(cameras) or 1.0
+    across = np.eye(3) - forwards[:, :, None] * forwards[:, None, :]  # [C, 3, 3]
+    normal = across.mean(0)
+    # The smallest eigenvalue is the mean squared sine of the angles to the common axis: 0.01 is about six
+    # degrees.
+    if np.linalg.eigvalsh(normal)[0] > 0.01:
+        focus = np.linalg.solve(normal, (across @ positions[:, :, None]).mean(0)[:, 0])
+        depths = ((focus - positions) * forwards).sum(1)
+        if np.median(depths) > 0.1 * extent and (depths > 0).mean() > 0.8:
+            return focus, True
+    return positions.mean(0) + 4 * extent * forwards.mean(0), False
+
+
+def mean_up(cameras: Sequence[Camera]) -> Float64Array:
+    """The captured scene's up direction, unit [3].
+
+    People hold cameras level: the pictures' x axes lie in the ground plane, which fixes up even where every
+    camera looks down. The mean of the cameras' own up directions chooses the sign, and decides where the x
+    axes all agree.
+    """
+    right = np.stack([camera.viewmat[0, :3] for camera in cameras])
+    own = -np.stack([camera.viewmat[1, :3] for camera in cameras]).mean(0)
+    norm = np.linalg.norm(own)
+    if norm < 1e-6:
+        return -cameras[0].viewmat[1, :3]
+    own /= norm
+    tilt = right.T @ right / len(cameras) + 0.01 * (np.eye(3) - np.outer(own, own))
+    up = np.linalg.eigh(tilt)[1][:, 0]
+    return up if up @ own >= 0 else -up
+
+
+def orbit(cameras: Sequence[Camera], n: int) -> list[Camera]:
+    """A closed path of `n` cameras for a turntable video of a captured scene.
+
+    The path turns around the point the cameras look at (`find_focus`), at their mean distance from the
+    vertical through it and their mean height. Cameras all around give a full circle; otherwise the path stays
+    where photographs were taken, an ellipse in (azimuth, height) over the covered arc, since nothing is known
+    behind it. Size and intrinsics are those of the first camera.
+
+    Raises:
+        SplatError: no camera, or no frame asked for.
+    """
+    if not cameras or n < 1:
+        raise SplatError(f"an orbit needs a camera and a frame, not {len(cameras)} cameras and {n} frames")
+    focus, _ = find_focus(cameras)
+    up = mean_up(cameras)
+    offsets = np.stack([camera.position for camera in cameras]) - focus
+    heights = offsets @ up
+    flat = offsets - heights[:, None] * up
+    radii = np.linalg.norm(flat, axis=1)
+    # Straight above the focus "up" would be undefined in the picture.
+    radius = max(float(radii.mean()), 0.05 * abs(float(heights.mean())), 1e-6)
+
+    east = cameras[0].viewmat[0, :3] - (cameras[0].viewmat[0, :3] @ up) * up
+    if np.linalg.norm(east) < 1e-6:
+        east = np.cross(up, np.eye(3)[np.abs(up).argmin()])
+    east /= np.linalg.norm(east)
+    north = np.cross(up, east)
+
+    phase = 2 * np.pi * np.arange(n) / n
+    azimuths = np.sort(np.arctan2(flat @ north, flat @ east))
+    gaps = np.diff(azimuths, append=azimuths[0] + 2 * np.pi)
+    widest = int(gaps.argmax())
+    if gaps[widest] < np.pi / 2:
+        azimuth, height = phase, np.full(n, heights.mean())
+    else:
+        arc = 2 * np.pi - gaps[widest]
+        middle = azimuths[(widest + 1) % len(azimuths)] + arc / 2
+        # A single camera still sways a little, or there would be no video to look at.
+        azimuth = middle + max(0.45 * arc, math.radians(5)) * np.sin(phase)
+        height = heights.mean() + heights.std() * np.cos(phase)
+    eyes = (
+        focus
+        + height[:, None] * up
+        + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
+    )
+
+    first = cameras[0]
+    return [
+        Camera(_look_at(eye, focus, up), first.K, first.width, first.height, f"orbit_{i:04d}")
+        for i, eye in enumerate(eyes)
+    ]

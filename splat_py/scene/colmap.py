@@ -1,0 +1,123 @@
+"""Captures described by a COLMAP model, binary or text, read through pycolmap."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from splat_py.errors import SplatError
+from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_view
+
+if TYPE_CHECKING:
+    import pycolmap
+
+# For each camera model: how many focal lengths lead its parameters, and where its remaining ones stand in
+# Lens.distortion.
+_MODELS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "SIMPLE_PINHOLE": (1, ()),
+    "PINHOLE": (2, ()),
+    "SIMPLE_RADIAL": (1, (0,)),
+    "RADIAL": (1, (0, 1)),
+    "OPENCV": (2, (0, 1, 2, 3)),
+    "OPENCV_FISHEYE": (2, (0, 1, 2, 3)),
+}
+
+# COLMAP's large binary files are a count and so many records: bytes before the name, whether there is a name,
+# the struct code of the count of items that follows, and the bytes of an item.
+_RECORDS = {"frames": (64, False, "<I", 16), "images": (64, True, "<Q", 24), "points3D": (43, False, "<Q", 8)}
+
+
+def find_model(root: Path) -> Path | None:
+    """The folder below `root` that holds a COLMAP model: sparse/0, sparse, or `root` itself."""
+    folders = (root / "sparse" / "0", root / "sparse", root)
+    return next((f for f in folders for end in ("bin", "txt") if (f / f"cameras.{end}").is_file()), None)
+
+
+def read_colmap(root: Path) -> Capture:
+    """Read the COLMAP model in `root`; photographs are in `root`/images, masks in `root`/masks.
+
+    Raises:
+        SplatError: no model, a damaged one, a camera model that is not supported, an unusable pose or
+            photograph.
+    """
+    import pycolmap  # half a second that only COLMAP's users should pay
+
+    folder = find_model(root)
+    if folder is None:
+        raise SplatError(
+            f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0"
+        )
+    try:
+        for name in _RECORDS:
+            _check_whole(folder / f"{name}.bin", name)
+        model = pycolmap.Reconstruction(str(folder))
+        registered = [image for image in model.images.values() if image.has_pose]
+        poses = [np.vstack([image.cam_from_world().matrix(), (0, 0, 0, 1)]) for image in registered]
+    except (ValueError, IndexError, RuntimeError, OSError, MemoryError, struct.error) as error:
+        raise SplatError(f"{folder} is not a readable COLMAP model ({error}); export it again") from error
+
+    lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items()}
+    views: list[View] = []
+    missing: list[str] = []
+    for image, viewmat in zip(registered, poses, strict=True):
+        path = root / "images" / image.name
+        if path.is_file():
+            lens = lenses[image.camera_id]
+            views.append(open_view(image.name, viewmat, lens, path, find_mask(root, path)))
+        else:
+            missing.append(image.name)
+    return Capture(views, missing, _points(model))
+
+
+def _check_whole(file: Path, kind: str) -> None:
+    """Raise a ValueError where a binary file ends too early.
+
+    COLMAP's reader does not notice: it takes whatever it then has for counts, and can be busy for minutes.
+    """
+    if not file.is_file():  # a text model, or one from before there were frames
+        return
+    head, named, code, item = _RECORDS[kind]
+    data = file.read_bytes()
+    end = 8
+    for _ in range(struct.unpack_from("<Q", data)[0]):
+        end += head
+        if named:
+            end = data.index(0, end) + 1
+        end += struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
+    if end > len(data):
+        raise ValueError(f"{file.name} is cut off")
+
+
+def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
+    name = camera.model.name
+    if name not in _MODELS:
+        raise SplatError(
+            f"{folder}: camera model {name} is not supported; "
+            "undistort the photographs with COLMAP's image_undistorter, "
+            f"or calibrate with one of {', '.join(_MODELS)}"
+        )
+    focals, places = _MODELS[name]
+    parameters = [float(p) for p in camera.params]
+    if len(parameters) != focals + 2 + len(places) or min(camera.width, camera.height) < 1:
+        raise SplatError(
+            f"{folder}: camera {camera.camera_id} is damaged ({camera.summary()}); export the model again"
+        )
+    fisheye = name == "OPENCV_FISHEYE"
+    distortion = [0.0] * (4 if fisheye else 5)
+    for place, value in zip(places, parameters[focals + 2 :], strict=True):
+        distortion[place] = value
+    cx, cy = parameters[focals : focals + 2]
+    return Lens(
+        camera.width, camera.height, parameters[0], parameters[focals - 1], cx, cy, tuple(distortion), fisheye
+    )
+
+
+def _points(model: pycolmap.Reconstruction) -> Points | None:
+    # Sorted, because the order of COLMAP's map is no property of the file.
+    points = [point for _, point in sorted(model.points3D.items())]
+    if not points:
+        return None
+    return np.array([p.xyz for p in points], np.float32), np.array([p.color for p in points], np.uint8)

@@ -1,0 +1,200 @@
+"""A scene: Gaussians as they are stored and optimised."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
+
+from splat_py.errors import SplatError
+from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
+
+# Y_0, the spherical harmonic of degree 0: rgb = 0.5 + Y_0 · sh[0].
+SH_C0 = 0.28209479177387814
+_DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
+
+
+@dataclass(eq=False)
+class Gaussians:
+    """N anisotropic Gaussians in stored form: every number may be optimised freely. All tensors are float32.
+
+    Attributes:
+        means: [N, 3], world units.
+        quats: [N, 4], rotations w x y z, of any length but zero.
+        log_scales: [N, 3], natural logarithm of the standard deviations in world units.
+        logit_opacities: [N].
+        sh: [N, K, 3], spherical-harmonics coefficients of rgb with K = (degree + 1)², degree 0 to 3.
+    """
+
+    means: torch.Tensor
+    quats: torch.Tensor
+    log_scales: torch.Tensor
+    logit_opacities: torch.Tensor
+    sh: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.means.shape[0]
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """Standard deviations in world units, [N, 3]."""
+        return self.log_scales.exp()
+
+    @property
+    def opacities(self) -> torch.Tensor:
+        """Opacities between 0 and 1, [N]."""
+        return self.logit_opacities.sigmoid()
+
+    @property
+    def sh_degree(self) -> int:
+        """Degree of the spherical harmonics, 0 to 3."""
+        return _DEGREE_OF_COUNT[self.sh.shape[1]]
+
+    def to(self, device: torch.device | str) -> Gaussians:
+        """The same Gaussians on another device; tensors already there are shared."""
+        return Gaussians(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @classmethod
+    def from_points(
+        cls,
+        xyz: ArrayLike | torch.Tensor,
+        rgb: ArrayLike | torch.Tensor,
+        sh_degree: int = 3,
+        opacity: float = 0.1,
+    ) -> Gaussians:
+        """One round Gaussian a point, as large as the space between points (Kerbl et al. 2023, section 5.1).
+
+        A scale is the root mean square distance to the three nearest other points. Where these coincide with
+        the point, it is a tenth of the median scale of the others; a point alone gets 1.
+
+        Args:
+            xyz: [P, 3] finite, world units.
+            rgb: [P, 3] uint8, or floats from 0 to 1.
+            sh_degree: 0 to 3; coefficients above degree 0 start at zero.
+            opacity: between 0 and 1, the same for all.
+        """
+        points, colors = np.asarray(xyz, dtype=np.float64), np.asarray(rgb)
+        if points.ndim != 2 or points.shape[1] != 3 or colors.shape != points.shape:
+            raise SplatError(
+                f"xyz and rgb must both be [P, 3], not {list(points.shape)} and {list(colors.shape)}"
+            )
+        if not np.isfinite(points).all():
+            raise SplatError(
+                f"xyz: {int((~np.isfinite(points)).any(1).sum())} points are not finite; remove them"
+            )
+        if colors.dtype == np.uint8:
+            colors = colors / 255.0
+        elif colors.dtype.kind != "f" or not ((colors >= 0) & (colors <= 1)).all():
+            raise SplatError("rgb must be uint8, or floats from 0 to 1")
+        if sh_degree not in _DEGREE_OF_COUNT.values():
+            raise SplatError(f"sh_degree is {sh_degree}; it must be 0, 1, 2 or 3")
+        if not 0 < opacity < 1:
+            raise SplatError(f"opacity is {opacity}; it must lie between 0 and 1")
+
+        count = len(points)
+        sh = np.zeros((count, (sh_degree + 1) ** 2, 3))
+        sh[:, 0] = (colors - 0.5) / SH_C0
+        return cls(
+            means=torch.as_tensor(points, dtype=torch.float32),
+            quats=torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(count, 1),
+            log_scales=torch.as_tensor(np.log(_spacing(points)), dtype=torch.float32)[:, None].repeat(1, 3),
+            logit_opacities=torch.full((count,), math.log(opacity / (1 - opacity)), dtype=torch.float32),
+            sh=torch.as_tensor(sh, dtype=torch.float32),
+        )
+
+    @classmethod
+    def random(
+        cls,
+        n: int,
+        box_min: ArrayLike,
+        box_max: ArrayLike,
+        sh_degree: int = 3,
+        opacity: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> Gaussians:
+        """`n` Gaussians at random places in the box from `box_min` [3] to `box_max` [3], in random colours.
+
+        The same CPU `generator` state gives the same Gaussians.
+        """
+        low, high = torch.as_tensor(np.array([box_min, box_max], dtype=np.float64))
+        if low.shape != (3,) or not (low.isfinite() & high.isfinite() & (low <= high)).all():
+            raise SplatError(
+                f"box_min and box_max must be three finite numbers each, in order, "
+                f"not {box_min!r} and {box_max!r}"
+            )
+        if n < 0:
+            raise SplatError(f"n is {n}; it must be 0 or more")
+        xyz = low + (high - low) * torch.rand((n, 3), generator=generator, dtype=torch.float64)
+        return cls.from_points(xyz, torch.rand((n, 3), generator=generator), sh_degree, opacity)
+
+    def save_ply(self, path: str | os.PathLike[str]) -> None:
+        """Write a PLY in Inria's layout, which appears complete or not at all. Raises as `validate` does."""
+        self.validate()
+        write_gaussians(
+            path, GaussianArrays(*(getattr(self, f.name).detach().cpu().numpy() for f in fields(self)))
+        )
+
+    @classmethod
+    def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
+        """Read a PLY in Inria's layout, whoever wrote it. Raises SplatError with the file and its fault."""
+        gaussians = cls(*(torch.from_numpy(array) for array in read_gaussians(path)))
+        try:
+            gaussians.validate()
+        except SplatError as error:
+            raise SplatError(f"{path}: {error}") from error
+        return gaussians
+
+    def validate(self) -> None:
+        """Raise a SplatError that names the first tensor that is not what the class describes, and how."""
+        count = len(self) if self.means.ndim else 0
+        shapes: dict[str, tuple[int | None, ...]] = {
+            "means": (count, 3),
+            "quats": (count, 4),
+            "log_scales": (count, 3),
+            "logit_opacities": (count,),
+            "sh": (count, None, 3),
+        }
+        for name, shape in shapes.items():
+            tensor: torch.Tensor = getattr(self, name)
+            if tensor.dtype != torch.float32:
+                raise SplatError(f"{name} is {tensor.dtype}; convert it to torch.float32")
+            if tensor.ndim != len(shape) or any(
+                w not in (None, g) for g, w in zip(tensor.shape, shape, strict=True)
+            ):
+                expected = "[" + ", ".join("K" if side is None else str(side) for side in shape) + "]"
+                raise SplatError(f"{name} has shape {list(tensor.shape)}; it must be {expected}")
+            if tensor.device != self.means.device:
+                raise SplatError(
+                    f"{name} is on {tensor.device} and means on {self.means.device}; move them together"
+                )
+        if self.sh.shape[1] not in _DEGREE_OF_COUNT:
+            raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
+        for name in shapes:
+            tensor = getattr(self, name)
+            finite = tensor.isfinite().reshape(count, math.prod(tensor.shape[1:])).all(dim=1)
+            if not finite.all():
+                raise SplatError(
+                    f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them"
+                )
+        zero = (self.quats == 0).all(dim=1)
+        if zero.any():
+            raise SplatError(
+                f"quats: {int(zero.sum())} of {count} are zero and give no rotation; use 1 0 0 0"
+            )
+
+
+def _spacing(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Root mean square distance [P] of each of `points` [P, 3] to its three nearest others, above zero."""
+    count = len(points)
+    if count < 2:
+        return np.ones(count)
+    distances, _ = cKDTree(points).query(points, k=min(4, count), workers=-1)
+    spacing: NDArray[np.float64] = np.sqrt((distances[:, 1:] ** 2).mean(axis=1))
+    positive = spacing > 0
+    spacing[~positive] = 0.1 * np.median(spacing[positive]) if positive.any() else 1.0
+    return spacing

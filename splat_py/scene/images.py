@@ -1,0 +1,351 @@
+"""Photographs: from the stored file to the picture an ideal pinhole camera would have taken."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import cv2
+import imageio.v3 as iio
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+
+from splat_py.errors import SplatError
+from splat_py.scene.camera import Camera
+
+UInt8Array = NDArray[np.uint8]
+Pixels = NDArray[Any]  # what OpenCV takes and gives
+Points = tuple[NDArray[np.float32], UInt8Array]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
+# How long loading may take before a progress bar appears.
+_PATIENCE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Lens:
+    """How the camera drew the stored photograph: OpenCV's pinhole or fisheye model.
+
+    Attributes:
+        width, height: of the stored photograph, pixels.
+        fx, fy, cx, cy: focal lengths and principal point in pixels; the first pixel's centre is (0.5, 0.5).
+        distortion: (k1, k2, p1, p2, k3), or (k1, k2, k3, k4) of a fisheye.
+        fisheye: the angle from the axis, not its tangent, is what the coefficients distort.
+    """
+
+    width: int
+    height: int
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    distortion: tuple[float, ...]
+    fisheye: bool = False
+
+    @property
+    def K(self) -> NDArray[np.float64]:
+        """[3, 3] intrinsics; undistorting keeps them."""
+        return np.array([[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]])
+
+    @property
+    def is_pinhole(self) -> bool:
+        """Whether the photograph is already what a pinhole camera takes."""
+        return not self.fisheye and not any(self.distortion)
+
+    def resized(self, width: int, height: int) -> Lens:
+        """The lens of the same photograph stored at another size; the coefficients have no unit and stay."""
+        sx, sy = width / self.width, height / self.height
+        return Lens(
+            width,
+            height,
+            self.fx * sx,
+            self.fy * sy,
+            self.cx * sx,
+            self.cy * sy,
+            self.distortion,
+            self.fisheye,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One posed photograph of a capture.
+
+    Attributes:
+        camera: the undistorted pinhole camera at the size `Dataset.image` returns; its name is the view's.
+        lens: how the stored photograph was drawn.
+        path: the stored photograph.
+        mask_path: a picture that is black where the photograph must be ignored, or None.
+        has_alpha: the stored photograph has an alpha channel.
+    """
+
+    camera: Camera
+    lens: Lens
+    path: Path
+    mask_path: Path | None
+    has_alpha: bool
+
+    @property
+    def name(self) -> str:
+        """The photograph's path inside the dataset; views are sorted by it."""
+        return self.camera.name
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """What a reader finds in a folder, at the photographs' stored size, before anything is decoded.
+
+    Attributes:
+        views: the photographs that exist, in the file's order.
+        missing: names of those that are described but do not exist.
+        points: xyz [P, 3] float32 and rgb [P, 3] uint8 in the views' frame, or None.
+    """
+
+    views: list[View]
+    missing: list[str]
+    points: Points | None
+
+
+def open_view(
+    name: str,
+    viewmat: NDArray[np.float64],
+    lens: Lens,
+    path: Path,
+    mask_path: Path | None,
+) -> View:
+    """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another.
+
+    Raises:
+        SplatError: the header cannot be read, the photograph has not the shape its lens was calibrated for,
+            or pose or intrinsics make no camera.
+    """
+    width, height, has_alpha = read_header(path)
+    fitted = _fit(lens, width, height, path)
+    if not all(map(math.isfinite, fitted.distortion)):
+        raise SplatError(
+            f"{name}: the distortion coefficients hold NaN or infinity; calibrate the camera again"
+        )
+    return View(Camera(viewmat, fitted.K, width, height, name), fitted, path, mask_path, has_alpha)
+
+
+def read_header(path: Path) -> tuple[int, int, bool]:
+    """Width, height and whether there is an alpha channel, without decoding the pixels."""
+    try:
+        shape = iio.improps(path, plugin="pillow").shape
+    except Exception:  # Pillow's decoders raise what they like; OpenCV knows further formats, or says no
+        shape = _read(path, cv2.IMREAD_UNCHANGED).shape
+    if len(shape) not in (2, 3):
+        raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
+    return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4)
+
+
+def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
+    """`lens`, whatever size it was calibrated at, for the photograph at `path` of `width` × `height`."""
+    if (lens.width, lens.height) == (width, height):
+        return lens
+    # A pixel off is rounding; more is a cropped or rotated picture, which no scaling of K describes.
+    if abs(width * lens.height / lens.width - height) > max(1.0, 0.02 * height):
+        raise SplatError(
+            f"{path} has {width}×{height} pixels but its lens was calibrated at {lens.width}×{lens.height}, "
+            "another shape; use the photographs the poses were computed from, neither rotated nor cropped"
+        )
+    return lens.resized(width, height)
+
+
+@lru_cache(maxsize=2)
+def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
+    """Where each pixel of the undistorted picture is in the photograph: x and y [H, W] for cv2.remap."""
+    K = lens.K
+    K[:2, 2] -= 0.5  # OpenCV counts pixel centres at whole numbers
+    size, coefficients = (lens.width, lens.height), np.array(lens.distortion)
+    initialise = cv2.fisheye.initUndistortRectifyMap if lens.fisheye else cv2.initUndistortRectifyMap
+    map_x, map_y = initialise(K, coefficients, np.eye(3), K, size, cv2.CV_32FC1)
+
+    # Beyond the radius at which a distortion polynomial turns round, it maps places outside the lens' view
+    # back into the photograph. Send these far away: they were never seen.
+    x = (np.arange(lens.width) + 0.5 - lens.cx) / lens.fx
+    y = (np.arange(lens.height) + 0.5 - lens.cy) / lens.fy
+    radius = np.hypot(x[None, :], y[:, None])
+    unseen = radius > _turning_radius(lens)
+    map_x[unseen] = map_y[unseen] = -1e4
+    return map_x, map_y
+
+
+def _turning_radius(lens: Lens) -> float:
+    """The radius on the plane z = 1 where the distorted radius stops growing; infinity if it never does."""
+    d = lens.distortion
+    radial = d if lens.fisheye else (d[0], d[1], d[4])
+    # r_d = r (1 + k1 r² + k2 r⁴ + …), so dr_d/dr is the polynomial 1 + 3 k1 s + 5 k2 s² + … of s = r².
+    slope = [(2 * i + 3) * k for i, k in enumerate(radial)]
+    roots = np.roots([*reversed(slope), 1.0])
+    turns = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
+    if not turns:
+        return math.inf
+    turn = math.sqrt(min(turns))
+    if lens.fisheye:
+        return math.tan(turn) if turn < math.pi / 2 else math.inf
+    return turn
+
+
+def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
+    """Decode a view as [H, W, 4] uint8 at its camera's size: rgb, and each pixel's weight.
+
+    Transparent pixels are composited over `background` (rgb from 0 to 1). The weight is 255 where the pixel
+    counts and 0 where the mask or the lens left any part of it out; what the lens did not see is black.
+    """
+    rgb: Pixels = _decode(view.path, background)
+    height, width = rgb.shape[:2]
+    if (width, height) != (view.lens.width, view.lens.height):
+        raise SplatError(f"{view.path} changed its size while the dataset was in use; load the dataset again")
+    ignored: Pixels = np.zeros((height, width), np.uint8)
+    if view.mask_path is not None:
+        ignored[~_decode_mask(view.mask_path, width, height)] = 255
+
+    if not view.lens.is_pinhole:
+        map_x, map_y = _undistortion_maps(view.lens)
+        rgb = cv2.remap(rgb, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+        ignored = cv2.remap(
+            ignored, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,)
+        )
+    if (width, height) != (view.camera.width, view.camera.height):
+        size = (view.camera.width, view.camera.height)
+        rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
+        # In floating point a single ignored pixel among thousands still leaves a trace.
+        ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    weight = np.where(ignored > 0, 0, 255).astype(np.uint8)
+    return np.dstack([rgb, weight])
+
+
+def find_mask(root: Path, path: Path) -> Path | None:
+    """The mask of a photograph in `root`/images: in `root`/masks, with its stem or (COLMAP) name + .png."""
+    if not path.is_relative_to(root / "images"):
+        return None
+    base = root / "masks" / path.relative_to(root / "images")
+    candidates = [
+        base.with_name(base.name + ".png"),
+        *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES),
+    ]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _read(path: Path, flags: int) -> Pixels:
+    try:
+        # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
+        data = path.read_bytes()
+    except OSError as error:
+        raise SplatError(
+            f"{path} cannot be read ({error.strerror}); check that it exists and may be read"
+        ) from error
+    try:
+        pixels = (
+            cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
+            if data
+            else None
+        )
+    except cv2.error:  # among others, more pixels than OpenCV agrees to decode
+        pixels = None
+    if pixels is None or _jpeg_is_cut_off(data):
+        raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
+    return pixels
+
+
+def _jpeg_is_cut_off(data: bytes) -> bool:
+    """Whether a JPEG ends before its picture does; the decoder only fills the rest with grey."""
+    if data[:2] != b"\xff\xd8":
+        return False
+    position = 2
+    # Segments up to the start of the scan are skipped by their lengths: a thumbnail inside one has an end of
+    # its own.
+    while data[position : position + 1] == b"\xff" and data[position + 1 : position + 2] != b"\xda":
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return data.find(b"\xff\xd9", position) < 0
+
+
+def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
+    """Pixels as stored (EXIF rotation ignored: the poses refer to the stored pixels), [H, W, 3] uint8 rgb."""
+    pixels = _read(path, cv2.IMREAD_UNCHANGED)
+    if pixels.dtype == np.uint16:
+        pixels = (pixels.astype(np.uint32) * 255 + 32767) // 65535
+    elif pixels.dtype != np.uint8:
+        raise SplatError(f"{path} holds {pixels.dtype} values; convert it to 8 or 16 bits per channel")
+    pixels = pixels.astype(np.uint8, copy=False)
+    if pixels.ndim == 2:
+        return np.repeat(pixels[..., None], 3, axis=2)
+    if pixels.shape[2] == 3:
+        return np.ascontiguousarray(pixels[..., ::-1])
+    if pixels.shape[2] != 4:
+        raise SplatError(f"{path} has {pixels.shape[2]} channels; convert it to grey, RGB or RGBA")
+    alpha = pixels[..., 3:].astype(np.float32) / 255
+    return np.rint(pixels[..., 2::-1] * alpha + 255 * background * (1 - alpha)).astype(np.uint8)
+
+
+def _decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
+    """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
+    mask = _read(path, cv2.IMREAD_GRAYSCALE)
+    if mask.shape != (height, width):
+        if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
+            raise SplatError(
+                f"mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels and its photograph "
+                f"{width}×{height}; "
+                "make them the same shape"
+            )
+        mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(mask > mask.max() // 2)
+
+
+class ImageStore:
+    """The decoded photographs of a dataset, all in memory or, above a limit, the most recently used ones.
+
+    Decoding happens in `cv2`, which lets go of Python's lock: several threads may ask at once.
+    """
+
+    def __init__(
+        self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int
+    ) -> None:
+        self._views, self._background = views, background
+        sizes = [4 * view.camera.width * view.camera.height for view in views]
+        self.streams = sum(sizes) > memory_limit_bytes
+        self._capacity = max(1, memory_limit_bytes // max(sizes)) if self.streams else len(views)
+        self._images: OrderedDict[int, UInt8Array] = OrderedDict()
+        self._lock = threading.Lock()
+        if not self.streams:
+            self._load_all()
+
+    def __getitem__(self, index: int) -> UInt8Array:
+        with self._lock:
+            if index in self._images:
+                self._images.move_to_end(index)
+                return self._images[index]
+        image = load_view(self._views[index], self._background)
+        with self._lock:
+            self._images[index] = image
+            while len(self._images) > self._capacity:
+                self._images.popitem(last=False)
+        return image
+
+    def _load_all(self) -> None:
+        began, showing = monotonic(), False
+        progress = Progress(console=Console(stderr=True), transient=True)
+        bar = progress.add_task("Photographs", total=len(self._views))
+        pool = ThreadPoolExecutor()
+        try:
+            for _ in pool.map(self.__getitem__, range(len(self._views))):
+                progress.advance(bar)
+                if not showing and monotonic() - began > _PATIENCE_SECONDS:
+                    progress.start()
+                    showing = True
+        finally:
+            pool.shutdown(cancel_futures=True)
+            if showing:
+                progress.stop()
+            _undistortion_maps.cache_clear()

@@ -1,0 +1,170 @@
+"""Captures described by JSON: nerfstudio and instant-ngp (transforms.json), NeRF-synthetic.
+
+Poses are camera → world with OpenGL axes (+x right, +y up, looking along −z). They become world → camera with
+OpenCV axes and are otherwise left alone: nothing is recentred or rescaled, whatever aabb_scale, scale and
+offset say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view, read_header
+from splat_py.scene.ply import read_points
+
+# SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.
+_PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV"}
+_FISHEYE = "OPENCV_FISHEYE"
+
+
+def read_transforms(file: Path) -> Capture:
+    """Read one JSON file; photographs, masks and points are found relative to its folder.
+
+    Raises:
+        SplatError: the file is no JSON or lacks what the format prescribes; a pose, lens or photograph is
+            unusable.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SplatError(f"{file} is not readable JSON ({error}); export it again") from error
+    frames = content.get("frames") if isinstance(content, dict) else None
+    if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
+        raise SplatError(
+            f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF"
+        )
+    shared = {key: value for key, value in content.items() if key != "frames"}
+
+    views: list[View] = []
+    missing: list[str] = []
+    for index, frame in enumerate(frames):
+        stated = frame.get("file_path")
+        if not isinstance(stated, str) or not stated:
+            raise SplatError(f"{file}: frame {index} has no file_path; name its photograph")
+        path = _find(file.parent, stated)
+        if path is None:
+            missing.append(stated)
+        else:
+            views.append(_read_frame(file, {**shared, **frame}, path))
+
+    points = None
+    if "ply_file_path" in shared:
+        points = read_points(file.parent / _string(file, shared, "ply_file_path"))
+    return Capture(views, missing, points)
+
+
+def _find(folder: Path, stated: str) -> Path | None:
+    """The photograph that a file_path, with or without suffix, names."""
+    path = Path(os.path.normpath(folder / stated.replace("\\", "/")))
+    candidates = [path, *(path.with_name(path.name + suffix) for suffix in IMAGE_SUFFIXES)]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
+    root = file.parent
+    name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    mask_path = find_mask(root, path)
+    if "mask_path" in frame:
+        mask_path = root / _string(file, frame, "mask_path").replace("\\", "/")
+        if not mask_path.is_file():
+            raise SplatError(
+                f"{file}: the mask {mask_path} of {name} does not exist; restore it or remove mask_path"
+            )
+    where = f"{file}: {name}"
+    return open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
+
+
+def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
+    """[4, 4] world → camera, OpenCV axes, of the frame's camera → world, OpenGL axes."""
+    try:
+        pose = np.array(frame["transform_matrix"], dtype=np.float64)[:3]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise SplatError(
+            f"{where} has no transform_matrix of numbers; give its camera → world matrix"
+        ) from error
+    if pose.shape != (3, 4) or not np.isfinite(pose).all():
+        raise SplatError(
+            f"{where}: transform_matrix must be 4 × 4 (or 3 × 4) finite numbers; compute the pose again"
+        )
+    rotation = pose[:, :3] * (1, -1, -1)
+    # Some exporters leave a scale in the rotation. It changes neither the camera's place nor its rays.
+    scale = np.cbrt(np.linalg.det(rotation))
+    if abs(scale) < 1e-8:
+        raise SplatError(f"{where}: transform_matrix is singular; compute the pose again")
+    u, stretch, vt = np.linalg.svd(rotation / scale)
+    if scale < 0 or np.abs(stretch - 1).max() > 1e-3:
+        raise SplatError(
+            f"{where}: transform_matrix is sheared or mirrored; give a rotation and a translation"
+        )
+    viewmat = np.eye(4)
+    viewmat[:3, :3] = (u @ vt).T
+    viewmat[:3, 3] = -viewmat[:3, :3] @ pose[:, 3]
+    return viewmat
+
+
+def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
+    """The frame's lens at the size it was calibrated for; the photograph's own where the file names none."""
+
+    def number(key: str) -> float | None:
+        value = frame.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise SplatError(f"{where}: {key} is {value!r}; it must be a finite number")
+        return float(value)
+
+    def focal(length_key: str, angle_key: str, side: float) -> float | None:
+        length, angle = number(length_key), number(angle_key)
+        if length is None and angle is not None:
+            if not 0 < angle < math.pi:
+                raise SplatError(f"{where}: {angle_key} is {angle:g}; it must lie between 0 and π")
+            length = 0.5 * side / math.tan(0.5 * angle)
+        return length
+
+    width, height = number("w"), number("h")
+    if width is None or height is None:
+        width, height, _ = read_header(path)
+    if min(width, height) < 1:
+        raise SplatError(f"{where}: w and h are {width:g} and {height:g}; they must be at least 1")
+    fx, fy = focal("fl_x", "camera_angle_x", width), focal("fl_y", "camera_angle_y", height)
+    fx, fy = fx if fx is not None else fy, fy if fy is not None else fx
+    if fx is None or fy is None:
+        raise SplatError(f"{where} has no focal length; give fl_x or camera_angle_x")
+    cx, cy = number("cx"), number("cy")
+
+    model = frame.get("camera_model") or (_FISHEYE if frame.get("is_fisheye") else "OPENCV")
+    if model != _FISHEYE and model not in _PERSPECTIVE:
+        known = ", ".join(sorted(_PERSPECTIVE | {_FISHEYE}))
+        raise SplatError(
+            f"{where}: camera_model {model} is not supported; undistort the photographs, or use {known}"
+        )
+    k1, k2, k3, k4, p1, p2 = (number(key) or 0.0 for key in ("k1", "k2", "k3", "k4", "p1", "p2"))
+    if model != _FISHEYE and k4:
+        raise SplatError(
+            f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2"
+        )
+    return Lens(
+        round(width),
+        round(height),
+        fx,
+        fy,
+        width / 2 if cx is None else cx,
+        height / 2 if cy is None else cy,
+        (k1, k2, k3, k4) if model == _FISHEYE else (k1, k2, p1, p2, k3),
+        fisheye=model == _FISHEYE,
+    )
+
+
+def _string(file: Path, content: dict[str, Any], key: str) -> str:
+    value = content[key]
+    if not isinstance(value, str):
+        raise SplatError(f"{file}: {key} is {value!r}; it must be a path")
+    return value

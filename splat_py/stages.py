@@ -1,0 +1,462 @@
+"""The stages of a render, forward beside backward, recorded on arrays of the device.
+
+The torch functions (`rasterization.py`) and the training loop run these same stages: project → shade → bin → rasterise.
+Shapes: N Gaussians, C cameras, M = C · N splats, D channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from splat_py.arrays import Array
+from splat_py.device import Device
+from splat_py.kernels import Recorder, linear_groups
+from splat_py.sorting import PrefixSum, RadixSort
+
+# Floats of a splat's gradient row: mean2d 2, conic 3, opacity 1; colours and |mean2d| follow (kernels/rasterize.slang).
+MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET = 0, 2, 5, 6
+# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy (kernels/cameras.slang).
+CAMERA_ROW = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the kernels are specialised by, and what the projection is told."""
+
+    tile_size: int
+    # Gaussians come as an optimiser stores them: log-scales and opacity logits.
+    stored: bool = False
+    antialiased: bool = False
+    absgrad: bool = False
+    camera_gradient: bool = False
+    # PerPixel or PerWave (splat/gradient_accumulation.slang).
+    accumulation: str = "PerWave"
+    # Added to the 2D covariance's diagonal, pixel².
+    blur: float = 0.3
+    near: float = 0.01
+    far: float = 1e10
+    # Splats that reach no further than this, in pixels, are culled.
+    radius_clip: float = 0.0
+
+    def row(self, channels: int) -> int:
+        """Floats of a splat's gradient row."""
+        return COLOR_OFFSET + channels + (2 if self.absgrad else 0)
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """C pinhole cameras with images of one size."""
+
+    viewmats: Array  # [C, 4, 4] world → camera
+    Ks: Array  # [C, 3, 3]
+    width: int
+    height: int
+
+    @property
+    def count(self) -> int:
+        """C."""
+        return self.viewmats.shape[0]
+
+
+@dataclass(frozen=True)
+class GaussianArrays:
+    """N Gaussians, activated or stored (`Settings.stored`); also the shape of their gradients."""
+
+    means: Array  # [N, 3]
+    quats: Array  # [N, 4]
+    scales: Array  # [N, 3]
+    opacities: Array  # [N]
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.means.shape[0]
+
+
+@dataclass(frozen=True)
+class Splats:
+    """Gaussians on the cameras' image planes."""
+
+    means2d: Array  # [C, N, 2] pixels
+    depths: Array  # [C, N] camera z
+    conics: Array  # [C, N, 3]
+    opacities: Array  # [C, N]
+    radii: Array  # [C, N, 2] int32, pixels; 0 where culled
+
+    @classmethod
+    def empty(cls, device: Device, cameras: int, gaussians: int) -> Splats:
+        """Arrays for `cameras` × `gaussians` splats."""
+        empty = device.memory.empty
+        shape = (cameras, gaussians)
+        return cls(empty((*shape, 2)), empty(shape), empty((*shape, 3)), empty(shape), empty((*shape, 2), np.int32))
+
+    @property
+    def count(self) -> int:
+        """M."""
+        return self.depths.size
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Values that lie `stride` floats apart in an array, beginning at `offset`."""
+
+    array: Array
+    stride: int
+    offset: int = 0
+
+
+def project(
+    recorder: Recorder, gaussians: GaussianArrays, cameras: Cameras, splats: Splats, settings: Settings
+) -> None:
+    """Gaussians → splats (kernels/project.slang)."""
+    recorder.stage("project")
+    recorder.dispatch(
+        "project",
+        "projectForward",
+        linear_groups(splats.count),
+        _project_uniforms(gaussians, cameras, settings),
+        _project_buffers(gaussians, cameras, splats),
+        **_project_constants(settings),
+    )
+
+
+def project_backward(
+    recorder: Recorder,
+    gaussians: GaussianArrays,
+    cameras: Cameras,
+    splats: Splats,
+    v_means2d: Rows,
+    v_depths: Array,
+    v_conics: Rows,
+    v_opacities: Rows,
+    v_gaussians: GaussianArrays,
+    v_cameras: Array,
+    settings: Settings,
+) -> None:
+    """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW], added to."""
+    recorder.stage("project backward")
+    uniforms = _project_uniforms(gaussians, cameras, settings)
+    for name, rows in (("mean", v_means2d), ("conic", v_conics), ("opacity", v_opacities)):
+        uniforms |= {f"{name}Stride": rows.stride, f"{name}Offset": rows.offset}
+    recorder.dispatch(
+        "project",
+        "projectBackward",
+        linear_groups(gaussians.count),
+        uniforms,
+        _project_buffers(gaussians, cameras, splats)
+        | {
+            "vMeans2d": v_means2d.array,
+            "vDepths": v_depths,
+            "vConics": v_conics.array,
+            "vSplatOpacities": v_opacities.array,
+            "vMeans": v_gaussians.means,
+            "vQuats": v_gaussians.quats,
+            "vScales": v_gaussians.scales,
+            "vOpacities": v_gaussians.opacities,
+            "vCameras": v_cameras,
+        },
+        CAMERA_GRADIENT=settings.camera_gradient,
+        Accumulation=settings.accumulation,
+        **_project_constants(settings),
+    )
+
+
+def _project_uniforms(
+    gaussians: GaussianArrays, cameras: Cameras, settings: Settings
+) -> dict[str, int | float]:
+    return {
+        "gaussians": gaussians.count,
+        "cameras": cameras.count,
+        "width": cameras.width,
+        "height": cameras.height,
+        "blur": settings.blur,
+        "near": settings.near,
+        "far": settings.far,
+        "radiusClip": settings.radius_clip,
+    }
+
+
+def _project_buffers(gaussians: GaussianArrays, cameras: Cameras, splats: Splats) -> dict[str, Array]:
+    return {
+        "means": gaussians.means,
+        "quats": gaussians.quats,
+        "scales": gaussians.scales,
+        "opacities": gaussians.opacities,
+        "viewmats": cameras.viewmats,
+        "Ks": cameras.Ks,
+        "means2d": splats.means2d,
+        "depths": splats.depths,
+        "conics": splats.conics,
+        "splatOpacities": splats.opacities,
+        "radii": splats.radii,
+    }
+
+
+def _project_constants(settings: Settings) -> dict[str, bool]:
+    return {"STORED": settings.stored, "ANTIALIASED": settings.antialiased}
+
+
+def shade(
+    recorder: Recorder, means: Array, sh: Array, cameras: Cameras, radii: Array, colors: Array, degree: int
+) -> None:
+    """Spherical harmonics [N, K, 3] → colours [C, N, 3], zero where culled (kernels/shade.slang)."""
+    recorder.stage("shade")
+    recorder.dispatch(
+        "shade",
+        "shadeForward",
+        linear_groups(cameras.count * means.shape[0]),
+        _shade_uniforms(sh, cameras),
+        _shade_buffers(means, sh, cameras, radii) | {"colors": colors},
+        COEFFICIENTS=(degree + 1) ** 2,
+    )
+
+
+def shade_backward(
+    recorder: Recorder,
+    means: Array,
+    sh: Array,
+    cameras: Cameras,
+    radii: Array,
+    v_colors: Rows,
+    v_means: Array,
+    v_sh: Array,
+    v_cameras: Array,
+    degree: int,
+    settings: Settings,
+    add_to_means: bool,
+) -> None:
+    """Gradients of colours → those of coefficients and means, overwritten (means added to if asked), and of cameras, added to."""
+    recorder.stage("shade backward")
+    recorder.dispatch(
+        "shade",
+        "shadeBackward",
+        linear_groups(means.shape[0]),
+        _shade_uniforms(sh, cameras) | {"colorStride": v_colors.stride, "colorOffset": v_colors.offset},
+        _shade_buffers(means, sh, cameras, radii)
+        | {"vColors": v_colors.array, "vMeans": v_means, "vSh": v_sh, "vCameras": v_cameras},
+        COEFFICIENTS=(degree + 1) ** 2,
+        CAMERA_GRADIENT=settings.camera_gradient,
+        ADD_TO_MEANS=add_to_means,
+        Accumulation=settings.accumulation,
+    )
+
+
+def _shade_uniforms(sh: Array, cameras: Cameras) -> dict[str, int | float]:
+    return {"gaussians": sh.shape[0], "cameras": cameras.count, "stored": sh.shape[1]}
+
+
+def _shade_buffers(means: Array, sh: Array, cameras: Cameras, radii: Array) -> dict[str, Array]:
+    return {"means": means, "sh": sh, "viewmats": cameras.viewmats, "Ks": cameras.Ks, "radii": radii}
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """Square tiles over the images of C cameras, row by row, camera by camera."""
+
+    tile_size: int
+    columns: int
+    rows: int
+    cameras: int
+
+    @classmethod
+    def over(cls, cameras: Cameras, tile_size: int) -> TileGrid:
+        """The tiles that cover the cameras' images."""
+        return cls(tile_size, -(-cameras.width // tile_size), -(-cameras.height // tile_size), cameras.count)
+
+    @property
+    def count(self) -> int:
+        """Tiles of all cameras."""
+        return self.columns * self.rows * self.cameras
+
+
+class Binning:
+    """Every tile's list of splats, front to back (kernels/tiles.slang).
+
+    `record_count` finds out how many (tile, splat) pairs there are; `reserve` makes room for them; `record_lists` writes the
+    lists. A caller that has room from before may record both at once and look at `pair_count` later: if it exceeds
+    `capacity`, the lists are not complete.
+    """
+
+    def __init__(self, device: Device, splats: Splats, grid: TileGrid) -> None:
+        self.splats = splats
+        self.grid = grid
+        self._device = device
+        empty = device.memory.empty
+        self._depth_keys = empty(splats.count, np.uint32)
+        self._order = empty(splats.count, np.uint32)
+        self._splat_count = device.memory.array(np.array([splats.count], np.uint32))
+        self._depth_sort = RadixSort(device, splats.count)
+        self._sorted_order = self._order
+        self._tile_counts = empty(splats.count, np.uint32)
+        self._pair_offsets = PrefixSum(device, splats.count)
+        self.offsets = empty(grid.count + 1, np.uint32)
+        self.reserve(0)
+
+    @property
+    def pair_count(self) -> Array:
+        """[1] uint32 on the device: pairs in all."""
+        return self._pair_offsets.total
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` pairs."""
+        self.capacity = capacity
+        self._pair_tiles = self._device.memory.empty(capacity, np.uint32)
+        self._pair_ids = self._device.memory.empty(capacity, np.uint32)
+        self._tile_sort = RadixSort(self._device, capacity)
+        # [capacity]: splats of tile t at offsets[t] … offsets[t + 1].
+        self.ids = self._pair_ids
+
+    def record_count(self, recorder: Recorder) -> None:
+        """Sort the splats by depth and count the tiles each one touches."""
+        recorder.stage("sort depths")
+        self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order)
+        _, self._sorted_order = self._depth_sort.record(
+            recorder, self._depth_keys, self._order, self._splat_count, bits=32
+        )
+        recorder.stage("bin")
+        self._dispatch(recorder, "countTiles", self.splats.count)
+        self._pair_offsets.record(recorder, self._tile_counts)
+
+    def record_lists(self, recorder: Recorder) -> None:
+        """Write `offsets` and `ids`."""
+        recorder.stage("bin")
+        self._dispatch(recorder, "emitPairs", self.splats.count)
+        recorder.stage("sort tiles")
+        bits = max((self.grid.count - 1).bit_length(), 1)
+        tiles, self.ids = self._tile_sort.record(
+            recorder, self._pair_tiles, self._pair_ids, self.pair_count, bits
+        )
+        recorder.stage("bin")
+        self._dispatch(recorder, "findTileOffsets", self.capacity + 1, pairTiles=tiles)
+
+    def _dispatch(self, recorder: Recorder, entry: str, threads: int, **others: Array) -> None:
+        splats, grid = self.splats, self.grid
+        recorder.dispatch(
+            "tiles",
+            entry,
+            linear_groups(threads),
+            {
+                "splats": splats.count,
+                "gaussians": splats.count // max(grid.cameras, 1),
+                "columns": grid.columns,
+                "rows": grid.rows,
+                "capacity": self.capacity,
+            },
+            {
+                "means2d": splats.means2d,
+                "conics": splats.conics,
+                "opacities": splats.opacities,
+                "depths": splats.depths,
+                "radii": splats.radii,
+                "depthKeys": self._depth_keys,
+                "order": self._sorted_order,
+                "tileCounts": self._tile_counts,
+                "pairOffsets": self._pair_offsets.offsets,
+                "pairCount": self.pair_count,
+                "pairTiles": self._pair_tiles,
+                "pairIds": self._pair_ids,
+                "tileOffsets": self.offsets,
+            }
+            | others,
+            TILE=grid.tile_size,
+        )
+
+
+@dataclass(frozen=True)
+class TileLists:
+    """Splats by tile: those of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
+
+    offsets: Array  # [tiles + 1] uint32
+    ids: Array  # [pairs] uint32, indices into C · N
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the rasteriser writes for C cameras; the last two are kept for its backward pass: eight bytes a pixel."""
+
+    colors: Array  # [C, H, W, D]
+    alphas: Array  # [C, H, W, 1]
+    final_T: Array  # [C, H, W]
+    n_contrib: Array  # [C, H, W] uint32
+
+    @classmethod
+    def empty(cls, device: Device, cameras: int, height: int, width: int, channels: int) -> Image:
+        """Arrays for images of this size."""
+        shape = (cameras, height, width)
+        empty = device.memory.empty
+        return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32))
+
+
+def rasterize(
+    recorder: Recorder,
+    splats: Splats,
+    colors: Array,
+    backgrounds: Array,
+    lists: TileLists,
+    grid: TileGrid,
+    image: Image,
+) -> None:
+    """Splats with colours [C, N, D] over backgrounds [C, D] → images (kernels/rasterize.slang)."""
+    recorder.stage("rasterize")
+    recorder.dispatch(
+        "rasterize",
+        "rasterizeForward",
+        (grid.columns, grid.rows, grid.cameras),
+        _rasterize_uniforms(image, grid),
+        _rasterize_buffers(splats, colors, backgrounds, lists, image) | {"renderColors": image.colors, "renderAlphas": image.alphas},
+        TILE=grid.tile_size,
+        CHANNELS=image.colors.shape[-1],
+    )
+
+
+def rasterize_backward(
+    recorder: Recorder,
+    splats: Splats,
+    colors: Array,
+    backgrounds: Array,
+    lists: TileLists,
+    grid: TileGrid,
+    image: Image,
+    v_colors: Array,
+    v_alphas: Array,
+    v_splats: Array,
+    settings: Settings,
+) -> None:
+    """Gradients of images → gradient rows of splats, [C, N, settings.row(D)], overwritten."""
+    recorder.stage("rasterize backward")
+    recorder.clear(v_splats)
+    recorder.dispatch(
+        "rasterize",
+        "rasterizeBackward",
+        (grid.columns, grid.rows, grid.cameras),
+        _rasterize_uniforms(image, grid),
+        _rasterize_buffers(splats, colors, backgrounds, lists, image)
+        | {"vRenderColors": v_colors, "vRenderAlphas": v_alphas, "vSplats": v_splats},
+        TILE=grid.tile_size,
+        CHANNELS=image.colors.shape[-1],
+        ABSGRAD=settings.absgrad,
+        Accumulation=settings.accumulation,
+    )
+
+
+def _rasterize_uniforms(image: Image, grid: TileGrid) -> dict[str, int | float]:
+    _, height, width, _ = image.colors.shape
+    return {"width": width, "height": height, "columns": grid.columns, "rows": grid.rows}
+
+
+def _rasterize_buffers(
+    splats: Splats, colors: Array, backgrounds: Array, lists: TileLists, image: Image
+) -> dict[str, Array]:
+    return {
+        "means2d": splats.means2d,
+        "conics": splats.conics,
+        "opacities": splats.opacities,
+        "colors": colors,
+        "backgrounds": backgrounds,
+        "tileOffsets": lists.offsets,
+        "tileIds": lists.ids,
+        "finalT": image.final_T,
+        "nContrib": image.n_contrib,
+    }

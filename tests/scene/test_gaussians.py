@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.scene import Gaussians
+from splat_py.scene.gaussians import SH_C0
+
+
+def test_scales_from_points_are_the_rms_distance_to_three_neighbours() -> None:
+    xyz = np.random.default_rng(0).normal(size=(50, 3))
+    gaussians = Gaussians.from_points(xyz, np.zeros((50, 3), np.uint8), sh_degree=2)
+    distances = np.sort(np.linalg.norm(xyz[:, None] - xyz[None], axis=2), axis=1)[:, 1:4]
+    expected = np.sqrt((distances**2).mean(axis=1))[:, None].repeat(3, axis=1)
+    np.testing.assert_allclose(gaussians.scales.numpy(), expected, rtol=1e-5)
+    assert gaussians.sh.shape == (50, 9, 3)
+    assert gaussians.sh_degree == 2
+    gaussians.validate()
+
+
+def test_colours_and_opacity_of_points() -> None:
+    rgb = np.array([[0, 128, 255], [10, 20, 30]], np.uint8)
+    gaussians = Gaussians.from_points(np.eye(3)[:2], rgb, sh_degree=3, opacity=0.3)
+    np.testing.assert_allclose(gaussians.sh[:, 0].numpy() * SH_C0 + 0.5, rgb / 255, atol=1e-6)
+    assert not gaussians.sh[:, 1:].any()
+    np.testing.assert_allclose(gaussians.opacities.numpy(), 0.3, rtol=1e-6)
+    assert torch.equal(Gaussians.from_points(np.eye(3)[:2], rgb / 255.0, opacity=0.3).sh, gaussians.sh)
+
+
+@pytest.mark.parametrize(
+    ("points", "scales"),
+    [
+        ([], []),
+        ([[5, 5, 5]], [1]),
+        ([[0, 0, 0], [2, 0, 0]], [2, 2]),
+        ([[0, 0, 0], [2, 0, 0], [0, 2, 0]], [2, 6**0.5, 6**0.5]),
+        ([[1, 1, 1]] * 4, [1] * 4),
+    ],
+)
+def test_few_points_and_coincident_points(points: list[list[float]], scales: list[float]) -> None:
+    xyz = np.array(points, float).reshape(-1, 3)
+    gaussians = Gaussians.from_points(xyz, np.zeros(xyz.shape, np.uint8))
+    np.testing.assert_allclose(gaussians.scales[:, 0].numpy(), scales, rtol=1e-6)
+    gaussians.validate()
+
+
+def test_duplicates_among_others_stay_small_but_finite() -> None:
+    xyz = np.concatenate([np.zeros((5, 3)), np.random.default_rng(1).normal(size=(40, 3)) + 10])
+    scales = Gaussians.from_points(xyz, np.zeros(xyz.shape)).scales[:, 0]
+    np.testing.assert_allclose(scales[:5], 0.1 * np.median(scales[5:]), rtol=1e-6)
+
+
+def test_random_fills_the_box_and_follows_its_generator() -> None:
+    def draw() -> Gaussians:
+        return Gaussians.random(500, (-1, 0, 5), (1, 0, 9), generator=torch.Generator().manual_seed(3))
+
+    gaussians = draw()
+    low, high = gaussians.means.min(0).values, gaussians.means.max(0).values
+    assert (low >= torch.tensor([-1, 0, 5])).all() and (high <= torch.tensor([1, 0, 9])).all()
+    assert (high - low)[0] > 1.9 and (high - low)[2] > 3.8
+    assert torch.equal(gaussians.means, draw().means) and torch.equal(gaussians.sh, draw().sh)
+    assert len(Gaussians.random(0, (0, 0, 0), (1, 1, 1))) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"xyz": np.zeros((2, 2))}, "must both be"),
+        ({"xyz": np.array([[0, 0, np.nan], [0, 0, 0]])}, "1 points are not finite"),
+        ({"rgb": np.full((2, 3), 1.5)}, "floats from 0 to 1"),
+        ({"rgb": np.zeros((2, 3), int)}, "rgb must be uint8"),
+        ({"sh_degree": 4}, "sh_degree is 4"),
+        ({"opacity": 1.0}, "opacity is 1"),
+    ],
+)
+def test_bad_points_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        Gaussians.from_points(**{"xyz": np.zeros((2, 3)), "rgb": np.zeros((2, 3)), **arguments})
+
+
+def test_bad_boxes_are_refused() -> None:
+    with pytest.raises(SplatError, match="in order"):
+        Gaussians.random(3, (0, 0, 1), (1, 1, 0))
+    with pytest.raises(SplatError, match="n is -1"):
+        Gaussians.random(-1, (0, 0, 0), (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("means", torch.zeros(4), "means has shape"),
+        ("quats", torch.zeros(5, 4), r"quats has shape \[5, 4\]; it must be \[4, 4\]"),
+        ("quats", torch.zeros(4, 4), "4 of 4 are zero"),
+        ("log_scales", torch.zeros(4, 3, dtype=torch.float64), "log_scales is torch.float64"),
+        ("logit_opacities", torch.tensor([0, torch.nan, torch.inf, 0]), "logit_opacities: 2 of 4"),
+        ("sh", torch.zeros(4, 5, 3), "5 coefficients"),
+        ("sh", torch.zeros(4, 4), "sh has shape"),
+    ],
+)
+def test_validate_names_what_is_wrong(field: str, value: torch.Tensor, message: str) -> None:
+    good = Gaussians.random(4, (0, 0, 0), (1, 1, 1))
+    good.validate()
+    with pytest.raises(SplatError, match=message):
+        replace(good, **{field: value}).validate()
+
+
+def test_to_moves_every_tensor() -> None:
+    moved = Gaussians.random(4, (0, 0, 0), (1, 1, 1)).to("meta")
+    assert {getattr(moved, name).device.type for name in vars(moved)} == {"meta"}

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from splat_py.errors import SplatError
+from splat_py.scene import Camera, load_dataset
+from tests.scene.captures import HEIGHT, WIDTH, picture, ring, save_json, write_image, write_transforms
+
+Distort = Callable[
+    [NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]
+]
+
+OPENCV = {"k1": -0.21, "k2": 0.06, "p1": 0.004, "p2": -0.006, "k3": 0.01}
+FISHEYE = {"k1": 0.05, "k2": -0.02, "k3": 0.01, "k4": -0.002}
+
+
+def opencv(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Brown's model as OpenCV documents it."""
+    r2 = x * x + y * y
+    radial = 1 + OPENCV["k1"] * r2 + OPENCV["k2"] * r2**2 + OPENCV["k3"] * r2**3
+    p1, p2 = OPENCV["p1"], OPENCV["p2"]
+    return (
+        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
+        y * radial + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
+    )
+
+
+def fisheye(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Kannala and Brandt's model as OpenCV documents it."""
+    r = np.hypot(x, y)
+    angle = np.arctan(r)
+    k1, k2, k3, k4 = FISHEYE.values()
+    distorted = angle * (1 + k1 * angle**2 + k2 * angle**4 + k3 * angle**6 + k4 * angle**8)
+    share = np.divide(distorted, r, out=np.ones_like(r), where=r > 0)
+    return x * share, y * share
+
+
+def dots(centres: NDArray[np.float64], width: int, height: int, sigma: float = 2.0) -> NDArray[np.uint8]:
+    """White dots on black, `centres` [D, 2] in pixels with the first pixel's centre at (0.5, 0.5)."""
+    x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
+    gx = np.exp(-0.5 * ((x - centres[:, :1]) / sigma) ** 2)
+    gy = np.exp(-0.5 * ((y - centres[:, 1:]) / sigma) ** 2)
+    grey = np.rint(255 * np.einsum("dy,dx->yx", gy, gx).clip(0, 1)).astype(np.uint8)
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+@pytest.mark.parametrize("downscale", [1, 2])
+@pytest.mark.parametrize(
+    ("distort", "coefficients"),
+    [
+        (opencv, {**OPENCV, "camera_model": "OPENCV"}),
+        (fisheye, {**FISHEYE, "camera_model": "OPENCV_FISHEYE"}),
+    ],
+)
+def test_undistorted_dots_are_where_a_pinhole_sees_them(
+    tmp_path: Path, distort: Distort, coefficients: dict[str, float | str], downscale: int
+) -> None:
+    width, height = 320, 240
+    K = np.array([[210.0, 0, 151], [0, 205, 127], [0, 0, 1]])
+    camera = Camera(np.eye(4), K, width, height, "a.png")
+    content = write_transforms(tmp_path, [camera], **coefficients)
+    x, y = (v.ravel() for v in np.meshgrid(np.linspace(-0.62, 0.62, 9), np.linspace(-0.45, 0.45, 7)))
+    dx, dy = distort(x, y)
+    assert np.abs(np.stack([dx - x, dy - y]) * 210).max() > 8  # pixels: the lens really bends
+    write_image(tmp_path / "images/a.png", dots(np.stack([210 * dx + 151, 205 * dy + 127], 1), width, height))
+    save_json(tmp_path, content)
+
+    dataset = load_dataset(tmp_path, downscale=downscale)
+    image, K = dataset.image(0), dataset.views[0].camera.K
+    light = image[..., 0].astype(float) * (image[..., 3] > 0)
+    errors = []
+    for u, v in zip(K[0, 0] * x + K[0, 2], K[1, 1] * y + K[1, 2], strict=True):
+        reach = 9 // downscale
+        rows, columns = (slice(int(c) - reach, int(c) + reach + 1) for c in (v, u))
+        if min(rows.start, columns.start) < 0 or rows.stop > image.shape[0] or columns.stop > image.shape[1]:
+            continue
+        patch = light[rows, columns]
+        found_x = (patch.sum(0) * (np.arange(columns.start, columns.stop) + 0.5)).sum() / patch.sum()
+        found_y = (patch.sum(1) * (np.arange(rows.start, rows.stop) + 0.5)).sum() / patch.sum()
+        errors.append(np.hypot(found_x - u, found_y - v))
+    assert len(errors) > 30
+    assert max(errors) < 0.3
+
+
+def test_what_the_lens_did_not_see_counts_nothing(tmp_path: Path) -> None:
+    # Pincushion: the corners of the pinhole picture lie outside the photograph.
+    write_transforms(
+        tmp_path, [Camera(np.eye(4), [[60, 0, 24], [0, 60, 16], [0, 0, 1]], 48, 32, "a.png")], k1=0.3
+    )
+    white = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
+    write_image(tmp_path / "images/a.png", white)
+    image = load_dataset(tmp_path).image(0)
+    weight = image[..., 3]
+    assert set(np.unique(weight)) == {0, 255}
+    assert not weight[[0, 0, -1, -1], [0, -1, 0, -1]].any()
+    assert weight[16, 24] == 255
+    assert (image[weight == 255][:, :3] == 255).all()
+
+
+def test_a_lens_that_folds_back_counts_nothing_beyond_the_fold(tmp_path: Path) -> None:
+    # r (1 − 0.5 r²) turns round at r = 0.816: the corners would show the middle of the photograph once more.
+    camera = Camera(np.eye(4), [[20, 0, 24], [0, 20, 16], [0, 0, 1]], 48, 32, "a.png")
+    write_transforms(tmp_path, [camera], k1=-0.5)
+    weight = load_dataset(tmp_path).image(0)[..., 3]
+    x, y = np.meshgrid((np.arange(48) + 0.5 - 24) / 20, (np.arange(32) + 0.5 - 16) / 20)
+    np.testing.assert_array_equal(weight == 255, np.hypot(x, y) <= np.sqrt(1 / 1.5))
+
+
+@pytest.mark.parametrize("place", ["named", "stem", "colmap"])
+def test_masks(tmp_path: Path, place: str) -> None:
+    content = write_transforms(tmp_path, ring(2))
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[5:20, 7:30] = 255
+    path = {"named": "other/m.png", "stem": "masks/001.jpg", "colmap": "masks/001.png.png"}[place]
+    write_image(tmp_path / path, mask)
+    if place == "named":
+        content["frames"][1]["mask_path"] = path
+        save_json(tmp_path, content)
+    dataset = load_dataset(tmp_path)
+    np.testing.assert_array_equal(dataset.image(1)[..., 3], mask)
+    np.testing.assert_array_equal(dataset.image(1)[..., :3], picture(1))
+    assert (dataset.image(0)[..., 3] == 255).all()
+
+
+def test_masks_of_zero_and_one_at_another_size(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(1))
+    mask = np.zeros((HEIGHT // 2, WIDTH // 2), np.uint8)
+    mask[3:9, 4:15] = 1
+    write_image(tmp_path / "masks/000.png", mask)
+    np.testing.assert_array_equal(
+        load_dataset(tmp_path).image(0)[..., 3], 255 * mask.repeat(2, 0).repeat(2, 1)
+    )
+    write_image(tmp_path / "masks/000.png", mask.T)
+    with pytest.raises(SplatError, match=r"mask .*000\.png has 16×24 pixels and its photograph 48×32"):
+        load_dataset(tmp_path)
+
+
+def test_a_small_pixel_counts_only_where_all_of_it_does(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(1))
+    mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
+    mask[9, 17] = 0
+    write_image(tmp_path / "masks/000.png", mask)
+    weight = load_dataset(tmp_path, downscale=16).image(0)[..., 3]
+    np.testing.assert_array_equal(weight, [[255, 0, 255], [255, 255, 255]])
+
+
+@pytest.mark.parametrize("kind", ["grey", "grey16", "rgb16", "rgba16", "exif", "tiff"])
+def test_stored_formats(tmp_path: Path, kind: str) -> None:
+    content = write_transforms(tmp_path, ring(1))
+    path = tmp_path / ("images/000.tif" if kind == "tiff" else "images/000.png")
+    content["frames"][0]["file_path"] = f"images/{path.name}"
+    save_json(tmp_path, content)
+    rng = np.random.default_rng(0)
+    if kind == "exif":
+        exif = Image.Exif()
+        exif[0x0112] = 6  # "turn me": but the poses refer to the pixels as they are stored
+        Image.fromarray(picture(0)).save(path, exif=exif)
+        expected: NDArray[np.float64] = picture(0).astype(float)
+    elif kind == "grey":
+        write_image(path, picture(0)[..., 0])
+        expected = picture(0)[..., :1].repeat(3, axis=2).astype(float)
+    else:
+        channels = {"grey16": 1, "rgb16": 3, "rgba16": 4, "tiff": 3}[kind]
+        stored = rng.integers(0, 65536, (HEIGHT, WIDTH, channels)).astype(np.uint16)
+        write_image(path, stored[..., 0] if channels == 1 else stored)
+        expected = stored[..., :3] / 257.0
+        if channels == 4:
+            alpha = stored[..., 3:] / 65535
+            expected = expected * alpha + 255 * (1 - alpha)
+        expected = np.broadcast_to(expected, (HEIGHT, WIDTH, 3))
+    np.testing.assert_allclose(
+        load_dataset(tmp_path).image(0)[..., :3], expected, atol=1.5
+    )  # colour, alpha and result each rounded
+
+
+def test_streaming_gives_the_same_pictures(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(5), k1=-0.1)
+    cached = load_dataset(tmp_path, downscale=2)
+    assert not cached.streams
+    for limit in (0, 2 * 24 * 16 * 4):
+        streamed = load_dataset(tmp_path, downscale=2, memory_limit_bytes=limit)
+        assert streamed.streams
+        for i in (0, 1, 2, 3, 4, 4, 0, 3):
+            np.testing.assert_array_equal(streamed.image(i), cached.image(i))
+
+
+def test_streaming_keeps_only_what_was_used_last(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(5))
+    dataset = load_dataset(tmp_path, memory_limit_bytes=2 * WIDTH * HEIGHT * 4)
+    for i in (0, 1, 0, 2):
+        dataset.image(i)
+    for path in (tmp_path / "images").iterdir():
+        path.unlink()
+    for i in (0, 2):
+        np.testing.assert_array_equal(dataset.image(i)[..., :3], picture(i))
+    with pytest.raises(SplatError, match=r"001\.png cannot be read"):
+        dataset.image(1)
+
+
+def test_a_progress_bar_appears_where_loading_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_transforms(tmp_path, ring(3))
+    load_dataset(tmp_path)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("splat_py.scene.images._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    load_dataset(tmp_path)
+    out, err = capsys.readouterr()
+    assert (out, "Photographs" in err) == ("", True)
+
+
+def test_cached_pictures_outlive_their_files(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(3))
+    dataset = load_dataset(tmp_path)
+    for path in (tmp_path / "images").iterdir():
+        path.unlink()
+    np.testing.assert_array_equal(dataset.image(-1)[..., :3], picture(2))
+    with pytest.raises(IndexError):
+        dataset.image(3)
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "half"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_damaged_photographs_are_named(tmp_path: Path, damage: str, suffix: str) -> None:
+    content = write_transforms(tmp_path, ring(3))
+    path = (tmp_path / "images/001.png").with_suffix(suffix)
+    content["frames"][1]["file_path"] = f"images/001{suffix}"
+    save_json(tmp_path, content)
+    data = cv2.imencode(suffix, picture(1))[1].tobytes()
+    path.write_bytes({"empty": b"", "text": b"hello", "half": data[: len(data) // 2]}[damage])
+    with pytest.raises(SplatError, match=rf"001\{suffix} cannot be decoded"):
+        load_dataset(tmp_path)
+
+
+def test_a_thumbnail_does_not_hide_that_a_jpeg_is_cut_off(tmp_path: Path) -> None:
+    content = write_transforms(tmp_path, ring(1))
+    content["frames"][0]["file_path"] = "images/000.jpg"
+    save_json(tmp_path, content)
+    whole = cv2.imencode(".jpg", picture(0))[1].tobytes()
+    comment = b"\xff\xfe" + (len(whole) + 2).to_bytes(2, "big") + whole  # a whole JPEG inside a segment
+    path = tmp_path / "images/000.jpg"
+    path.write_bytes(whole[:2] + comment + whole[2:])
+    assert load_dataset(tmp_path).image(0).shape == (HEIGHT, WIDTH, 4)
+    path.write_bytes(whole[:2] + comment + whole[2 : 2 * len(whole) // 3])
+    with pytest.raises(SplatError, match=r"000\.jpg cannot be decoded"):
+        load_dataset(tmp_path)

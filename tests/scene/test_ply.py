@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.lib.recfunctions import repack_fields
+from plyfile import PlyData, PlyElement
+
+from splat_py.errors import SplatError
+from splat_py.scene import Gaussians
+from splat_py.scene.ply import read_points
+
+FIELDS = ("means", "quats", "log_scales", "logit_opacities", "sh")
+
+
+def sample(count: int = 7, sh_degree: int = 3) -> Gaussians:
+    """Gaussians in which every number is different."""
+    torch.manual_seed(0)
+    k = (sh_degree + 1) ** 2
+    return Gaussians(*(torch.randn(count, *s) for s in ((3,), (4,), (3,), (), (k, 3))))
+
+
+def assert_equal(a: Gaussians, b: Gaussians) -> None:
+    for name in FIELDS:
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+        assert getattr(b, name).is_contiguous(), name
+
+
+@pytest.mark.parametrize("sh_degree", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_round_trip_is_exact(tmp_path: Path, sh_degree: int, count: int) -> None:
+    gaussians = sample(count, sh_degree)
+    gaussians.save_ply(tmp_path / "new" / "a.ply")
+    loaded = Gaussians.load_ply(tmp_path / "new" / "a.ply")
+    assert loaded.sh.shape == (count, (sh_degree + 1) ** 2, 3)
+    assert_equal(gaussians, loaded)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.ply"]
+
+
+def test_the_layout_is_inrias(tmp_path: Path) -> None:
+    gaussians = sample()
+    gaussians.save_ply(tmp_path / "a.ply")
+    ply = PlyData.read(str(tmp_path / "a.ply"))
+    assert ply.byte_order == "<" and not ply.text
+    vertex = ply["vertex"].data
+    expected = ["x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2"]
+    expected += [f"f_rest_{i}" for i in range(45)]
+    expected += ["opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
+    assert list(vertex.dtype.names) == expected
+    assert vertex.dtype.itemsize == 248
+    # Channel by channel: f_rest_0..14 are red's coefficients 1..15, then green's, then blue's.
+    np.testing.assert_array_equal(vertex["f_rest_0"], gaussians.sh[:, 1, 0])
+    np.testing.assert_array_equal(vertex["f_rest_14"], gaussians.sh[:, 15, 0])
+    np.testing.assert_array_equal(vertex["f_rest_15"], gaussians.sh[:, 1, 1])
+    np.testing.assert_array_equal(vertex["f_rest_44"], gaussians.sh[:, 15, 2])
+    np.testing.assert_array_equal(vertex["rot_0"], gaussians.quats[:, 0])
+    assert not vertex["nx"].any()
+
+
+def rewrite(source: Path, target: Path, names: list[str], dtype: str, **options: object) -> None:
+    """Another program's file with the same numbers: other order, other types, further properties."""
+    vertex = PlyData.read(str(source))["vertex"].data
+    table = np.zeros(len(vertex), [(name, dtype) for name in names])
+    for name in names:
+        if name in vertex.dtype.names:
+            table[name] = vertex[name]
+    element = PlyElement.describe(table, "vertex", comments=["f_rest_99 is not a property"])
+    PlyData([element], comments=["SplatRenderMode: mip"], **options).write(str(target))
+
+
+@pytest.mark.parametrize("options", [{"byte_order": "<"}, {"byte_order": ">"}, {"text": True}])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype: str) -> None:
+    gaussians = sample(sh_degree=1)
+    gaussians.save_ply(tmp_path / "a.ply")
+    names = [n for n in PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names if n[0] != "n"]
+    names = [*np.random.default_rng(1).permutation(names), "confidence"]
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", names, dtype, **options)
+    loaded = Gaussians.load_ply(tmp_path / "b.ply")
+    if options.get("text"):
+        for name in FIELDS:
+            torch.testing.assert_close(getattr(loaded, name), getattr(gaussians, name))
+    else:
+        assert_equal(loaded, gaussians)
+
+
+def test_missing_properties_are_named(tmp_path: Path) -> None:
+    sample().save_ply(tmp_path / "a.ply")
+    names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", [n for n in names if n not in ("opacity", "rot_3")], "f4")
+    with pytest.raises(SplatError, match=r"b\.ply has no opacity, rot_3;"):
+        Gaussians.load_ply(tmp_path / "b.ply")
+    rewrite(tmp_path / "a.ply", tmp_path / "c.ply", [n for n in names if n != "f_rest_44"], "f4")
+    with pytest.raises(SplatError, match=r"c\.ply has 44 f_rest properties"):
+        Gaussians.load_ply(tmp_path / "c.ply")
+
+
+def test_numbers_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    sample().save_ply(tmp_path / "a.ply")
+    ply = PlyData.read(str(tmp_path / "a.ply"), mmap=False)
+    ply["vertex"].data["x"][2] = np.nan
+    ply["vertex"].data["f_rest_3"][2:4] = np.inf
+    ply.write(str(tmp_path / "b.ply"))
+    with pytest.raises(SplatError, match="2 of 7 Gaussians"):
+        Gaussians.load_ply(tmp_path / "b.ply")
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, 900, -1, -300])
+def test_cut_off_files_are_refused(tmp_path: Path, keep: int) -> None:
+    sample().save_ply(tmp_path / "a.ply")
+    data = (tmp_path / "a.ply").read_bytes()
+    (tmp_path / "b.ply").write_bytes(data[:keep])
+    with pytest.raises(SplatError, match=r"b\.ply is not a PLY file or is damaged"):
+        Gaussians.load_ply(tmp_path / "b.ply")
+
+
+def test_damaged_headers_never_escape_as_other_errors(tmp_path: Path) -> None:
+    sample(sh_degree=0).save_ply(tmp_path / "a.ply")
+    data = (tmp_path / "a.ply").read_bytes()
+    end = data.index(b"end_header")
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(data)
+        for position in rng.integers(0, end, 2):
+            damaged[position] = rng.integers(0, 256)
+        (tmp_path / "b.ply").write_bytes(damaged)
+        try:
+            Gaussians.load_ply(tmp_path / "b.ply")
+        except SplatError:
+            refused += 1
+    assert refused > 200
+
+
+def test_what_is_no_gaussian_file(tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match="does not exist"):
+        Gaussians.load_ply(tmp_path / "none.ply")
+    (tmp_path / "a.ply").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(SplatError, match="not a PLY"):
+        Gaussians.load_ply(tmp_path / "a.ply")
+    faces = PlyElement.describe(np.zeros(2, [("a", "f4")]), "face")
+    PlyData([faces]).write(str(tmp_path / "b.ply"))
+    with pytest.raises(SplatError, match="no element named vertex"):
+        Gaussians.load_ply(tmp_path / "b.ply")
+
+
+def test_nothing_is_written_of_invalid_gaussians(tmp_path: Path) -> None:
+    gaussians = sample()
+    gaussians.save_ply(tmp_path / "a.ply")
+    before = (tmp_path / "a.ply").read_bytes()
+    gaussians.means[0, 0] = torch.nan
+    with pytest.raises(SplatError, match="means: 1 of 7"):
+        gaussians.save_ply(tmp_path / "a.ply")
+    assert (tmp_path / "a.ply").read_bytes() == before
+
+
+def test_point_clouds(tmp_path: Path) -> None:
+    colored = np.zeros(
+        2, [("z", "f8"), ("x", "f8"), ("y", "f8"), ("red", "u1"), ("green", "u1"), ("blue", "u1")]
+    )
+    colored["z"], colored["blue"] = (1.5, 2.5), (3, 255)
+    PlyData([PlyElement.describe(colored, "vertex")]).write(str(tmp_path / "a.ply"))
+    xyz, rgb = read_points(tmp_path / "a.ply")
+    np.testing.assert_array_equal(xyz, [[0, 0, 1.5], [0, 0, 2.5]])
+    np.testing.assert_array_equal(rgb, [[0, 0, 3], [0, 0, 255]])
+    PlyData([PlyElement.describe(repack_fields(colored[["x", "y", "z"]]), "vertex")]).write(
+        str(tmp_path / "b.ply")
+    )
+    assert (read_points(tmp_path / "b.ply")[1] == 128).all()
+    PlyData([PlyElement.describe(repack_fields(colored[["x", "red"]]), "vertex")]).write(
+        str(tmp_path / "c.ply")
+    )
+    with pytest.raises(SplatError, match="no x, y, z"):
+        read_points(tmp_path / "c.ply")
