@@ -32,16 +32,17 @@ _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 class Tuning:
     """What differs between kinds of devices: link-time constants, measured, not guessed where a device was at hand."""
 
-    # Side of a tile in pixels.
+    # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int
+    pixels_per_thread: int
     # Radix sort: digit, threads and pairs a thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
     sort_digit_bits: int
     sort_threads: int
     sort_items: int
 
 
-_GPU_TUNING = Tuning(tile_size=16, sort_digit_bits=4, sort_threads=256, sort_items=16)
-_SOFTWARE_TUNING = Tuning(tile_size=8, sort_digit_bits=8, sort_threads=32, sort_items=256)
+_GPU_TUNING = Tuning(tile_size=16, pixels_per_thread=1, sort_digit_bits=4, sort_threads=256, sort_items=16)
+_SOFTWARE_TUNING = Tuning(tile_size=16, pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256)
 
 
 @dataclass(frozen=True)

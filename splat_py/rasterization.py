@@ -15,7 +15,18 @@ from splat_py import stages
 from splat_py.arrays import Array, Memory
 from splat_py.device import Device, device_for
 from splat_py.errors import SplatError
-from splat_py.stages import Binning, Cameras, GaussianArrays, Image, Rows, Settings, Splats, TileGrid, TileLists
+from splat_py.stages import (
+    Binning,
+    Cameras,
+    GaussianArrays,
+    Image,
+    Rasterization,
+    Rows,
+    Settings,
+    Splats,
+    TileGrid,
+    TileLists,
+)
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 
@@ -452,37 +463,31 @@ class _Rasterize(torch.autograd.Function):
         cameras, _, channels = colors.shape
         if backgrounds is None:
             backgrounds = colors.new_zeros(cameras, channels)
-        inputs = (
+        image = Image.empty(device, cameras, height, width, channels)
+        work = Rasterization.of(
+            device,
             _splat_arrays(device.memory, splats),
             device.memory.array(colors),
             device.memory.array(backgrounds),
             tiles.arrays,
             tiles.grid,
+            image,
         )
-        image = Image.empty(device, cameras, height, width, channels)
         recorder = device.record()
-        stages.rasterize(recorder, *inputs, image)
+        work.record(recorder)
         recorder.submit()
-        ctx.state = (inputs, image, settings, device)
+        ctx.state = (work, settings, device)
         ctx.means2d = means2d
         return _tensor(image.colors, colors), _tensor(image.alphas, colors)
 
     @staticmethod
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        inputs, image, settings, device = ctx.state
-        splats, colors = inputs[:2]
-        channels = colors.shape[-1]
-        rows = device.memory.empty((*splats.depths.shape, settings.row(channels)))
+        work, settings, device = ctx.state
+        channels = work.colors.shape[-1]
+        rows = device.memory.empty((*work.splats.depths.shape, settings.row(channels)))
+        v_colors, v_opacities = (device.memory.array(v.contiguous()) for v in (v_images, v_alphas))
         recorder = device.record()
-        stages.rasterize_backward(
-            recorder,
-            *inputs,
-            image,
-            device.memory.array(v_images),
-            device.memory.array(v_alphas),
-            rows,
-            settings,
-        )
+        work.record_backward(recorder, v_colors, v_opacities, rows, settings)
         recorder.submit()
         v_rows = _tensor(rows, v_images)
         mean, conic, opacity, color = (
@@ -495,7 +500,7 @@ class _Rasterize(torch.autograd.Function):
             ctx.means2d.absgrad = v_rows[..., color + channels :]
         v_backgrounds = None
         if ctx.needs_input_grad[4]:
-            final_T = _tensor(image.final_T, v_images)[..., None]
+            final_T = _tensor(work.image.final_T, v_images)[..., None]
             v_backgrounds = (v_images * final_T).sum((1, 2))
         return (
             v_rows[..., mean:conic],

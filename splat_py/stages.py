@@ -389,74 +389,103 @@ class Image:
         return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32))
 
 
-def rasterize(
-    recorder: Recorder,
-    splats: Splats,
-    colors: Array,
-    backgrounds: Array,
-    lists: TileLists,
-    grid: TileGrid,
-    image: Image,
-) -> None:
-    """Splats with colours [C, N, D] over backgrounds [C, D] → images (kernels/rasterize.slang)."""
-    recorder.stage("rasterize")
-    recorder.dispatch(
-        "rasterize",
-        "rasterizeForward",
-        (grid.columns, grid.rows, grid.cameras),
-        _rasterize_uniforms(image, grid),
-        _rasterize_buffers(splats, colors, backgrounds, lists, image) | {"renderColors": image.colors, "renderAlphas": image.alphas},
-        TILE=grid.tile_size,
-        CHANNELS=image.colors.shape[-1],
-    )
+@dataclass(frozen=True)
+class Rasterization:
+    """Splats with colours [C, N, D], in tiles, over backgrounds [C, D], and the image they make (kernels/rasterize.slang)."""
 
+    splats: Splats
+    colors: Array
+    backgrounds: Array
+    lists: TileLists
+    grid: TileGrid
+    image: Image
+    packed: Array  # [C, N, packed_row(D)]
+    pixels_per_thread: int
 
-def rasterize_backward(
-    recorder: Recorder,
-    splats: Splats,
-    colors: Array,
-    backgrounds: Array,
-    lists: TileLists,
-    grid: TileGrid,
-    image: Image,
-    v_colors: Array,
-    v_alphas: Array,
-    v_splats: Array,
-    settings: Settings,
-) -> None:
-    """Gradients of images → gradient rows of splats, [C, N, settings.row(D)], overwritten."""
-    recorder.stage("rasterize backward")
-    recorder.clear(v_splats)
-    recorder.dispatch(
-        "rasterize",
-        "rasterizeBackward",
-        (grid.columns, grid.rows, grid.cameras),
-        _rasterize_uniforms(image, grid),
-        _rasterize_buffers(splats, colors, backgrounds, lists, image)
-        | {"vRenderColors": v_colors, "vRenderAlphas": v_alphas, "vSplats": v_splats},
-        TILE=grid.tile_size,
-        CHANNELS=image.colors.shape[-1],
-        ABSGRAD=settings.absgrad,
-        Accumulation=settings.accumulation,
-    )
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        splats: Splats,
+        colors: Array,
+        backgrounds: Array,
+        lists: TileLists,
+        grid: TileGrid,
+        image: Image,
+    ) -> Rasterization:
+        """The parts put together, with room for what the kernels need besides."""
+        row = -(-(COLOR_OFFSET + colors.shape[-1]) // 4) * 4
+        packed = device.memory.empty((*splats.depths.shape, row))
+        pixels = min(device.tuning.pixels_per_thread, grid.tile_size**2 // 8)
+        return cls(splats, colors, backgrounds, lists, grid, image, packed, pixels)
 
+    def record(self, recorder: Recorder) -> None:
+        """Blend the splats into `image`."""
+        recorder.stage("rasterize")
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
+        self._dispatch(
+            recorder,
+            "rasterizeForward",
+            self._groups,
+            renderColors=self.image.colors,
+            renderAlphas=self.image.alphas,
+        )
 
-def _rasterize_uniforms(image: Image, grid: TileGrid) -> dict[str, int | float]:
-    _, height, width, _ = image.colors.shape
-    return {"width": width, "height": height, "columns": grid.columns, "rows": grid.rows}
+    def record_backward(
+        self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array, settings: Settings
+    ) -> None:
+        """Gradients of the image → gradient rows of splats, [C, N, settings.row(D)], overwritten. `record` has run before."""
+        recorder.stage("rasterize backward")
+        recorder.clear(v_splats)
+        self._dispatch(
+            recorder,
+            "rasterizeBackward",
+            self._groups,
+            {"ABSGRAD": settings.absgrad, "Accumulation": settings.accumulation},
+            vRenderColors=v_colors,
+            vRenderAlphas=v_alphas,
+            vSplats=v_splats,
+        )
 
+    @property
+    def _groups(self) -> tuple[int, int, int]:
+        return self.grid.columns, self.grid.rows, self.grid.cameras
 
-def _rasterize_buffers(
-    splats: Splats, colors: Array, backgrounds: Array, lists: TileLists, image: Image
-) -> dict[str, Array]:
-    return {
-        "means2d": splats.means2d,
-        "conics": splats.conics,
-        "opacities": splats.opacities,
-        "colors": colors,
-        "backgrounds": backgrounds,
-        "tileOffsets": lists.offsets,
-        "tileIds": lists.ids,
-        "finalT": image.final_T,
-        "nContrib": image.n_contrib,
-    }
+    def _dispatch(
+        self,
+        recorder: Recorder,
+        entry: str,
+        groups: tuple[int, int, int],
+        constants: dict[str, bool | str] | None = None,
+        **buffers: Array,
+    ) -> None:
+        _, height, width, channels = self.image.colors.shape
+        recorder.dispatch(
+            "rasterize",
+            entry,
+            groups,
+            {
+                "splats": self.splats.count,
+                "width": width,
+                "height": height,
+                "columns": self.grid.columns,
+                "rows": self.grid.rows,
+            },
+            {
+                "means2d": self.splats.means2d,
+                "conics": self.splats.conics,
+                "opacities": self.splats.opacities,
+                "colors": self.colors,
+                "packedSplats": self.packed,
+                "backgrounds": self.backgrounds,
+                "tileOffsets": self.lists.offsets,
+                "tileIds": self.lists.ids,
+                "finalT": self.image.final_T,
+                "nContrib": self.image.n_contrib,
+            }
+            | buffers,
+            TILE=self.grid.tile_size,
+            PIXELS=self.pixels_per_thread,
+            CHANNELS=channels,
+            **(constants or {}),
+        )

@@ -1,0 +1,340 @@
+"""The functions of `slang/splat`, one at a time, on NumPy arrays: for notebooks and unit tests.
+
+A Slang module is an attribute of this one, compiled when it is first asked for, and has its public functions:
+
+    from splat_py import shaders
+
+    R = shaders.gaussian.quatToRotation(quats)  # [N, 4] → [N, 3, 3]
+
+    # A generic's arguments stand in brackets.
+    rgb = shaders.spherical_harmonics.shColor[16](directions, sh)
+
+    # Structs are dicts.
+    gaussians = {"mean": means, "quat": quats, "scale": scales, "opacity": opacities}
+    splats = shaders.projection.projectGaussian(gaussians, camera, image, settings)
+
+    # The gradient of Σ depth for every argument.
+    v_gaussians, v_camera, _, _ = shaders.gradients(
+        shaders.projection.projectGaussian, {"depth": 1.0}, gaussians, camera, image, settings)
+
+Any argument may have leading batch dimensions, which broadcast; what a batch shares gets the batch's sum as
+its gradient. `dir(shaders.projection)` lists what there is. `load` serves a Slang file of your own, which
+may import `splat.projection` and the others. SlangPy does the work: `shaders.gaussian.sigmoid.slangpy`
+is its function object, with `.bwds`, `.map` and all the rest. Nothing here is fast: a call copies its arrays
+to the device and back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import slangpy as spy
+from numpy.typing import NDArray
+from slangpy.reflection import StructType
+
+from splat_py.device import Device, get_device
+from splat_py.errors import SplatError
+from splat_py.kernels import shader_folder
+
+# A number, anything that NumPy makes an array of, or for a struct a dict of these.
+Value: TypeAlias = Any
+
+_PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:__exported )?import splat\.(\w+);", re.MULTILINE)
+_SCALAR = re.compile("float|uint|int|bool")
+_DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
+
+
+class ShaderFunction:
+    """A Slang function that takes and returns NumPy arrays."""
+
+    def __init__(self, module: ShaderModule, name: str, parameters: str = "") -> None:
+        self._module = module
+        self._name = name
+        # Of a generic that has no arguments yet, as the source has them: "<let K : int>".
+        self._parameters = parameters
+
+    def __repr__(self) -> str:
+        return f"{self._module.name}.{self._name}{self._parameters}"
+
+    def __getitem__(self, arguments: Any) -> ShaderFunction:
+        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`."""
+        several = arguments if isinstance(arguments, tuple) else (arguments,)
+        return ShaderFunction(self._module, f"{self._name}<{', '.join(map(str, several))}>")
+
+    @property
+    def slangpy(self) -> spy.Function:
+        """SlangPy's function object."""
+        self._require_arguments()
+        return self._module.slangpy.require_function(self._name)
+
+    @property
+    def reflection(self) -> Any:
+        """SlangPy's description of the parameters and of the result."""
+        self._require_arguments()
+        return self._module.slangpy.layout.find_function_by_name(self._name)
+
+    def __call__(self, *arguments: Value) -> Any:
+        """The result [batch, …]: an array, a struct's dict, or a number; `out` arrays are set.
+
+        Raises:
+            SplatError: the arguments are too few or too many, or a struct lacks a field or has one too many.
+        """
+        result = self.slangpy(*self._bind(arguments, _constant))
+        return _to_numpy(self.reflection.return_type, result)
+
+    def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
+        parameters = self.reflection.parameters
+        if len(arguments) != len(parameters):
+            names = ", ".join(parameter.name for parameter in parameters)
+            raise SplatError(f"{self!r} takes {len(parameters)} arguments ({names}), not {len(arguments)}")
+        bound = []
+        for parameter, value in zip(parameters, arguments, strict=True):
+            differentiated = parameter.type.differentiable and not parameter.no_diff
+            what = f"argument {parameter.name} of {self!r}"
+            if parameter.io_type.name == "out":
+                bound.append(value)
+            else:
+                bound.append(_bind(parameter.type, value, what, leaf if differentiated else _constant))
+        return bound
+
+    def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
+        """See `gradients` of this Python module."""
+        if not self.reflection.differentiable:
+            raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
+        handle = self._module.device.handle
+        result = self.reflection.return_type
+        weights = _bind(result, v_output, f"v_output of {self!r}", _constant, partial=True)
+        bound = self._bind(arguments, lambda array: _variable(handle, array))
+        batch = np.broadcast_shapes(
+            *_batch_shapes(result, weights),
+            *(
+                shape
+                for parameter, value in zip(self.reflection.parameters, arguments, strict=True)
+                for shape in _batch_shapes(parameter.type, value)
+            ),
+        )
+        one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
+        # SlangPy may write the value, so that needs memory of its own.
+        product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
+        product = product.with_grads(grad_in=one, zero=False)
+        self._module.inner_product(self._name).bwds(*bound, weights, product)
+        return tuple(_gradient(*pair) for pair in zip(arguments, bound, strict=True))
+
+    def _require_arguments(self) -> None:
+        if self._parameters:
+            raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self._name}[…]")
+
+
+class ShaderModule:
+    """A Slang module; its public functions are attributes."""
+
+    def __init__(self, device: Device, path: Path) -> None:
+        self.device = device
+        self.name = path.stem
+        self._unique_name = re.sub(r"\W", "_", path.as_posix())
+        source = path.read_text(encoding="utf-8")
+        self._functions: dict[str, str] = dict(_PUBLIC_FUNCTION.findall(source))
+        # SlangPy generates code with the parameters' types in it, so that must see what the module imports.
+        imports = [path.as_posix(), *(file.as_posix() for file in _imported(source))]
+        self._imports = "".join(f'__exported import "{name}";\n' for name in dict.fromkeys(imports))
+        self.slangpy = self._compile("", "")
+        self._inner_products: dict[str, spy.Function] = {}
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._functions]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {', '.join(name + generic for name, generic in self._functions.items())}"
+
+    def __getattr__(self, name: str) -> ShaderFunction:
+        if name.startswith("_") or name not in self._functions:
+            raise AttributeError(f"no public function {name} in {self!r}")
+        return ShaderFunction(self, name, self._functions[name])
+
+    def inner_product(self, name: str) -> spy.Function:
+        """⟨f(x), v⟩ as a function of x and v, with the derivative v·∂f/∂x.
+
+        Through it a struct result can be differentiated as well, of which SlangPy itself takes no gradient.
+        """
+        if name not in self._inner_products:
+            function = self.slangpy.layout.find_function_by_name(name)
+            parameters = [
+                f"{'no_diff ' if parameter.no_diff else ''}{parameter.type.full_name} {parameter.name}"
+                for parameter in function.parameters
+            ]
+            names = ", ".join(parameter.name for parameter in function.parameters)
+            result = function.return_type.full_name
+            source = f"""
+                [Differentiable]
+                public float innerProduct({", ".join(parameters)}, no_diff {result} v_)
+                {{
+                    {result} result_ = {name}({names});
+                    return {" + ".join(_products(function.return_type))};
+                }}"""
+            module = self._compile(f"_{name}", source)
+            self._inner_products[name] = module.require_function("innerProduct")
+        return self._inner_products[name]
+
+    def _compile(self, suffix: str, source: str) -> spy.Module:
+        return spy.Module.load_from_source(
+            self.device.handle, f"shaders{self._unique_name}{suffix}", self._imports + source
+        )
+
+
+def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
+    """dL/d(argument) of every argument of a differentiable function, from `v_output` = dL/d(result).
+
+    Args:
+        function: for example `shaders.projection.projectGaussian`.
+        v_output: [batch, …] like the result; in a struct's dict what is left out counts as zero.
+        arguments: the function's.
+
+    Returns:
+        One for each argument, of its shape: arrays, dicts for structs, None for what is not differentiated.
+
+    Raises:
+        SplatError: the function is not differentiable, or as for a call.
+    """
+    return function.gradients(v_output, *arguments)
+
+
+def load(path: str | Path) -> ShaderModule:
+    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes."""
+    return _load(get_device(), Path(path).resolve())
+
+
+def __getattr__(name: str) -> ShaderModule:
+    path = _library() / f"{name}.slang"
+    if name.startswith("_") or not path.is_file():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return load(path)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(file.stem for file in sorted(_library().glob("*.slang")))]
+
+
+def _library() -> Path:
+    return shader_folder() / "splat"
+
+
+@cache
+def _load(device: Device, path: Path) -> ShaderModule:
+    return ShaderModule(device, path)
+
+
+def _imported(source: str) -> Iterator[Path]:
+    """The files of slang/splat that a source imports, and those that these import."""
+    for name in _IMPORT.findall(source):
+        file = _library() / f"{name}.slang"
+        yield file
+        yield from _imported(file.read_text(encoding="utf-8"))
+
+
+def _products(slang_type: Any, path: str = "") -> Iterator[str]:
+    """The products of all numbers in result_ with those in v_, as Slang."""
+    if isinstance(slang_type, StructType):
+        for name, field in slang_type.fields.items():
+            yield from _products(field.type, f"{path}.{name}")
+    else:
+        for index in np.ndindex(*slang_type.shape):
+            element = path + "".join(f"[{i}]" for i in index)
+            yield f"result_{element} * v_{element}"
+
+
+def _dtype(slang_type: Any) -> np.dtype:
+    """NumPy's type of a number, or of the numbers in a vector, matrix or array."""
+    scalar = _SCALAR.search(slang_type.full_name)
+    if scalar is None:
+        raise SplatError(f"Slang's {slang_type.full_name} has no NumPy twin; use the function's `.slangpy`")
+    return np.dtype(_DTYPES[scalar.group()])
+
+
+def _bind(
+    slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False
+) -> Any:
+    """What SlangPy is given for a value: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
+    if not isinstance(slang_type, StructType):
+        return leaf(np.array(value, _dtype(slang_type), order="C"))
+    fields = slang_type.fields
+    if not isinstance(value, dict) or not (partial or set(fields) <= set(value)) or set(value) - set(fields):
+        given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
+
+    def zeros(field_type: Any) -> Value:
+        return {} if isinstance(field_type, StructType) else np.zeros(tuple(field_type.shape))
+
+    return {
+        name: _bind(
+            field.type,
+            value[name] if name in value else zeros(field.type),
+            f"{name} of {what}",
+            leaf,
+            partial=partial,
+        )
+        for name, field in fields.items()
+    }
+
+
+def _constant(array: NDArray) -> Any:
+    # SlangPy takes no arrays without dimensions.
+    return array if array.ndim else array.item()
+
+
+def _variable(device: spy.Device, array: NDArray) -> spy.Tensor:
+    return spy.Tensor.from_numpy(device, np.atleast_1d(array)).with_grads()
+
+
+def _gradient(value: Value, bound: Any) -> Any:
+    """The gradient that `.bwds` left with what `value` was bound to."""
+    if isinstance(bound, dict):
+        fields = {name: _gradient(value[name], field) for name, field in bound.items()}
+        return None if all(field is None for field in fields.values()) else fields
+    return bound.grad.to_numpy().reshape(np.shape(value)) if hasattr(bound, "grad") else None
+
+
+def _batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
+    """The leading dimensions of every array in a value."""
+    if isinstance(slang_type, StructType):
+        for name in value:
+            yield from _batch_shapes(slang_type.fields[name].type, value[name])
+    else:
+        shape = np.shape(value)
+        yield shape[: len(shape) - len(slang_type.shape)]
+
+
+def _to_numpy(slang_type: Any, result: Any) -> Any:
+    """What SlangPy returned, as numbers, arrays and dicts of them."""
+    if result is None:
+        return None
+    if hasattr(result, "cursor"):
+        # SlangPy's own `to_numpy` shows structs as bytes and reads bools with the wrong stride.
+        layout = result.cursor().element_type_layout
+        rows = result.storage.to_numpy().view(np.uint8).reshape(*result.shape, -1)
+        return _from_bytes(slang_type, layout, rows)
+    if isinstance(result, dict):
+        return {name: _to_numpy(slang_type.fields[name].type, value) for name, value in result.items()}
+    if np.isscalar(result):
+        return result
+    return np.array(result.to_numpy() if hasattr(result, "to_numpy") else result, _dtype(slang_type))
+
+
+def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
+    """The values [batch, …] that lie at the beginning of `rows` [batch, bytes]."""
+    if isinstance(slang_type, StructType):
+        types = {name: field.type for name, field in slang_type.fields.items()}
+        return {
+            field.name: _from_bytes(types[field.name], field.type_layout, rows[..., field.offset :])
+            for field in layout.fields
+        }
+    shape = tuple(slang_type.shape)
+    values = np.ascontiguousarray(rows[..., : layout.size])
+    if _dtype(slang_type) == np.bool_:
+        return values.reshape(*rows.shape[:-1], *shape, -1).any(axis=-1)
+    return values.view(_dtype(slang_type)).reshape(*rows.shape[:-1], *shape)

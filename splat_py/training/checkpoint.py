@@ -1,0 +1,51 @@
+"""Checkpoints: one safetensors file whose header carries the rest as JSON, so that a kill leaves the old or the new one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from splat_py.errors import SplatError
+from splat_py.files import atomic_path
+from splat_py.training.config import TrainConfig
+from splat_py.training.parameters import State
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Everything that a run needs to go on as if it had not stopped. What is random is drawn from (seed, step) alone."""
+
+    # Steps done.
+    step: int
+    config: TrainConfig
+    state: State
+    # Room for tile lists that the run had found to be enough, in pairs.
+    capacity: int
+
+    def save(self, path: Path) -> None:
+        """Write to `path`, atomically."""
+        header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
+        with atomic_path(path) as temporary:
+            save_file(self.state, temporary, metadata={"splat_py": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read what `save` wrote.
+
+        Raises:
+            SplatError: the file is missing, damaged or not a checkpoint.
+        """
+        if not path.is_file():
+            raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = json.loads((file.metadata() or {})["splat_py"])
+                state = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            return cls(header["step"], TrainConfig(**header["config"]), state, header["capacity"])
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
+            raise SplatError(f"{path} is not a checkpoint of splat_py or is damaged; train without --resume") from error

@@ -1,0 +1,342 @@
+"""The training loop: everything of a step on the device, one command buffer a step, no host read on the way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from splat_py import stages
+from splat_py.arrays import Array, Bridge
+from splat_py.device import Device, get_device
+from splat_py.errors import SplatError
+from splat_py.profiling import Profile
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.stages import Binning, Cameras, Image, Rasterization, Rows, Settings, Splats, TileGrid, TileLists
+from splat_py.training.checkpoint import Checkpoint
+from splat_py.training.config import TrainConfig
+from splat_py.training.densification import densify, reset_opacities
+from splat_py.training.loss import LossValues, PhotometricLoss, pack
+from splat_py.training.parameters import Parameters
+
+# Photographs that stay on the device; others are uploaded for each step.
+_RESIDENT_BYTES = 1 << 30
+# Steps under way at once: the host records one while the device runs another.
+_IN_FLIGHT = 2
+# How often the host asks whether a step ran out of room, where asking costs a copy.
+_STATUS_EVERY = 32
+# What tile lists get beyond what was needed, so that growing scenes rarely run out of room.
+_HEADROOM = 1.5
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What is known of a finished step."""
+
+    step: int
+    gaussians: int
+    values: LossValues
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Arrays for renders of one size."""
+
+    image: Image
+    grid: TileGrid
+    loss: PhotometricLoss
+    v_alphas: Array
+
+
+class Trainer:
+    """Optimises Gaussians so that they look like a dataset's photographs.
+
+    Args:
+        dataset: from `load_dataset`.
+        config: defaults are the field's.
+        device: where to train; the default device if None.
+        resume: continue from this checkpoint, with its configuration.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        config: TrainConfig | None = None,
+        *,
+        device: Device | None = None,
+        resume: Checkpoint | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.device = device or get_device()
+        self.config = resume.config if resume else config or TrainConfig()
+        # Steps done.
+        self.step = resume.step if resume else 0
+        self.profile: Profile | None = None
+        memory = self.device.memory
+        self._settings = Settings(
+            self.device.tuning.tile_size, stored=True, antialiased=self.config.antialiased
+        )
+        self._background = memory.array(dataset.background[None])
+        self._status = memory.array(np.zeros(2, np.uint32))
+        self._sums = [memory.empty(4) for _ in range(_IN_FLIGHT + 1)]
+        self._v_cameras = memory.empty((1, stages.CAMERA_ROW))
+        self._cameras: dict[int, Cameras] = {}
+        self._photographs: dict[int, Array] = {}
+        self._resident_bytes = 0
+        self._targets: dict[tuple[int, int], _Target] = {}
+        self._under_way: deque[tuple[int, int]] = deque()
+        self._capacity = resume.capacity if resume else 0
+        self._latest: StepReport | None = None
+        if resume:
+            self.parameters = Parameters(self.device, resume.state)
+        else:
+            self.parameters = Parameters.fresh(self.device, self._initial_gaussians())
+        self._make_room()
+
+    # What a user asks of it
+
+    def fit(self, on_step: Callable[[StepReport], None] | None = None) -> Gaussians:
+        """Train to the last step and return the Gaussians. `on_step` is told of every step, in order, a little later."""
+        while self.step < self.config.steps:
+            report = self.advance()
+            if report is not None and on_step is not None:
+                on_step(report)
+        self.finish()
+        if self._latest is not None and on_step is not None:
+            on_step(self._latest)
+        return self.gaussians()
+
+    def gaussians(self) -> Gaussians:
+        """A copy of the Gaussians as they are now."""
+        self.finish()
+        return self.parameters.to_gaussians()
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything that a later run needs to continue from here."""
+        self.finish()
+        return Checkpoint(self.step, self.config, self.parameters.state(), self._capacity)
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Write `checkpoint()` to a file, atomically."""
+        self.checkpoint().save(path)
+
+    # One step
+
+    def advance(self) -> StepReport | None:
+        """Send the next step to the device; returns what is known of the last one that has finished, if any."""
+        step = self.step
+        submission = self._submit(step)
+        self._under_way.append((step, submission))
+        self.step += 1
+        if self.config.densifies_at(step) or self.config.resets_opacities_at(step):
+            self.finish()
+            if self.step == step + 1:
+                self._adapt(step)
+        else:
+            self._settle(_IN_FLIGHT)
+        return self._latest
+
+    def finish(self) -> None:
+        """Wait until every step that was sent has been done, and repeat those that ran out of room."""
+        while True:
+            sent = self.step
+            self._settle(0)
+            if self.step == sent:
+                return
+            while self.step < sent:
+                self._under_way.append((self.step, self._submit(self.step)))
+                self.step += 1
+
+    def view_at(self, step: int) -> int:
+        """The dataset's view that a step looks at: a new random order each time around, a function of the seed alone."""
+        views = self.dataset.train
+        around, position = divmod(step, len(views))
+        return views[int(np.random.default_rng((self.config.seed, around)).permutation(len(views))[position])]
+
+    def _submit(self, step: int) -> int:
+        view = self.view_at(step)
+        cameras = self._cameras_of(view)
+        target = self._target_of(cameras)
+        parameters, splats, settings = self.parameters, self._splats, self._settings
+        gaussians, v_gaussians = parameters.gaussians, parameters.v_gaussians
+        degree = self.config.degree_at(step)
+        binning = self._binning_for(target)
+        sums = self._sums[step % len(self._sums)]
+
+        recorder = self.device.record(self.profile)
+        stages.project(recorder, gaussians, cameras, splats, settings)
+        stages.shade(recorder, gaussians.means, parameters.sh, cameras, splats.radii, self._colors, degree)
+        binning.record_count(recorder)
+        recorder.dispatch(
+            "status",
+            "checkRoom",
+            (1, 1, 1),
+            {"capacity": binning.capacity, "step": step},
+            {"pairCount": binning.pair_count, "status": self._status},
+        )
+        binning.record_lists(recorder)
+        rasterization = Rasterization.of(
+            self.device,
+            splats,
+            self._colors,
+            self._background,
+            TileLists(binning.offsets, binning.ids),
+            target.grid,
+            target.image,
+        )
+        rasterization.record(recorder)
+        target.loss.record(recorder, target.image.colors, self._photograph_of(view), sums)
+        rasterization.record_backward(
+            recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings
+        )
+        row = settings.row(3)
+        v_means2d, v_conics, v_opacities, v_colors = (
+            Rows(self._v_splats, row, offset)
+            for offset in (
+                stages.MEAN_OFFSET,
+                stages.CONIC_OFFSET,
+                stages.OPACITY_OFFSET,
+                stages.COLOR_OFFSET,
+            )
+        )
+        stages.project_backward(
+            recorder,
+            gaussians,
+            cameras,
+            splats,
+            v_means2d,
+            self._v_depths,
+            v_conics,
+            v_opacities,
+            v_gaussians,
+            self._v_cameras,
+            settings,
+        )
+        stages.shade_backward(
+            recorder,
+            gaussians.means,
+            parameters.sh,
+            cameras,
+            splats.radii,
+            v_colors,
+            v_gaussians.means,
+            parameters.v_sh,
+            self._v_cameras,
+            degree,
+            settings,
+            add_to_means=True,
+        )
+        parameters.record_statistics(
+            recorder, self._v_splats, splats.radii, cameras.width, cameras.height, self._status
+        )
+        parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._status)
+        return recorder.submit(wait=False)
+
+    def _settle(self, allowed: int) -> None:
+        """Wait until no more than `allowed` steps are under way; go back to the first one that ran out of room."""
+        if len(self._under_way) <= allowed:
+            return
+        while len(self._under_way) > allowed:
+            step, submission = self._under_way.popleft()
+            self.device.handle.wait_for_submit(submission)
+        cheap = self.device.memory.bridge is Bridge.ALIAS
+        if not (cheap or allowed == 0 or step % _STATUS_EVERY == 0):
+            return
+        needed, failed = (int(x) for x in self._status.numpy())
+        if needed:
+            self.device.handle.wait_for_idle()
+            self._under_way.clear()
+            self._status.write(np.zeros(2, np.uint32))
+            self._capacity = int(needed * _HEADROOM)
+            self._binning = None
+            self.step = failed
+            return
+        values = self._target_of(self._cameras_of(self.view_at(step))).loss.values(
+            self._sums[step % len(self._sums)]
+        )
+        self._latest = StepReport(step, self.parameters.count, values)
+
+    # Room on the device
+
+    def _make_room(self) -> None:
+        """Arrays whose size follows the number of Gaussians."""
+        count = self.parameters.count
+        if count == 0:
+            raise SplatError(
+                "no Gaussian is left: every one has been pruned; check that the photographs and the poses belong together"
+            )
+        memory = self.device.memory
+        self._splats = Splats.empty(self.device, 1, count)
+        self._colors = memory.empty((1, count, 3))
+        self._v_splats = memory.empty((1, count, self._settings.row(3)))
+        self._v_depths = memory.array(np.zeros((1, count), np.float32))
+        self._binning: Binning | None = None
+
+    def _binning_for(self, target: _Target) -> Binning:
+        if self._binning is None or self._binning.grid != target.grid:
+            self._binning = Binning(self.device, self._splats, target.grid)
+            self._binning.reserve(max(self._capacity, 4 * self._splats.count))
+        return self._binning
+
+    def _target_of(self, cameras: Cameras) -> _Target:
+        size = cameras.width, cameras.height
+        if size not in self._targets:
+            device, (width, height) = self.device, size
+            self._targets[size] = _Target(
+                Image.empty(device, 1, height, width, 3),
+                TileGrid.over(cameras, self._settings.tile_size),
+                PhotometricLoss(device, width, height, self.config.ssim_share),
+                device.memory.array(np.zeros((1, height, width, 1), np.float32)),
+            )
+        return self._targets[size]
+
+    def _cameras_of(self, view: int) -> Cameras:
+        if view not in self._cameras:
+            self._cameras[view] = device_cameras(self.device, self.dataset.views[view].camera)
+        return self._cameras[view]
+
+    def _photograph_of(self, view: int) -> Array:
+        if view in self._photographs:
+            return self._photographs[view]
+        array = self.device.memory.array(pack(self.dataset.image(view)))
+        if self._resident_bytes + array.nbytes <= _RESIDENT_BYTES:
+            self._photographs[view] = array
+            self._resident_bytes += array.nbytes
+        return array
+
+    def _initial_gaussians(self) -> Gaussians:
+        config, dataset = self.config, self.dataset
+        if config.init == "points" and dataset.points is None:
+            raise SplatError(f"{dataset.root} holds no points; use --init random")
+        if config.init != "random" and dataset.points is not None:
+            return Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree)
+        rng = np.random.default_rng(config.seed)
+        points = rng.uniform(*dataset.bounds, (config.random_points, 3))
+        return Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree)
+
+    def _adapt(self, step: int) -> None:
+        """Densify and reset opacities, on the host."""
+        state = self.parameters.state()
+        if self.config.densifies_at(step):
+            rng = np.random.default_rng((self.config.seed, step))
+            state = densify(state, self.config, step, self.dataset.scene_scale, rng)
+        if self.config.resets_opacities_at(step):
+            state = reset_opacities(state, self.config)
+        before = self.parameters.count
+        self.parameters = Parameters(self.device, state)
+        if self.parameters.count != before:
+            self._capacity = int(self._capacity * self.parameters.count / max(before, 1))
+            self._make_room()
+
+
+def device_cameras(device: Device, *cameras: Camera) -> Cameras:
+    """Cameras of one image size on the device."""
+    viewmats = np.stack([camera.viewmat for camera in cameras]).astype(np.float32)
+    Ks = np.stack([camera.K for camera in cameras]).astype(np.float32)
+    array = device.memory.array
+    return Cameras(array(viewmats), array(Ks), cameras[0].width, cameras[0].height)
