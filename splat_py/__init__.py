@@ -1,0 +1,29 @@
+"""Differentiable Gaussian splatting and radiance fields in Slang, for Metal, Vulkan and CUDA.
+
+    import splat_py as splat
+    colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
+"""
+
+from splat_py.device import Device, adapters, get_device
+from splat_py.errors import SplatError
+from splat_py.rasterization import rasterization
+from splat_py.rendering import render
+from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
+from splat_py.training.config import TrainConfig
+from splat_py.training.trainer import Trainer
+
+__all__ = [
+    "Camera",
+    "Dataset",
+    "Device",
+    "Gaussians",
+    "SplatError",
+    "TrainConfig",
+    "Trainer",
+    "adapters",
+    "get_device",
+    "load_dataset",
+    "orbit",
+    "rasterization",
+    "render",
+]

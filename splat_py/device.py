@@ -25,6 +25,9 @@ BACKENDS = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
+# Slang warns of variables in derivatives that it makes itself.
+spy.Logger.get().level = spy.LogLevel.error
+
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 
 
@@ -39,10 +42,12 @@ class Tuning:
     sort_digit_bits: int
     sort_threads: int
     sort_items: int
+    # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
+    steps_ahead: int
 
 
-_GPU_TUNING = Tuning(tile_size=16, pixels_per_thread=1, sort_digit_bits=4, sort_threads=256, sort_items=16)
-_SOFTWARE_TUNING = Tuning(tile_size=16, pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256)
+_GPU_TUNING = Tuning(tile_size=16, pixels_per_thread=1, sort_digit_bits=4, sort_threads=256, sort_items=16, steps_ahead=2)
+_SOFTWARE_TUNING = Tuning(tile_size=16, pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256, steps_ahead=0)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.kernels import shader_folder
 
-# A number, anything that NumPy makes an array of, or for a struct a dict of these.
+# A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
 Value: TypeAlias = Any
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
@@ -260,6 +260,8 @@ def _bind(
     slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False
 ) -> Any:
     """What SlangPy is given for a value: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
+    if _is_slangpys(value):
+        return value
     if not isinstance(slang_type, StructType):
         return leaf(np.array(value, _dtype(slang_type), order="C"))
     fields = slang_type.fields
@@ -282,6 +284,11 @@ def _bind(
     }
 
 
+def _is_slangpys(value: Value) -> bool:
+    """Whether a value is a tensor, a buffer or the like, which is passed on as it is."""
+    return type(value).__module__.startswith("slangpy")
+
+
 def _constant(array: NDArray) -> Any:
     # SlangPy takes no arrays without dimensions.
     return array if array.ndim else array.item()
@@ -296,11 +303,15 @@ def _gradient(value: Value, bound: Any) -> Any:
     if isinstance(bound, dict):
         fields = {name: _gradient(value[name], field) for name, field in bound.items()}
         return None if all(field is None for field in fields.values()) else fields
-    return bound.grad.to_numpy().reshape(np.shape(value)) if hasattr(bound, "grad") else None
+    if value is bound or not hasattr(bound, "grad"):
+        return None
+    return bound.grad.to_numpy().reshape(np.shape(value))
 
 
 def _batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
     """The leading dimensions of every array in a value."""
+    if _is_slangpys(value):
+        return
     if isinstance(slang_type, StructType):
         for name in value:
             yield from _batch_shapes(slang_type.fields[name].type, value[name])

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path
+from splat_py.scene.gaussians import Gaussians
 from splat_py.training.config import TrainConfig
-from splat_py.training.parameters import State
+from splat_py.training.parameters import GROUPS, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Checkpoint:
     state: State
     # Room for tile lists that the run had found to be enough, in pairs.
     capacity: int
+
+    def gaussians(self) -> Gaussians:
+        """The Gaussians."""
+        return Gaussians(*(torch.from_numpy(self.state[name]) for name in GROUPS))
 
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""

@@ -15,44 +15,52 @@ class TrainConfig:
 
     # Steps of the whole run; one photograph a step.
     steps: int = 30_000
-    # Highest degree of the spherical harmonics, 0 to 3. It starts at 0 and rises every `sh_interval` steps.
+    # Highest degree of the spherical harmonics, 0 to 3.
     sh_degree: int = 3
+    # The degree starts at 0 and rises every so many steps.
     sh_interval: int = 1000
     # Where Gaussians start: the dataset's points if it has any ("auto"), those ("points"), or anywhere in the cameras' box.
     init: Literal["auto", "points", "random"] = "auto"
-    # How many, if they start anywhere.
+    # How many Gaussians there are at first, if they start anywhere.
     random_points: int = 10_000
 
     # Share of 1 - SSIM in the loss, against L1.
     ssim_share: float = 0.2
     # Adam's rate for means, times the scene's scale; it falls exponentially to a hundredth.
     rate_means: float = 1.6e-4
+    # Adam's rate for quaternions.
     rate_quats: float = 1e-3
+    # Adam's rate for log-scales.
     rate_scales: float = 5e-3
+    # Adam's rate for opacity logits.
     rate_opacities: float = 5e-2
-    # For the constant coefficient; the others learn at a twentieth of it.
+    # Adam's rate for the constant coefficient of the colour; the others learn at a twentieth of it.
     rate_sh: float = 2.5e-3
 
-    # Gaussians are cloned, split and pruned every so many steps, from `densify_start` to half of the run at most.
+    # Gaussians are cloned, split and pruned every so many steps.
     densify_every: int = 100
+    # Not before this step, or a tenth of the run.
     densify_start: int = 500
+    # Nor after this step, or half of the run.
     densify_stop: int = 15_000
     # Pull of the image on a centre (normalised device coordinates) above which a Gaussian is cloned or split.
     densify_gradient: float = 2e-4
     # Above this share of the scene's scale it is split, not cloned.
     split_scale: float = 0.01
-    # Fainter ones are removed.
+    # Fainter Gaussians are removed.
     prune_opacity: float = 0.005
     # Larger ones, as a share of the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
     # Opacities are pulled down every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
+    # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
     # A kill at any moment loses at most the steps since the last checkpoint.
     checkpoint_every: int = 500
+    # Of everything random: the order of photographs, initial points, splits.
     seed: int = 42
 
     def __post_init__(self) -> None:

@@ -19,6 +19,8 @@ from splat_py.training.config import TrainConfig
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 MOMENTS = ("m", "v")
 
+# Floats a thread, as in kernels/optimize.slang.
+_ADAM_RUN = 4
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-15
 
 State = dict[str, NDArray[np.float32]]
@@ -106,7 +108,7 @@ class Parameters:
             recorder.dispatch(
                 "optimize",
                 "adam",
-                linear_groups(array.size),
+                linear_groups(-(-array.size // _ADAM_RUN)),
                 {
                     "count": array.size,
                     "active": 3 * (config.degree_at(step) + 1) ** 2 if name == "sh" else 1,

@@ -26,8 +26,6 @@ from splat_py.training.parameters import Parameters
 
 # Photographs that stay on the device; others are uploaded for each step.
 _RESIDENT_BYTES = 1 << 30
-# Steps under way at once: the host records one while the device runs another.
-_IN_FLIGHT = 2
 # How often the host asks whether a step ran out of room, where asking costs a copy.
 _STATUS_EVERY = 32
 # What tile lists get beyond what was needed, so that growing scenes rarely run out of room.
@@ -83,7 +81,7 @@ class Trainer:
         )
         self._background = memory.array(dataset.background[None])
         self._status = memory.array(np.zeros(2, np.uint32))
-        self._sums = [memory.empty(4) for _ in range(_IN_FLIGHT + 1)]
+        self._sums = [memory.empty(4) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, stages.CAMERA_ROW))
         self._cameras: dict[int, Cameras] = {}
         self._photographs: dict[int, Array] = {}
@@ -91,7 +89,7 @@ class Trainer:
         self._targets: dict[tuple[int, int], _Target] = {}
         self._under_way: deque[tuple[int, int]] = deque()
         self._capacity = resume.capacity if resume else 0
-        self._latest: StepReport | None = None
+        self._finished: deque[StepReport] = deque()
         if resume:
             self.parameters = Parameters(self.device, resume.state)
         else:
@@ -100,16 +98,25 @@ class Trainer:
 
     # What a user asks of it
 
-    def fit(self, on_step: Callable[[StepReport], None] | None = None) -> Gaussians:
-        """Train to the last step and return the Gaussians. `on_step` is told of every step, in order, a little later."""
+    def fit(
+        self, on_step: Callable[[StepReport], None] | None = None, checkpoint: Path | None = None
+    ) -> Gaussians:
+        """Train to the last step and return the Gaussians.
+
+        Args:
+            on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
+            checkpoint: file to keep a checkpoint in.
+        """
         while self.step < self.config.steps:
-            report = self.advance()
-            if report is not None and on_step is not None:
-                on_step(report)
-        self.finish()
-        if self._latest is not None and on_step is not None:
-            on_step(self._latest)
-        return self.gaussians()
+            self.advance()
+            if checkpoint is not None and self.step % self.config.checkpoint_every == 0:
+                self.save_checkpoint(checkpoint)
+            self._report(on_step)
+        gaussians = self.gaussians()
+        self._report(on_step)
+        if checkpoint is not None:
+            self.save_checkpoint(checkpoint)
+        return gaussians
 
     def gaussians(self) -> Gaussians:
         """A copy of the Gaussians as they are now."""
@@ -127,19 +134,16 @@ class Trainer:
 
     # One step
 
-    def advance(self) -> StepReport | None:
-        """Send the next step to the device; returns what is known of the last one that has finished, if any."""
+    def advance(self) -> None:
+        """Send the next step to the device, without waiting for it."""
         step = self.step
-        submission = self._submit(step)
-        self._under_way.append((step, submission))
+        self._under_way.append((step, self._submit(step)))
         self.step += 1
         if self.config.densifies_at(step) or self.config.resets_opacities_at(step):
             self.finish()
-            if self.step == step + 1:
-                self._adapt(step)
+            self._adapt(step)
         else:
-            self._settle(_IN_FLIGHT)
-        return self._latest
+            self._settle(self.device.tuning.steps_ahead)
 
     def finish(self) -> None:
         """Wait until every step that was sent has been done, and repeat those that ran out of room."""
@@ -239,13 +243,13 @@ class Trainer:
 
     def _settle(self, allowed: int) -> None:
         """Wait until no more than `allowed` steps are under way; go back to the first one that ran out of room."""
-        if len(self._under_way) <= allowed:
-            return
+        done = []
         while len(self._under_way) > allowed:
             step, submission = self._under_way.popleft()
             self.device.handle.wait_for_submit(submission)
-        cheap = self.device.memory.bridge is Bridge.ALIAS
-        if not (cheap or allowed == 0 or step % _STATUS_EVERY == 0):
+            done.append(step)
+        every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
+        if allowed and not any(step % every == 0 for step in done):
             return
         needed, failed = (int(x) for x in self._status.numpy())
         if needed:
@@ -255,11 +259,18 @@ class Trainer:
             self._capacity = int(needed * _HEADROOM)
             self._binning = None
             self.step = failed
-            return
-        values = self._target_of(self._cameras_of(self.view_at(step))).loss.values(
-            self._sums[step % len(self._sums)]
-        )
-        self._latest = StepReport(step, self.parameters.count, values)
+            done = [step for step in done if step < failed]
+        for step in done:
+            if step % every == 0:
+                loss = self._target_of(self._cameras_of(self.view_at(step))).loss
+                values = loss.values(self._sums[step % len(self._sums)])
+                self._finished.append(StepReport(step, self.parameters.count, values))
+
+    def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
+        while self._finished:
+            report = self._finished.popleft()
+            if on_step is not None:
+                on_step(report)
 
     # Room on the device
 

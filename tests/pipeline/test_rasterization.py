@@ -152,15 +152,19 @@ def test_long_lists_of_faint_splats(tile_size: int) -> None:
     """Every pixel blends hundreds of splats, none of which hides the rest: many wave-sized pieces of a list."""
     rng = np.random.default_rng(8)
     scene = scene_of(rng, 300)
+    means = rng.uniform(-0.3, 0.3, (300, 3))
+    means[:, 2] = rng.permutation(np.linspace(3, 5, 300))  # none so close that rounding swaps them at every pixel
     scene = replace(
         scene,
-        means=rounded(rng.uniform(-1, 1, (300, 3)) * [0.3, 0.3, 1.0] + [0, 0, 4]),
+        means=rounded(means),
         scales=rounded(rng.uniform(2.0, 4.0, (300, 3))),
         opacities=rounded(rng.uniform(0.008, 0.03, 300)),
     )
     camera = camera_of(rng, 19, 13)
     assert ref.render(scene, camera).rasterized.n_blended.min() > 200
-    check(Case(scene, [camera], rounded(rng.uniform(size=(1, 3))), options={"tile_size": tile_size}), rng)
+    # So many splats a pixel that one of them is always near a threshold; but they are smooth, and the image small.
+    background = rounded(rng.uniform(size=(1, 3)))
+    check(Case(scene, [camera], background, margin=1e-5, options={"tile_size": tile_size}), rng)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
@@ -316,7 +320,9 @@ def test_needles(tile_size: int) -> None:
         quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
     )
     # σ grows fast across a needle, and so do its rounding errors: more pixels than usual are too close to call.
-    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options={"tile_size": tile_size})
+    # And ac - b² of a needle's covariance cancels, which costs its shape's gradients a digit.
+    options = {"tile_size": tile_size}
+    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, floor=1e-4, options=options)
     check(case, rng)
 
 

@@ -1,4 +1,4 @@
-"""What the shader tests compare with: exact derivatives of float64 NumPy, and how close float32 has to come."""
+"""What the shader tests compare with: exact derivatives in float64, and how close float32 has to come."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def assert_gradients(
     """Compare every scalar of every argument's gradient.
 
     Args:
-        expected: one an argument: an array, None where there is to be no gradient, or for a struct a dict of the
+        expected: one an argument: an array, None where there is to be no gradient, for a struct a dict of the
             fields whose gradients are not zero.
     """
     actual = shaders.gradients(function, v_output, *arguments)

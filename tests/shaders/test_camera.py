@@ -19,7 +19,7 @@ CAMERAS = {
     "principal": RNG.uniform(0, 20, (COUNT, 2)),
 }
 ROTATIONS, TRANSLATIONS = CAMERAS["rotation"], CAMERAS["translation"]
-POINTS = RNG.normal(size=(COUNT, 3)) + [0, 0, 3]
+POINTS = RNG.normal((0, 0, 3), size=(COUNT, 3))
 
 
 def test_world_to_camera() -> None:
@@ -89,4 +89,6 @@ def test_project_point() -> None:
     inputs = CAMERAS["focal"], CAMERAS["principal"], t
     assert_value(shader.projectPoint(CAMERAS, t), f(*inputs))
     v_focal, v_principal, v_t = pullback(f, v, *inputs)
-    assert_gradients(shader.projectPoint, v, [CAMERAS, t], [{"focal": v_focal, "principal": v_principal}, v_t])
+    assert_gradients(
+        shader.projectPoint, v, [CAMERAS, t], [{"focal": v_focal, "principal": v_principal}, v_t]
+    )

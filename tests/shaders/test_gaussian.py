@@ -13,7 +13,14 @@ COUNT = 40
 RNG = np.random.default_rng(2)
 # Of any length, nearly degenerate ones and those of one component among them.
 QUATS = RNG.normal(size=(COUNT, 4)) * np.exp(RNG.uniform(-1, 1, (COUNT, 1)))
-QUATS[:6] = [[1, 0, 0, 0], [0, 2, 0, 0], [0, 0, -1, 0], [0, 0, 0, 0.5], [3e-2, -2e-2, 1e-2, 5e-2], [1e2, 0, -1e2, 2e2]]
+QUATS[:6] = [
+    [1, 0, 0, 0],
+    [0, 2, 0, 0],
+    [0, 0, -1, 0],
+    [0, 0, 0, 0.5],
+    [3e-2, -2e-2, 1e-2, 5e-2],
+    [1e2, 0, -1e2, 2e2],
+]
 # From needles (1000 : 1) to pancakes.
 SCALES = np.exp(RNG.uniform(np.log(1e-3), 0, (COUNT, 3)))
 
@@ -59,7 +66,7 @@ def test_rotation() -> None:
     assert_gradients(shader.quatToRotation, v, [QUATS], [ref.quat_to_rotmat_backward(QUATS, v)], atol=2e-6)
 
 
-@pytest.mark.parametrize("quat", [[0.0, 0, 0, 0], [1e-9, 0, 0, -1e-9]])
+@pytest.mark.parametrize("quat", [[0.0, 0, 0, 0], [1e-9, 0, 0, -1e-9], [1e-5, 2e-5, 0, -1e-5]])
 def test_rotation_of_a_vanishing_quaternion_is_finite(quat: list[float]) -> None:
     quats = np.array([quat])
     v = RNG.normal(size=(1, 3, 3))

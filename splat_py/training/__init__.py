@@ -1,0 +1,1 @@
+"""Training Gaussians on posed photographs."""

@@ -1,0 +1,116 @@
+"""Metal source of any kernel, from the very compiler that SlangPy ships, on any machine.
+
+SlangPy compiles for the device it runs on; the compiler library inside it can emit for every target. This drives that library's
+C interface: a session, a request a kernel, arguments as on slangc's command line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from splat_py.kernels import shader_folder, specialisation_source
+
+# Places in a COM interface's table of functions (ISlangBlob), after the three of ISlangUnknown.
+_BLOB_POINTER, _BLOB_SIZE = 3, 4
+
+
+class CompilerError(Exception):
+    """The Slang compiler rejected something; the message is its own."""
+
+
+class _Library:
+    """The functions in use, typed, and one session for all requests."""
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("slangpy")
+        assert spec is not None and spec.origin is not None
+        folder = Path(spec.origin).parent
+        names = ("libslang-compiler.so*", "libslang-compiler*.dylib", "slang-compiler.dll")
+        found = sorted(path for name in names for path in folder.rglob(name))
+        assert found, f"no Slang compiler library in {folder}"
+        library = ctypes.CDLL(str(found[0]))
+        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+
+        def function(name: str, result: Any, *arguments: Any) -> Any:
+            symbol = getattr(library, name)
+            symbol.restype, symbol.argtypes = result, arguments
+            return symbol
+
+        self.create_request = function("spCreateCompileRequest", pointer, pointer)
+        self.destroy_request = function("spDestroyCompileRequest", None, pointer)
+        self.set_arguments = function("spProcessCommandLineArguments", number, pointer, ctypes.POINTER(text), number)
+        self.compile = function("spCompile", number, pointer)
+        self.diagnostics = function("spGetDiagnosticOutput", text, pointer)
+        self.code = function("spGetEntryPointCode", pointer, pointer, number, ctypes.POINTER(ctypes.c_size_t))
+        self.container = function("spGetContainerCode", number, pointer, ctypes.POINTER(pointer))
+        self.session = function("spCreateSession", pointer, text)(None)
+
+
+@cache
+def _library() -> _Library:
+    return _Library()
+
+
+def _run(arguments: list[str], result_of: Any) -> Any:
+    """Compile as slangc would with `arguments`, and hand the finished request to `result_of`."""
+    library = _library()
+    request = library.create_request(library.session)
+    try:
+        encoded = (ctypes.c_char_p * len(arguments))(*(argument.encode() for argument in arguments))
+        status = library.set_arguments(request, encoded, len(arguments))
+        if status >= 0:
+            status = library.compile(request)
+        if status < 0:
+            raise CompilerError((library.diagnostics(request) or b"").decode())
+        return result_of(request)
+    finally:
+        library.destroy_request(request)
+
+
+def _entry_point_code(request: int) -> str:
+    size = ctypes.c_size_t()
+    code = _library().code(request, 0, ctypes.byref(size))
+    return ctypes.string_at(code, size.value).decode().rstrip("\0")
+
+
+def _container(request: int) -> bytes:
+    blob = ctypes.c_void_p()
+    if _library().container(request, ctypes.byref(blob)) < 0:
+        raise CompilerError("the compiled module cannot be read back")
+    functions = ctypes.cast(
+        ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p)
+    )
+    assert functions
+    pointer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(functions[_BLOB_POINTER] or 0)(blob)
+    size = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(functions[_BLOB_SIZE] or 0)(blob)
+    return ctypes.string_at(pointer, size)
+
+
+def emit_metal(module: str, entry: str, constants: dict[str, Any]) -> str:
+    """Metal source of an entry point of slang/kernels/<module>.slang, its `extern` names set to `constants`.
+
+    The values travel as in `KernelCache`: in a small module of their own, compiled by the same compiler and linked.
+
+    Raises:
+        CompilerError: what the compiler says.
+    """
+    include = ["-I", str(shader_folder())]
+    with tempfile.TemporaryDirectory() as folder:
+        linked: list[str] = []
+        if constants:
+            source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
+            source.write_text(specialisation_source(module, constants), encoding="utf-8")
+            compiled.write_bytes(_run([str(source), *include, "-o", str(compiled)], _container))
+            linked = ["-r", str(compiled)]
+        kernel = str(shader_folder() / "kernels" / f"{module}.slang")
+        # With no -o the text is printed and not kept.
+        output = ["-o", str(Path(folder, "kernel.metal"))]
+        target = ["-target", "metal", "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
+        text = _run([kernel, *include, *linked, *target, *output], _entry_point_code)
+    assert isinstance(text, str)
+    return text

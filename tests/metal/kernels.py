@@ -1,0 +1,132 @@
+"""Every kernel that ships, in every specialisation: found by recording the stages, not by a list that could go stale."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from splat_py import stages
+from splat_py.arrays import Array
+from splat_py.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
+from splat_py.kernels import Recorder, shader_folder
+from splat_py.stages import Binning, Cameras, GaussianArrays, Image, Rasterization, Rows, Settings, Splats, TileGrid, TileLists
+
+TILE_SIZES = (4, 8, 16)
+# Depth alone; colours; colours and depth; features, up to as many as one pass takes.
+CHANNELS = (1, 3, 4, 32)
+ACCUMULATIONS = ("PerWave", "PerPixel")
+
+
+class Specialisation(NamedTuple):
+    """An entry point and the values of its module's `extern` names."""
+
+    module: str
+    entry: str
+    constants: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.module}.{self.entry}", *(f"{name}={value}" for name, value in self.constants)])
+
+
+class _Dispatches:
+    """Takes the place of a `Recorder` and remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.found: dict[Specialisation, None] = {}
+
+    def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
+        self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
+
+    def clear(self, array: Array) -> None:
+        pass
+
+    def stage(self, name: str) -> None:
+        pass
+
+
+class _Memory:
+    """Arrays that have a shape and nothing in it: no device is needed."""
+
+    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32) -> Array:
+        return self.array(np.zeros(shape, dtype))
+
+    def array(self, values: Any) -> Array:
+        return cast(Array, SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes))
+
+
+def shipped() -> list[Specialisation]:
+    """All specialisations: project, shade, bin, sort and rasterise as recorded, the rest as their files declare them."""
+    dispatches = _Dispatches()
+    recorder = cast(Recorder, dispatches)
+    for tuning in (_GPU_TUNING, _SOFTWARE_TUNING):
+        _record_tiles(recorder, tuning)
+    _record_gaussians(recorder)
+    # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
+    for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
+        dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
+    recorded = {(s.module, s.entry) for s in dispatches.found}
+    for module, entry in declared():
+        if (module, entry) not in recorded:
+            dispatches.dispatch(module, entry)
+    return list(dispatches.found)
+
+
+def declared() -> list[tuple[str, str]]:
+    """Module and name of every entry point in slang/kernels."""
+    entry = re.compile(r'\[shader\("compute"\)\]\s*\[numthreads\([^\]]*\)\]\s*void (\w+)\(')
+    files = sorted((shader_folder() / "kernels").glob("*.slang"))
+    return [(file.stem, name) for file in files for name in entry.findall(file.read_text(encoding="utf-8"))]
+
+
+def _device(tuning: Tuning) -> Device:
+    return cast(Device, SimpleNamespace(memory=_Memory(), tuning=tuning))
+
+
+def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
+    for tile_size in TILE_SIZES:
+        device = _device(tuning)
+        splats = Splats.empty(device, 1, 8)
+        grid = TileGrid(tile_size, 2, 2, 1)
+        binning = Binning(device, splats, grid)
+        binning.record_count(recorder)
+        binning.record_lists(recorder)
+        for channels in CHANNELS:
+            empty = device.memory.empty
+            image = Image.empty(device, 1, 8, 8, channels)
+            lists = TileLists(binning.offsets, binning.ids)
+            work = Rasterization.of(device, splats, empty((1, 8, channels)), empty((1, channels)), lists, grid, image)
+            work.record(recorder)
+            for absgrad, accumulation in product((False, True), ACCUMULATIONS):
+                settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
+                rows = empty((1, 8, settings.row(channels)))
+                work.record_backward(recorder, image.colors, image.alphas, rows, settings)
+
+
+def _record_gaussians(recorder: Recorder) -> None:
+    empty = _Memory().empty
+    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
+    splats = Splats.empty(_device(_GPU_TUNING), 1, 8)
+    rows, v_cameras = Rows(empty((8, 9)), 9), empty((1, stages.CAMERA_ROW))
+    for stored, antialiased, camera_gradient, accumulation in product(*[(False, True)] * 3, ACCUMULATIONS):
+        settings = Settings(
+            16, stored=stored, antialiased=antialiased, camera_gradient=camera_gradient, accumulation=accumulation
+        )
+        stages.project(recorder, gaussians, cameras, splats, settings)
+        stages.project_backward(
+            recorder, gaussians, cameras, splats, rows, splats.depths, rows, rows, gaussians, v_cameras, settings
+        )
+    for degree in range(4):
+        sh = empty((8, 16, 3))
+        stages.shade(recorder, gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), degree)
+        for camera_gradient, add_to_means, accumulation in product(*[(False, True)] * 2, ACCUMULATIONS):
+            settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation)
+            stages.shade_backward(
+                recorder, gaussians.means, sh, cameras, splats.radii, rows, gaussians.means, sh, v_cameras,
+                degree, settings, add_to_means,
+            )  # fmt: skip

@@ -1,0 +1,163 @@
+"""Bad arguments of `rasterization`: one clear sentence that names the argument."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import SplatError, rasterization
+
+N, C = 5, 2
+
+
+def good() -> dict[str, Any]:
+    K = torch.tensor([[20.0, 0, 8], [0, 20, 6], [0, 0, 1]])
+    return {
+        "means": torch.rand(N, 3) + torch.tensor([0.0, 0.0, 3.0]),
+        "quats": torch.rand(N, 4),
+        "scales": torch.rand(N, 3),
+        "opacities": torch.rand(N),
+        "colors": torch.rand(N, 3),
+        "viewmats": torch.eye(4).repeat(C, 1, 1),
+        "Ks": K.repeat(C, 1, 1),
+        "width": 16,
+        "height": 12,
+        "backgrounds": torch.rand(C, 3),
+    }
+
+
+def sh(coefficients: int) -> torch.Tensor:
+    return torch.rand(N, coefficients, 3)
+
+
+def with_entry(shape: tuple[int, ...], index: tuple[int, ...], value: float) -> torch.Tensor:
+    """A stack of identity matrices with one entry changed."""
+    matrix = torch.eye(shape[-1]).repeat(*shape[:-2], 1, 1)
+    matrix[index] = value
+    return matrix
+
+
+SHAPES = {
+    "means": [(N, 2), (N,), (3,)],
+    "quats": [(N, 3), (N + 1, 4), (N,)],
+    "scales": [(N, 1), (N - 1, 3), (N,)],
+    "opacities": [(N, 1), (N + 1,), ()],
+    "colors": [(N + 1, 3), (C + 1, N, 3), (N, 0), (N,), (C, N + 1, 3)],
+    "viewmats": [(4, 4), (C, 3, 4), (0, 4, 4)],
+    "Ks": [(3, 3), (C + 1, 3, 3), (C, 4, 4), (C, 3)],
+    "backgrounds": [(3,), (C, 4), (C + 1, 3)],
+}
+WRONG_SHAPES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
+
+BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
+    ("width", {"width": 0}),
+    ("height", {"height": -3}),
+    ("width", {"width": 16.5}),
+    ("height", {"height": "12"}),
+    ("tile_size", {"tile_size": 5}),
+    ("tile_size", {"tile_size": 0}),
+    ("tile_size", {"tile_size": 32}),
+    ("near_plane", {"near_plane": 0.0}),
+    ("near_plane", {"near_plane": -1.0}),
+    ("near_plane", {"near_plane": math.nan}),
+    ("far_plane", {"near_plane": 2.0, "far_plane": 1.0}),
+    ("far_plane", {"far_plane": math.nan}),
+    ("eps2d", {"eps2d": -0.1}),
+    ("eps2d", {"eps2d": math.nan}),
+    ("eps2d", {"eps2d": math.inf}),
+    ("radius_clip", {"radius_clip": -1.0}),
+    ("radius_clip", {"radius_clip": math.nan}),
+    ("sh_degree", {"sh_degree": 4, "colors": sh(25)}),
+    ("sh_degree", {"sh_degree": -1, "colors": sh(1)}),
+    ("sh_degree", {"sh_degree": 1.5, "colors": sh(16)}),
+    ("sh_degree", {"sh_degree": 2, "colors": sh(4)}),
+    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 3)}),
+    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 1, 4)}),
+    ("render_mode", {"render_mode": "DEPTH"}),
+    ("render_mode", {"render_mode": None}),
+    ("rasterize_mode", {"rasterize_mode": "smooth"}),
+    ("viewmats", {"viewmats": with_entry((C, 4, 4), (1, 0, 3), math.nan)}),
+    ("viewmats", {"viewmats": with_entry((C, 4, 4), (0, 2, 3), math.inf)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (1, 0, 2), math.nan)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (0, 0, 0), 0.0)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (1, 1, 1), -20.0)}),
+]
+
+UNSUPPORTED: list[tuple[str, Any]] = [
+    ("packed", True),
+    ("sparse_grad", True),
+    ("covars", torch.rand(N, 3, 3)),
+    ("camera_model", "fisheye"),
+    ("radial_coeffs", torch.rand(C, 4)),
+    ("distributed", True),
+    ("with_ut", True),
+    ("segmented", True),
+]
+
+
+def sentence_of(error: pytest.ExceptionInfo[Exception]) -> str:
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 250, message
+    return message
+
+
+def check(name: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(SplatError) as error:
+        rasterization(**(good() | changes))
+    assert name in sentence_of(error)
+
+
+def test_the_good_call_is_good() -> None:
+    images, _, _ = rasterization(**good())
+    assert images.shape == (C, 12, 16, 3)
+
+
+@pytest.mark.parametrize(("name", "shape"), WRONG_SHAPES, ids=str)
+def test_shapes(name: str, shape: tuple[int, ...]) -> None:
+    check(name, {name: torch.ones(shape)})
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_types(name: str) -> None:
+    tensor = good()[name]
+    check(name, {name: tensor.numpy()})
+    check(name, {name: tensor.tolist()})
+    check(name, {name: tensor.double()})
+    check(name, {name: tensor.half()})
+    check(name, {name: tensor.to("meta")})
+
+
+@pytest.mark.parametrize(("name", "changes"), BAD_VALUES, ids=lambda x: x if isinstance(x, str) else "")
+def test_values(name: str, changes: dict[str, Any]) -> None:
+    check(name, changes)
+
+
+@pytest.mark.parametrize(("name", "value"), UNSUPPORTED, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_is_not_supported(name: str, value: Any) -> None:
+    with pytest.raises(NotImplementedError) as error:
+        rasterization(**good(), **{name: value})
+    assert name in sentence_of(error)
+
+
+def test_neutral_values_of_what_is_not_supported() -> None:
+    """A script that spells out gsplat's defaults runs."""
+    rasterization(**good(), packed=False, sparse_grad=False, channel_chunk=32, camera_model="pinhole", covars=None)
+
+
+def test_batch_dimensions_that_differ() -> None:
+    batch = {name: value[None] for name, value in good().items() if isinstance(value, torch.Tensor)}
+    rasterization(**(good() | batch))
+    for name in batch:
+        if name != "means":
+            with pytest.raises(SplatError) as error:
+                rasterization(**(good() | batch | {name: good()[name]}))
+            assert name in sentence_of(error)
+
+
+def test_numpy_integers_are_sizes() -> None:
+    images, _, _ = rasterization(**(good() | {"width": np.int64(16), "height": np.int32(12)}))
+    assert images.shape == (C, 12, 16, 3)

@@ -1,0 +1,144 @@
+"""slang/splat/footprint.slang: no visible pixel is ever missed, and few tiles are visited for nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splat_py.shaders import footprint as shader
+from tests.reference.blending import MAX_ALPHA, MIN_ALPHA
+from tests.shaders.oracle import Array, assert_value
+
+SIDE = 48
+CENTRES = np.arange(SIDE) + 0.5
+
+
+def conics(sigma1: Any, sigma2: Any, angle: Any) -> Array:
+    """Inverse covariances (a, b, c) of ellipses with these half axes in pixels, in float32's numbers."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    u, v = 1 / np.square(sigma1), 1 / np.square(sigma2)
+    packed = np.stack([u * cos**2 + v * sin**2, (u - v) * cos * sin, u * sin**2 + v * cos**2], axis=-1)
+    return packed.astype(np.float32).astype(float)
+
+
+def alphas(means: Array, packed: Array, opacities: Array) -> Array:
+    """α [N, SIDE, SIDE] of splats at all pixels."""
+    dx = CENTRES[None, None, :] - means[:, 0, None, None]
+    dy = CENTRES[None, :, None] - means[:, 1, None, None]
+    a, b, c = packed.T[:, :, None, None]
+    sigma = a * dx * dx + 2 * b * dx * dy + c * dy * dy
+    return np.minimum(MAX_ALPHA, opacities[:, None, None] * np.exp(-0.5 * sigma))
+
+
+def visited(footprints: dict[str, Any], tile: int) -> npt.NDArray[np.bool_]:
+    """[N, rows, columns] whether a splat's walk over the tiles comes to each."""
+    count = -(-SIDE // tile)
+    grid = {"tileSize": tile, "columns": count, "rows": count}
+    indices = np.arange(count)
+    batch = {name: field[:, None] for name, field in footprints.items()}
+    rows = shader.tileRows(footprints, grid)[:, None, :]
+    columns = shader.tileColumns(batch, grid, np.broadcast_to(indices, (len(rows), count)))
+    in_rows = (indices >= rows[..., 0]) & (indices < rows[..., 1])
+    in_columns = (indices >= columns[..., :1]) & (indices < columns[..., 1:])
+    return in_rows[:, :, None] & in_columns
+
+
+def per_tile(visible: npt.NDArray[np.bool_], tile: int) -> npt.NDArray[np.bool_]:
+    """Whether any pixel of a tile is visible."""
+    count = -(-SIDE // tile)
+    padded = np.zeros((len(visible), count * tile, count * tile), bool)
+    padded[:, :SIDE, :SIDE] = visible
+    return padded.reshape(len(visible), count, tile, count, tile).any(axis=(2, 4))
+
+
+def test_level_and_determinant() -> None:
+    rng = np.random.default_rng(12)
+    count = 200
+    packed = conics(*np.exp(rng.uniform(-1, 4, (2, count))), rng.uniform(0, np.pi, count))
+    opacities = rng.uniform(0, 1, count)
+    opacities[:4] = [0, 1e-6, 0.0039, 0.004]
+    means = rng.uniform(-10, 60, (count, 2))
+    f = shader.footprint(means, packed, opacities)
+    assert_value(f["mean"], means)
+    assert_value(f["conic"], packed)
+    seen = opacities >= MIN_ALPHA
+    assert np.all(f["level"][~seen] < 0) and np.sum(~seen) >= 3
+    level = 2 * np.log(opacities[seen] / MIN_ALPHA)
+    assert np.all(f["level"][seen] > level) and np.all(f["level"][seen] < level * 1.001 + 1e-3)
+    exact = packed[:, 0] * packed[:, 2] - packed[:, 1] ** 2
+    assert np.all(f["determinant"] <= exact * (1 + 1e-7))
+    round_ones = exact > 0.1 * packed[:, 0] * packed[:, 2]
+    assert np.all(f["determinant"][round_ones] > 0.9999 * exact[round_ones])
+
+
+def test_extent() -> None:
+    rng = np.random.default_rng(13)
+    count = 100
+    packed = conics(*np.exp(rng.uniform(-1, 3, (2, count))), rng.uniform(0, np.pi, count))
+    opacities = rng.uniform(0.01, 1, count)
+    half = shader.extent(shader.footprint(np.zeros(2), packed, opacities))
+    a, b, c = packed.T
+    # The ellipse's own half sides are √(level Σ₂ₓₓ) and √(level Σ₂ᵧᵧ).
+    level = 2 * np.log(opacities / MIN_ALPHA)
+    exact = np.sqrt(level[:, None] * np.stack([c, a], axis=1) / (a * c - b * b)[:, None])
+    assert np.all(half >= exact)
+    assert np.median(half / exact) < 1.001
+
+
+def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
+    rng = np.random.default_rng(14)
+    count = 400
+    packed = conics(*np.exp(rng.uniform(-0.7, 2.5, (2, count))), rng.uniform(0, np.pi, count))
+    means, opacities = rng.uniform(0, SIDE, (count, 2)), rng.uniform(0.004, 1, count)
+    low = rng.integers(0, SIDE - 4, (count, 2))
+    size = rng.integers(0, 4, (count, 2))
+    actual = shader.touches(shader.footprint(means, packed, opacities), low + 0.5, low + size + 0.5)
+    visible = alphas(means, packed, opacities) >= MIN_ALPHA
+    expected = np.array(
+        [
+            visible[n, y : y + h + 1, x : x + w + 1].any()
+            for n, ((x, y), (w, h)) in enumerate(zip(low, size, strict=True))
+        ]
+    )
+    assert 0.1 < expected.mean() < 0.9
+    assert np.all(actual[expected])
+    # What it reports too often are ellipses that pass between pixel centres.
+    assert np.mean(actual & ~expected) < 0.02
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    tile=st.sampled_from([4, 8, 16]),
+    mean=st.tuples(*[st.floats(-60, 100)] * 2),
+    log_sigmas=st.tuples(*[st.floats(-0.6, 9)] * 2),
+    angle=st.one_of(st.floats(0, np.pi), st.sampled_from([0.0, np.pi / 4, np.pi / 2])),
+    opacity=st.floats(1e-3, 1),
+)
+def test_no_visible_pixel_is_missed(
+    tile: int, mean: tuple[float, float], log_sigmas: tuple[float, float], angle: float, opacity: float
+) -> None:
+    """Dots of half a pixel, needles of any direction (up to 15,000 : 1), splats far larger than the image."""
+    sigma1, sigma2 = np.exp(log_sigmas)
+    means, opacities = (np.array([value]).astype(np.float32).astype(float) for value in (mean, opacity))
+    packed = conics([sigma1], [sigma2], [angle])
+    f = shader.footprint(means, packed, opacities)
+    needed = per_tile(alphas(means, packed, opacities) >= MIN_ALPHA, tile)
+    missed = needed & ~visited(f, tile)
+    assert not missed.any(), f"tiles (row, column) {np.argwhere(missed[0]).tolist()}"
+
+
+def test_few_tiles_are_visited_in_vain() -> None:
+    rng = np.random.default_rng(15)
+    count = 1000
+    packed = conics(*np.exp(rng.uniform(-0.6, 2.5, (2, count))), rng.uniform(0, np.pi, count))
+    means, opacities = rng.uniform(-5, SIDE + 5, (count, 2)), rng.uniform(0.004, 1, count)
+    f = shader.footprint(means, packed, opacities)
+    visible = alphas(means, packed, opacities) >= MIN_ALPHA
+    for tile in (4, 8, 16):
+        walked, needed = visited(f, tile), per_tile(visible, tile)
+        assert not np.any(needed & ~walked)
+        assert np.sum(walked & ~needed) < 0.01 * np.sum(walked)

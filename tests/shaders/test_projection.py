@@ -1,0 +1,197 @@
+"""slang/splat/projection.slang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+import tests.reference as ref
+from splat_py.shaders import projection as shader
+from tests.shaders.oracle import Array, assert_gradients, assert_value
+
+WIDTH, HEIGHT = 37, 53
+IMAGE = {"width": WIDTH, "height": HEIGHT}
+BLUR = 0.3
+
+
+@dataclass(frozen=True)
+class Cases:
+    """One Gaussian and one camera a row, so that every row has gradients of its own."""
+
+    gaussians: dict[str, Array]
+    cameras: dict[str, Array]
+    points: Array  # [N, 3] the means in the camera's frame
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def viewmat(self, row: int) -> Array:
+        viewmat = np.eye(4)
+        viewmat[:3, :3] = self.cameras["rotation"][row]
+        viewmat[:3, 3] = self.cameras["translation"][row]
+        return viewmat
+
+    def K(self, row: int) -> Array:
+        (fx, fy), (cx, cy) = self.cameras["focal"][row], self.cameras["principal"][row]
+        return np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]])
+
+
+def cases() -> Cases:
+    """Inside the image, beyond each side of the clamp, near the camera; needles, pancakes, dust, giants."""
+    rng = np.random.default_rng(5)
+    count = 60
+    focal, principal = rng.uniform(25, 45, (count, 2)), rng.normal((WIDTH / 2, HEIGHT / 2), size=(count, 2))
+    depth = rng.uniform(1, 6, count)
+    depth[::7] = 0.05
+    # As multiples of the half-image: 1.3 is the clamp.
+    slope = rng.uniform(-1, 1, (count, 2))
+    slope[0:4] = [[2, 0.3], [-2, 0.2], [0.1, 2], [-0.3, -2]]
+    slope[4:8] = [[2, 2], [-2, 2], [2, -3], [-4, -2]]
+    pixels = [WIDTH / 2, HEIGHT / 2] + slope * [WIDTH / 2, HEIGHT / 2]
+    points = np.concatenate([(pixels - principal) / focal, np.ones((count, 1))], axis=1) * depth[:, None]
+
+    rotation, translation = Rotation.random(count, rng=rng).as_matrix(), rng.normal(size=(count, 3))
+    # From about a pixel to a few.
+    scale = np.exp(rng.uniform(np.log(0.03), np.log(0.3), (count, 3))) * depth[:, None]
+    scale[20:24, 0] *= 30  # needles
+    scale[24:28, 0] /= 30  # pancakes
+    scale[28:32] *= 1e-4  # dust, far below a pixel
+    scale[32:36] *= 1e2  # giants, far beyond the image
+    gaussians = {
+        "mean": np.einsum("nji,nj->ni", rotation, points - translation),
+        "quat": rng.normal(size=(count, 4)) * np.exp(rng.uniform(-1, 1, (count, 1))),
+        "scale": scale,
+        "opacity": rng.uniform(0.1, 0.99, count),
+    }
+    cameras = {"rotation": rotation, "translation": translation, "focal": focal, "principal": principal}
+    # What the shader is given is float32: the reference has to see the same numbers.
+    gaussians, cameras = (
+        {name: field.astype(np.float32).astype(float) for name, field in struct.items()}
+        for struct in (gaussians, cameras)
+    )
+    points = np.einsum("nij,nj->ni", cameras["rotation"], gaussians["mean"]) + cameras["translation"]
+    return Cases(gaussians, cameras, points)
+
+
+CASES = cases()
+COUNT = len(CASES)
+LIMITS = [ref.frustum_limits(CASES.K(row), WIDTH, HEIGHT) for row in range(COUNT)]
+
+
+def test_clamped_slope() -> None:
+    t = CASES.points
+    slope = t[:, :2] / t[:, 2:]
+    low, high = np.moveaxis(np.array(LIMITS), -1, 0)
+    clamped = np.clip(slope, low, high)
+    inside = slope == clamped
+    for axis in range(2):  # every way to be clamped occurs
+        assert np.any(slope[:, axis] < low[:, axis]) and np.any(slope[:, axis] > high[:, axis])
+        assert np.any(inside[:, axis] & ~inside[:, 1 - axis])
+    assert_value(shader.clampedSlope(CASES.cameras, t, IMAGE), clamped)
+
+    v = np.random.default_rng(6).normal(size=(COUNT, 2))
+    v_slope = np.where(inside, v, 0)
+    v_xy = v_slope / t[:, 2:]
+    v_t = np.concatenate([v_xy, -np.sum(v_xy * slope, axis=1, keepdims=True)], axis=1)
+    assert_gradients(shader.clampedSlope, v, [CASES.cameras, t, IMAGE], [{}, v_t, None])
+
+
+def test_project_covariance() -> None:
+    """Against J W Σ Wᵀ Jᵀ, with W, t and the root M of Σ as independent inputs."""
+    rng = np.random.default_rng(7)
+    roots, v = rng.normal(size=(COUNT, 3, 3)), rng.normal(size=(COUNT, 3))
+    values, v_rotation, v_focal, v_t, v_root = (
+        np.zeros(shape) for shape in [(COUNT, 3), (COUNT, 3, 3), (COUNT, 2), (COUNT, 3), (COUNT, 3, 3)]
+    )
+    for row in range(COUNT):
+        t, K, W, M = CASES.points[row : row + 1], CASES.K(row), CASES.cameras["rotation"][row], roots[row]
+        (J,) = ref.perspective_jacobian(t, K, LIMITS[row])
+        P = J @ W
+        cov2d = P @ M @ M.T @ P.T
+        values[row] = cov2d[0, 0], cov2d[0, 1], cov2d[1, 1]
+        G = np.array([[v[row, 0], v[row, 1] / 2], [v[row, 1] / 2, v[row, 2]]])
+        v_P = 2 * G @ P @ M @ M.T
+        v_rotation[row] = J.T @ v_P
+        v_root[row] = 2 * P.T @ G @ P @ M
+        v_t[row], v_K = ref.perspective_jacobian_backward(t, K, LIMITS[row], (v_P @ W.T)[None])
+        v_focal[row] = v_K[0, 0], v_K[1, 1]
+
+    # Near the camera all of this is large: let each row count as much as any other.
+    size = np.abs(values).max(axis=1, keepdims=True)
+    v /= size
+    arguments = [CASES.cameras, CASES.points, roots, IMAGE]
+    actual = shader.projectCovariance(*arguments)
+    assert_value(actual / size, values / size)
+    expected = [
+        {"rotation": v_rotation / size[:, None], "focal": v_focal / size},
+        v_t / size,
+        v_root / size[:, None],
+        None,
+    ]
+    assert_gradients(shader.projectCovariance, v, arguments, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("antialiased", [False, True])
+def test_project_gaussian(antialiased: bool) -> None:
+    rng = np.random.default_rng(8)
+    settings = {"blur": BLUR, "antialiased": antialiased}
+    v = {
+        "mean": rng.normal(size=(COUNT, 2)),
+        "depth": rng.normal(size=COUNT),
+        "conic": rng.normal(size=(COUNT, 3)),
+        "opacity": rng.normal(size=COUNT),
+    }
+    values: dict[str, list[Array]] = {name: [] for name in v}
+    v_gaussians: dict[str, list[Array]] = {name: [] for name in CASES.gaussians}
+    v_cameras: dict[str, list[Array]] = {name: [] for name in CASES.cameras}
+    for row in range(COUNT):
+        one = slice(row, row + 1)
+        inputs = (
+            *(CASES.gaussians[name][one] for name in ("mean", "quat", "scale", "opacity")),
+            CASES.viewmat(row),
+            CASES.K(row),
+            WIDTH,
+            HEIGHT,
+        )
+        projected = ref.project(*inputs, eps2d=BLUR, antialiased=antialiased)
+        assert projected.visible.all()
+        values["mean"].append(projected.means2d[0])
+        values["depth"].append(projected.depths[0])
+        values["conic"].append(projected.conics[0])
+        values["opacity"].append(projected.opacities[0])
+        g = ref.project_backward(
+            *inputs,
+            v["mean"][one],
+            v["depth"][one],
+            v["conic"][one],
+            v["opacity"][one],
+            eps2d=BLUR,
+            antialiased=antialiased,
+        )
+        v_gaussians["mean"].append(g.means[0])
+        v_gaussians["quat"].append(g.quats[0])
+        v_gaussians["scale"].append(g.scales[0])
+        v_gaussians["opacity"].append(g.opacities[0])
+        v_cameras["rotation"].append(g.viewmat[:3, :3])
+        v_cameras["translation"].append(g.viewmat[:3, 3])
+        v_cameras["focal"].append(np.diag(g.K)[:2])
+        v_cameras["principal"].append(g.K[:2, 2])
+    if antialiased:  # the floor of the compensation holds for dust, and for nothing else
+        floored = np.isclose(np.array(values["opacity"]) / CASES.gaussians["opacity"], 0.005)
+        np.testing.assert_array_equal(np.flatnonzero(floored), np.arange(28, 32))
+
+    arguments = [CASES.gaussians, CASES.cameras, IMAGE, settings]
+    assert_value(
+        shader.projectGaussian(*arguments), {name: np.array(value) for name, value in values.items()}
+    )
+    expected = [
+        {name: np.array(value) for name, value in v_gaussians.items()},
+        {name: np.array(value) for name, value in v_cameras.items()},
+        None,
+        None,
+    ]
+    # A needle's determinant is a difference of near equals, which antialiasing takes the root of.
+    assert_gradients(shader.projectGaussian, v, arguments, expected, atol=5e-6 if antialiased else 1e-6)

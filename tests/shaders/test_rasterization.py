@@ -1,0 +1,96 @@
+"""slang/splat/rasterization.slang: the walk through a list of splats and the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import slangpy as spy
+
+import tests.reference as ref
+from splat_py import shaders
+from splat_py.device import get_device
+from tests.shaders.oracle import Array, assert_value
+
+MODULE = shaders.load(Path(__file__).with_name("splat_list.slang"))
+SIDE = 16
+
+
+def splats(kind: str) -> Array:
+    """[N, 9] mean2d, conic, opacity, colour, in float32's numbers."""
+    rng = np.random.default_rng(16)
+    count = {"one": 1, "few": 20, "many": 300, "opaque": 60}[kind]
+    roots = rng.normal(size=(count, 2, 2)) / np.exp(rng.uniform(0, 2, (count, 1, 1)))
+    matrices = roots @ roots.swapaxes(1, 2) + 0.002 * np.eye(2)
+    packed = np.stack([matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]], axis=1)
+    opacities = rng.uniform(0.02, 0.7, (count, 1))
+    if kind == "opaque":  # clamped, and every pixel stops early
+        opacities[:] = 1
+        packed *= 0.02
+    means = rng.uniform(-2, SIDE + 2, (count, 2))
+    rows = np.concatenate([means, packed, opacities, rng.uniform(size=(count, 3))], axis=1)
+    return rows.astype(np.float32).astype(float)
+
+
+def blocks(image: Array, pixels: int) -> Array:
+    """[threads, pixels, …]: the pixels of a thread lie side by side in a row."""
+    return image.reshape(-1, pixels, *image.shape[2:])
+
+
+@pytest.mark.parametrize("pixels", [1, 4])
+@pytest.mark.parametrize("kind", ["one", "few", "many", "opaque"])
+def test_walk_and_way_back(kind: str, pixels: int) -> None:
+    rng = np.random.default_rng(17)
+    rows = splats(kind)
+    parts = rows[:, :2], rows[:, 2:5], rows[:, 5], rows[:, 6:], np.arange(len(rows), dtype=float)
+    untrusted = ref.near_threshold(*parts[:3], parts[4], SIDE, SIDE)
+    assert untrusted.mean() < 0.1
+    expected = ref.rasterize(*parts, SIDE, SIDE)
+    if kind == "opaque":
+        assert np.all(expected.n_contrib < len(rows))
+
+    x, y = np.meshgrid(np.arange(SIDE) + 0.5, np.arange(SIDE) + 0.5)
+    positions = np.stack([x, y], axis=-1)
+    # As beyond an image's edge: such pixels walk along, see nothing and add nothing.
+    inside = np.ones((SIDE, SIDE), np.uint32)
+    inside[:, -3:] = 0
+    device = get_device().handle
+    list_ = spy.Tensor.from_numpy(device, rows.astype(np.float32))
+    gradients = spy.Tensor.from_numpy(device, np.zeros(len(rows) * 11, np.float32))
+    pixel_arguments = blocks(positions, pixels), blocks(inside, pixels)
+    walked = MODULE.walk[pixels](*pixel_arguments, list_, gradients)
+
+    compared = ~untrusted & (inside == 1)
+    fields = {name: field.reshape(SIDE, SIDE) for name, field in walked.items()}
+    for channel, name in enumerate(("red", "green", "blue")):
+        assert_value(fields[name][compared], expected.colors[compared][:, channel])
+        assert not np.any(fields[name][inside == 0])
+    assert_value(fields["T"][compared], expected.T_final[compared], atol=1e-7)
+    np.testing.assert_array_equal(fields["replayT"], fields["T"])
+    np.testing.assert_array_equal(fields["nContrib"][compared], expected.n_contrib[compared])
+
+    # The reference blends onto no background and knows dL/dalpha = -dL/dT.
+    v_state = np.where(compared[..., None], rng.normal(size=(SIDE, SIDE, 4)), 0)
+    v = ref.rasterize_backward(*parts, SIDE, SIDE, None, expected, v_state[..., :3], -v_state[..., 3])
+    # Pixels outside the image get a gradient all the same: it must go nowhere.
+    v_given = np.where(inside[..., None] == 1, v_state, 1)
+    MODULE.walkBack[pixels](
+        *pixel_arguments,
+        blocks(fields["T"], pixels),
+        blocks(fields["nContrib"], pixels),
+        blocks(v_given, pixels),
+        list_,
+        gradients,
+    )
+    actual = gradients.to_numpy().reshape(-1, 11)
+    for name, columns, wanted in [
+        ("mean", slice(0, 2), v.means2d),
+        ("conic", slice(2, 5), v.conics),
+        ("opacity", slice(5, 6), v.opacities[:, None]),
+        ("color", slice(6, 9), v.colors),
+        ("|mean|", slice(9, 11), v.means2d_abs),
+    ]:
+        # Sums over pixels of both signs: an element is as exact as the largest of its kind.
+        atol = 1e-6 * max(1.0, float(np.abs(wanted).max()))
+        np.testing.assert_allclose(actual[:, columns], wanted, rtol=1e-4, atol=atol, err_msg=name)
