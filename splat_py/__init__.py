@@ -1,7 +1,7 @@
 """Differentiable Gaussian splatting and radiance fields in Slang, for Metal, Vulkan and CUDA.
 
-    import splat_py as splat
-    colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
+import splat_py as splat
+colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
 """
 
 from splat_py.device import Device, adapters, get_device

@@ -60,16 +60,17 @@ def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | No
 def render_times(count: int, side: int, repeats: int) -> Figures:
     """`rasterization` forward and backward through torch, with gradients for the five parameter tensors."""
     arrays, focal = random_scene(count, side)
-    tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in arrays.items()}
+    tensors = [torch.from_numpy(array).requires_grad_() for array in arrays.values()]
+    means, quats, scales, opacities, sh = tensors
     viewmats = torch.eye(4)[None]
     Ks = torch.tensor([[[focal, 0, side / 2], [0, focal, side / 2], [0, 0, 1]]])
     v_images = torch.from_numpy(np.random.default_rng(1).normal(size=(1, side, side, 3)).astype(np.float32))
 
     def once() -> Figures:
         begin = time.perf_counter()
-        images, _, _ = rasterization(**tensors, viewmats=viewmats, Ks=Ks, width=side, height=side, sh_degree=3)
+        images, _, _ = rasterization(means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3)
         middle = time.perf_counter()
-        torch.autograd.grad(images, list(tensors.values()), v_images)
+        torch.autograd.grad(images, tensors, v_images)
         end = time.perf_counter()
         return {"forward": middle - begin, "backward": end - middle, "forward_and_backward": end - begin}
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import imageio.v3 as iio
+import numpy as np
 import psutil
 import tyro
 from rich.console import Console
@@ -64,9 +66,7 @@ class Train:
         """Train with a live progress bar, then evaluate."""
         _use(self.device)
         with _training_progress() as (on_start, on_step):
-            scores = train(
-                self.data, self.config, self.out, resume=self.resume, on_start=on_start, on_step=on_step
-            )
+            scores = train(self.data, self.config, self.out, resume=self.resume, on_start=on_start, on_step=on_step)
         if scores is not None:
             _console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         _console.print(f"scene, pictures and metrics are in {self.out}")
@@ -90,6 +90,8 @@ class Render:
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
     # Length of the video in frames, at 30 a second.
     frames: int = 240
+    # Multiply the pictures' sides by this.
+    scale: float = 1.0
     # Capture whose cameras to use; by default the one the run was trained on.
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
@@ -105,20 +107,22 @@ class Render:
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.frames < 1:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
+        if not self.scale > 0:
+            raise SplatError(f"--scale is {self.scale}; it must be above 0")
         _use(self.device)
         gaussians, dataset, config = _open_scene(self.scene, self.data, self.downscale)
         background, antialiased = dataset.background, config.antialiased
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
             for view in _track(views, "views"):
-                camera = dataset.views[view].camera
+                camera = dataset.views[view].camera.scaled(self.scale)
                 name = Path(dataset.views[view].name).with_suffix(".png").name
                 write_image(self.out / name, render(gaussians, camera, background, antialiased=antialiased))
             _console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
             frames = (
-                render(gaussians, camera, background, antialiased=antialiased)
+                render(gaussians, camera.scaled(self.scale), background, antialiased=antialiased)
                 for camera in _track(cameras, "frames")
             )
             write_video(self.video, frames)
@@ -268,12 +272,16 @@ class Demo:
         """Make the data, train, make the video."""
         _use(self.device)
         data = write_demo_scene(self.out / "photographs")
-        run = self.out / "run"
-        resume = RunFolder(run).checkpoint.exists()
-        options = DataOptions(data=data)
-        Train(options, TrainConfig(steps=self.steps), run, resume=resume, device=self.device).run()
-        Render(run, video=self.out / "turntable.mp4", frames=120, device=self.device).run()
-        _console.print(f"look at {run / 'held-out'} (photograph | render) and {self.out / 'turntable.mp4'}")
+        folder = RunFolder(self.out / "run")
+        resume = folder.checkpoint.exists()
+        config = TrainConfig(steps=self.steps)
+        Train(DataOptions(data), config, folder.root, resume=resume, device=self.device).run()
+        video = self.out / "turntable.mp4"
+        Render(folder.root, video=video, frames=120, scale=3, device=self.device).run()
+        pairs = [iio.imread(path) for path in sorted((folder.root / "held-out").glob("*.png"))]
+        sheet = self.out / "side-by-side.png"
+        write_image(sheet, np.concatenate(pairs) / np.float32(255))
+        _console.print(f"look at {sheet} (photograph | render) and {video}; the scene is {folder.scene}")
 
 
 Command = (
@@ -291,7 +299,7 @@ def main() -> None:
     """Entry point: errors of the user's are one sentence on the error stream and exit code 1."""
     warnings.showwarning = _show_warning
     command = tyro.cli(
-        Command,  # type: ignore[arg-type]
+        Command,
         prog="splat",
         description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA.",
     )
@@ -302,7 +310,10 @@ def main() -> None:
     except NotImplementedError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted; what was finished is saved, and `splat train … --resume` continues a training run", 130)
+        _fail(
+            "interrupted; what was finished is saved, and `splat train … --resume` continues a training run",
+            130,
+        )
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
 
@@ -319,13 +330,11 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     _errors.print(f"splat: {message}", soft_wrap=True, markup=False)
 
 
-def _open_scene(
-    scene: Path, data: Path | None, downscale: float | None
-) -> tuple[Gaussians, Dataset, TrainConfig]:
+def _open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple[Gaussians, Dataset, TrainConfig]:
     """A scene and a capture to look at it with: a run's own, or a .ply and what --data names."""
     if scene.suffix.lower() == ".ply":
         if data is None:
@@ -356,9 +365,7 @@ def _print_scores(scores: Scores) -> None:
 def _track(items: Iterable[_T], what: str) -> Iterator[_T]:
     """Iterate with a progress bar."""
     items = list(items)
-    with Progress(
-        TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_console
-    ) as progress:
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_console) as progress:
         yield from progress.track(items)
 
 
@@ -414,3 +421,7 @@ def _training_progress() -> Iterator[tuple[Callable[[Trainer], None], Callable[[
 
     with progress:
         yield on_start, on_step
+
+
+if __name__ == "__main__":
+    main()

@@ -73,7 +73,7 @@ class Device:
                 adapter_luid=list(adapter.luid),
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
-                compiler_options=spy.SlangCompilerOptions({"include_paths": [str(shader_folder())]}),
+                compiler_options=spy.SlangCompilerOptions({"include_paths": [spy.SHADER_PATH, str(shader_folder())]}),
                 label="splat_py",
             )
         except RuntimeError as error:

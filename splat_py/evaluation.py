@@ -75,7 +75,7 @@ def evaluate(
         scores.append(ViewScore(dataset.views[view].name, psnr, ssim))
         if pictures is not None:
             name = Path(dataset.views[view].name).with_suffix(".png").name
-            write_image(pictures / name, beside(photograph[..., :3].astype(np.float32) / 255, image))
+            write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
         if on_view is not None:
             on_view(scores[-1])
     return Scores(scores)

@@ -8,6 +8,7 @@ dispatched.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Recorder:
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: dict[str, int | float],
+        uniforms: Mapping[str, int | float],
         buffers: dict[str, Array],
         **constants: Any,
     ) -> None:
@@ -107,7 +108,7 @@ class Recorder:
         kernel = self._kernels.get(module, entry, **constants)
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
-            cursor["params"] = uniforms
+            cursor["params"] = dict(uniforms)
             for name, array in buffers.items():
                 cursor[name] = array.buffer
             compute.dispatch_compute(spy.uint3(*groups))

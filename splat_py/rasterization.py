@@ -95,7 +95,7 @@ def rasterization(
         NotImplementedError: an argument of gsplat's that has no meaning here was set.
     """
     _reject_unsupported({"packed": packed, "sparse_grad": sparse_grad, **unsupported})
-    inputs = {
+    inputs: dict[str, Any] = {
         "means": means,
         "quats": quats,
         "scales": scales,
@@ -125,9 +125,7 @@ def rasterization(
     return _render(**inputs, **options)
 
 
-def _render_batch(
-    inputs: dict[str, Tensor], options: dict[str, Any]
-) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def _render_batch(inputs: dict[str, Any], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """One scene after another."""
     batch = inputs["means"].shape[:-2]
     for name, tensor in inputs.items():
@@ -136,9 +134,7 @@ def _render_batch(
                 f"{name} has shape {_shape(tensor)}, but means has the batch dimensions {list(batch)}; give {name} the same"
             )
     flat = {name: tensor.flatten(0, len(batch) - 1) for name, tensor in inputs.items()}
-    results = [
-        _render(**{name: tensor[i] for name, tensor in flat.items()}, **options) for i in range(batch.numel())
-    ]
+    results = [_render(**{name: tensor[i] for name, tensor in flat.items()}, **options) for i in range(batch.numel())]
     images, alphas, metas = zip(*results, strict=True)
     return (
         torch.stack(images).unflatten(0, batch),
@@ -197,9 +193,7 @@ def _render(
             backgrounds = torch.cat([backgrounds, torch.zeros_like(backgrounds[:, :1])], -1)
     features = channels[0] if len(channels) == 1 else torch.cat(channels, -1)
 
-    images, alphas = rasterize_to_pixels(
-        splats, features, lists, width, height, backgrounds, settings, device=device
-    )
+    images, alphas = rasterize_to_pixels(splats, features, lists, width, height, backgrounds, settings, device=device)
     if "ED" in render_mode:
         expected = images[..., -1:] / alphas.clamp(min=1e-10)
         images = torch.cat([images[..., :-1], expected], -1)
@@ -245,9 +239,7 @@ def project(
     Differentiable in the six tensors. Everything of a culled splat is zero.
     """
     device = device or device_for(means)
-    outputs = _Project.apply(
-        means, quats, scales, opacities, viewmats, Ks, width, height, settings, device
-    )
+    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, width, height, settings, device)
     return ProjectedSplats(*outputs)
 
 
@@ -345,9 +337,7 @@ def shade(
 
 class _Shade(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, degree: int, device: Device
-    ) -> Tensor:
+    def forward(ctx: Any, means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, degree: int, device: Device) -> Tensor:
         array, empty = device.memory.array, device.memory.empty
         # Only the cameras' centres matter: intrinsics and image size are never read.
         cameras = Cameras(array(viewmats), empty((viewmats.shape[0], 3, 3)), 0, 0)
@@ -360,9 +350,8 @@ class _Shade(torch.autograd.Function):
         return _tensor(colors, means)
 
     @staticmethod
-    def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        inputs, degree, device = ctx.state
-        means, sh, cameras, _ = inputs
+    def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
+        (means, sh, cameras, radii), degree, device = ctx.state
         camera_gradient = ctx.needs_input_grad[2]
         empty = device.memory.empty
         v_means, v_sh = empty(means.shape), empty(sh.shape)
@@ -371,7 +360,10 @@ class _Shade(torch.autograd.Function):
         recorder.clear(v_cameras)
         stages.shade_backward(
             recorder,
-            *inputs,
+            means,
+            sh,
+            cameras,
+            radii,
             _rows(device.memory, v_colors, tuple(v_colors.shape)),
             v_means,
             v_sh,
@@ -385,9 +377,7 @@ class _Shade(torch.autograd.Function):
         return _tensor(v_means, v_colors), _tensor(v_sh, v_colors), v_viewmats, None, None, None
 
 
-def bin_tiles(
-    splats: ProjectedSplats, width: int, height: int, tile_size: int, *, device: Device | None = None
-) -> BinnedTiles:
+def bin_tiles(splats: ProjectedSplats, width: int, height: int, tile_size: int, *, device: Device | None = None) -> BinnedTiles:
     """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable."""
     device = device or device_for(splats.means2d)
     arrays = _splat_arrays(device.memory, splats)
@@ -481,7 +471,7 @@ class _Rasterize(torch.autograd.Function):
         return _tensor(image.colors, colors), _tensor(image.alphas, colors)
 
     @staticmethod
-    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor) -> tuple[Tensor | None, ...]:
         work, settings, device = ctx.state
         channels = work.colors.shape[-1]
         rows = device.memory.empty((*work.splats.depths.shape, settings.row(channels)))
@@ -529,12 +519,12 @@ def _rows(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> Ro
         return Rows(_array_or_zeros(memory, None, shape), width)
     gradient = gradient.reshape(shape) if gradient.dim() == len(shape) else gradient[..., None]
     owner = memory.owner_of(gradient)
-    stride = gradient.stride(1) if shape[1] > 1 else width
+    stride = int(gradient.stride(1)) if shape[1] > 1 else width
     regular = gradient.stride(-1) == 1 or width == 1
     regular &= shape[0] == 1 or gradient.stride(0) == shape[1] * stride
     if owner is None or not regular:
         return Rows(memory.array(gradient.contiguous()), width)
-    return Rows(owner, stride, gradient.storage_offset())
+    return Rows(owner, stride, int(gradient.storage_offset()))
 
 
 def _array_or_zeros(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> Array:
@@ -597,9 +587,7 @@ def _check_tensors(inputs: dict[str, Tensor]) -> None:
         if tensor.dtype != torch.float32:
             raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
         if tensor.device != inputs["means"].device:
-            raise SplatError(
-                f"{name} is on {tensor.device} and means on {inputs['means'].device}; move them to one device"
-            )
+            raise SplatError(f"{name} is on {tensor.device} and means on {inputs['means'].device}; move them to one device")
 
 
 def _check_shapes(

@@ -52,19 +52,19 @@ def render(
     return images[0].clamp(0, 1).cpu().numpy()
 
 
-def to_bytes(image: NDArray[np.float32]) -> NDArray[np.uint8]:
+def to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
     """An image from 0 to 1 as bytes."""
     return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
-def beside(*images: NDArray[np.float32]) -> NDArray[np.float32]:
+def beside(*images: NDArray[np.floating]) -> NDArray[np.floating]:
     """Images of one height side by side, a thin line between them."""
     line = np.ones((images[0].shape[0], max(images[0].shape[1] // 128, 1), 3), np.float32)
     parts = [part for image in images for part in (line, image)]
     return np.concatenate(parts[1:], axis=1)
 
 
-def write_image(path: Path, image: NDArray[np.float32]) -> None:
+def write_image(path: Path, image: NDArray[np.floating]) -> None:
     """Write an image from 0 to 1 as PNG or whatever the suffix says, atomically."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, to_bytes(image))
@@ -73,10 +73,8 @@ def write_image(path: Path, image: NDArray[np.float32]) -> None:
 def write_video(path: Path, frames: Iterable[NDArray[np.float32]], frames_per_second: int = 30) -> None:
     """Write frames from 0 to 1 as a video (H.264 for .mp4), atomically; odd sides lose a row or a column."""
     try:
-        with atomic_path(path) as temporary, iio.imopen(temporary, "w", plugin="FFMPEG") as file:
-            even = (to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames)
-            file.write(list(even), fps=frames_per_second, macro_block_size=2, quality=8, is_batch=True)
+        with atomic_path(path) as temporary:
+            even = [to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
+            iio.imwrite(temporary, even, plugin="FFMPEG", fps=frames_per_second, macro_block_size=2, quality=8)
     except ValueError as error:
         raise SplatError(f"cannot write a video to {path}: {error}; use a name that ends in .mp4") from error
-
-

@@ -182,9 +182,7 @@ class ShaderModule:
         return self._inner_products[name]
 
     def _compile(self, suffix: str, source: str) -> spy.Module:
-        return spy.Module.load_from_source(
-            self.device.handle, f"shaders{self._unique_name}{suffix}", self._imports + source
-        )
+        return spy.Module.load_from_source(self.device.handle, f"shaders{self._unique_name}{suffix}", self._imports + source)
 
 
 def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
@@ -256,9 +254,7 @@ def _dtype(slang_type: Any) -> np.dtype:
     return np.dtype(_DTYPES[scalar.group()])
 
 
-def _bind(
-    slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False
-) -> Any:
+def _bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False) -> Any:
     """What SlangPy is given for a value: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
     if _is_slangpys(value):
         return value
@@ -327,7 +323,8 @@ def _to_numpy(slang_type: Any, result: Any) -> Any:
     if hasattr(result, "cursor"):
         # SlangPy's own `to_numpy` shows structs as bytes and reads bools with the wrong stride.
         layout = result.cursor().element_type_layout
-        rows = result.storage.to_numpy().view(np.uint8).reshape(*result.shape, -1)
+        size = int(np.prod(result.shape)) * layout.stride
+        rows = result.storage.to_numpy().view(np.uint8)[:size].reshape(*result.shape, layout.stride)
         return _from_bytes(slang_type, layout, rows)
     if isinstance(result, dict):
         return {name: _to_numpy(slang_type.fields[name].type, value) for name, value in result.items()}
@@ -341,8 +338,7 @@ def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
     if isinstance(slang_type, StructType):
         types = {name: field.type for name, field in slang_type.fields.items()}
         return {
-            field.name: _from_bytes(types[field.name], field.type_layout, rows[..., field.offset :])
-            for field in layout.fields
+            field.name: _from_bytes(types[field.name], field.type_layout, rows[..., field.offset :]) for field in layout.fields
         }
     shape = tuple(slang_type.shape)
     values = np.ascontiguousarray(rows[..., : layout.size])

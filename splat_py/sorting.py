@@ -33,7 +33,11 @@ class PrefixSum:
             "blockSums": self._block_sums,
         }
         uniforms = {"count": self.count}
-        for entry, groups in (("sumBlocks", self._blocks), ("scanBlockSums", 1), ("scanBlocks", self._blocks)):
+        for entry, groups in (
+            ("sumBlocks", self._blocks),
+            ("scanBlockSums", 1),
+            ("scanBlocks", self._blocks),
+        ):
             recorder.dispatch("prefix_sum", entry, (groups, 1, 1), uniforms, buffers)
 
 
@@ -56,9 +60,7 @@ class RadixSort:
         self._keys = device.memory.empty(capacity, np.uint32)
         self._values = device.memory.empty(capacity, np.uint32)
 
-    def record(
-        self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int
-    ) -> tuple[Array, Array]:
+    def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> tuple[Array, Array]:
         """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, says how many pairs there are.
 
         Returns:

@@ -107,9 +107,7 @@ class Rows:
     offset: int = 0
 
 
-def project(
-    recorder: Recorder, gaussians: GaussianArrays, cameras: Cameras, splats: Splats, settings: Settings
-) -> None:
+def project(recorder: Recorder, gaussians: GaussianArrays, cameras: Cameras, splats: Splats, settings: Settings) -> None:
     """Gaussians → splats (kernels/project.slang)."""
     recorder.stage("project")
     recorder.dispatch(
@@ -163,9 +161,7 @@ def project_backward(
     )
 
 
-def _project_uniforms(
-    gaussians: GaussianArrays, cameras: Cameras, settings: Settings
-) -> dict[str, int | float]:
+def _project_uniforms(gaussians: GaussianArrays, cameras: Cameras, settings: Settings) -> dict[str, int | float]:
     return {
         "gaussians": gaussians.count,
         "cameras": cameras.count,
@@ -198,9 +194,7 @@ def _project_constants(settings: Settings) -> dict[str, bool]:
     return {"STORED": settings.stored, "ANTIALIASED": settings.antialiased}
 
 
-def shade(
-    recorder: Recorder, means: Array, sh: Array, cameras: Cameras, radii: Array, colors: Array, degree: int
-) -> None:
+def shade(recorder: Recorder, means: Array, sh: Array, cameras: Cameras, radii: Array, colors: Array, degree: int) -> None:
     """Spherical harmonics [N, K, 3] → colours [C, N, 3], zero where culled (kernels/shade.slang)."""
     recorder.stage("shade")
     recorder.dispatch(
@@ -227,7 +221,7 @@ def shade_backward(
     settings: Settings,
     add_to_means: bool,
 ) -> None:
-    """Gradients of colours → those of coefficients and means, overwritten (means added to if asked), and of cameras, added to."""
+    """Gradients of colours → those of coefficients and means, overwritten (or means added to), and of cameras, added to."""
     recorder.stage("shade backward")
     recorder.dispatch(
         "shade",
@@ -312,9 +306,7 @@ class Binning:
         """Sort the splats by depth and count the tiles each one touches."""
         recorder.stage("sort depths")
         self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order)
-        _, self._sorted_order = self._depth_sort.record(
-            recorder, self._depth_keys, self._order, self._splat_count, bits=32
-        )
+        _, self._sorted_order = self._depth_sort.record(recorder, self._depth_keys, self._order, self._splat_count, bits=32)
         recorder.stage("bin")
         self._dispatch(recorder, "countTiles", self.splats.count)
         self._pair_offsets.record(recorder, self._tile_counts)
@@ -325,9 +317,7 @@ class Binning:
         self._dispatch(recorder, "emitPairs", self.splats.count)
         recorder.stage("sort tiles")
         bits = max((self.grid.count - 1).bit_length(), 1)
-        tiles, self.ids = self._tile_sort.record(
-            recorder, self._pair_tiles, self._pair_ids, self.pair_count, bits
-        )
+        tiles, self.ids = self._tile_sort.record(recorder, self._pair_tiles, self._pair_ids, self.pair_count, bits)
         recorder.stage("bin")
         self._dispatch(recorder, "findTileOffsets", self.capacity + 1, pairTiles=tiles)
 

@@ -45,9 +45,7 @@ class Camera:
         for field, shape in (("viewmat", (4, 4)), ("K", (3, 3))):
             matrix = np.array(getattr(self, field), dtype=np.float64)
             if matrix.shape != shape:
-                raise SplatError(
-                    f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix"
-                )
+                raise SplatError(f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix")
             if not np.isfinite(matrix).all():
                 raise SplatError(f"{label}: {field} holds NaN or infinity; pass finite numbers")
             matrix.flags.writeable = False
@@ -57,10 +55,7 @@ class Camera:
         rotation = self.viewmat[:3, :3]
         if np.linalg.matrix_rank(rotation) < 3:
             raise SplatError(f"{label}: viewmat is singular; pass a world → camera rotation and translation")
-        if (
-            np.abs(rotation @ rotation.T - np.eye(3)).max() > _ORTHONORMAL_TOLERANCE
-            or np.linalg.det(rotation) < 0
-        ):
+        if np.abs(rotation @ rotation.T - np.eye(3)).max() > _ORTHONORMAL_TOLERANCE or np.linalg.det(rotation) < 0:
             raise SplatError(f"{label}: viewmat's rotation is scaled, sheared or mirrored; pass a rigid pose")
         fx, fy, cx, cy = self.K[0, 0], self.K[1, 1], self.K[0, 2], self.K[1, 2]
         if not np.array_equal(self.K, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]):
@@ -69,9 +64,7 @@ class Camera:
             raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be positive")
         for field in ("width", "height"):
             if int(getattr(self, field)) != getattr(self, field) or getattr(self, field) < 1:
-                raise SplatError(
-                    f"{label}: {field} is {getattr(self, field)}; it must be a whole number from 1"
-                )
+                raise SplatError(f"{label}: {field} is {getattr(self, field)}; it must be a whole number from 1")
             object.__setattr__(self, field, int(getattr(self, field)))
 
     @property
@@ -129,9 +122,7 @@ def _look_at(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float
     forward = target - eye
     right = np.cross(forward, up)
     if not np.linalg.norm(right) > 1e-9 * np.linalg.norm(forward) * np.linalg.norm(up):
-        raise SplatError(
-            "look_at needs a target apart from the eye and an up direction not along the view; change one"
-        )
+        raise SplatError("look_at needs a target apart from the eye and an up direction not along the view; change one")
     forward /= np.linalg.norm(forward)
     right /= np.linalg.norm(right)
     rotation = np.stack([right, np.cross(forward, right), forward])
@@ -230,14 +221,9 @@ def orbit(cameras: Sequence[Camera], n: int) -> list[Camera]:
         # A single camera still sways a little, or there would be no video to look at.
         azimuth = middle + max(0.45 * arc, math.radians(5)) * np.sin(phase)
         height = heights.mean() + heights.std() * np.cos(phase)
-    eyes = (
-        focus
-        + height[:, None] * up
-        + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
-    )
+    eyes = focus + height[:, None] * up + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
 
     first = cameras[0]
     return [
-        Camera(_look_at(eye, focus, up), first.K, first.width, first.height, f"orbit_{i:04d}")
-        for i, eye in enumerate(eyes)
+        Camera(_look_at(eye, focus, up), first.K, first.width, first.height, f"orbit_{i:04d}") for i, eye in enumerate(eyes)
     ]

@@ -47,9 +47,7 @@ def read_colmap(root: Path) -> Capture:
 
     folder = find_model(root)
     if folder is None:
-        raise SplatError(
-            f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0"
-        )
+        raise SplatError(f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0")
     try:
         for name in _RECORDS:
             _check_whole(folder / f"{name}.bin", name)
@@ -102,17 +100,13 @@ def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
     focals, places = _MODELS[name]
     parameters = [float(p) for p in camera.params]
     if len(parameters) != focals + 2 + len(places) or min(camera.width, camera.height) < 1:
-        raise SplatError(
-            f"{folder}: camera {camera.camera_id} is damaged ({camera.summary()}); export the model again"
-        )
+        raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({camera.summary()}); export the model again")
     fisheye = name == "OPENCV_FISHEYE"
     distortion = [0.0] * (4 if fisheye else 5)
     for place, value in zip(places, parameters[focals + 2 :], strict=True):
         distortion[place] = value
     cx, cy = parameters[focals : focals + 2]
-    return Lens(
-        camera.width, camera.height, parameters[0], parameters[focals - 1], cx, cy, tuple(distortion), fisheye
-    )
+    return Lens(camera.width, camera.height, parameters[0], parameters[focals - 1], cx, cy, tuple(distortion), fisheye)
 
 
 def _points(model: pycolmap.Reconstruction) -> Points | None:

@@ -97,9 +97,7 @@ def load_dataset(
     if not downscale >= 1 or not np.isfinite(downscale):
         raise SplatError(f"downscale is {downscale}; it must be 1 or more")
     if test_every != int(test_every) or test_every < 0 or test_every == 1:
-        raise SplatError(
-            f"test_every is {test_every}; it must be 0 (hold out nothing) or a whole number from 2"
-        )
+        raise SplatError(f"test_every is {test_every}; it must be 0 (hold out nothing) or a whole number from 2")
     if memory_limit_bytes < 0:
         raise SplatError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 0 or more")
     if not root.is_dir():
@@ -112,11 +110,7 @@ def load_dataset(
         key=lambda pair: pair[0].name,
     )
     if not found:
-        where = (
-            f"none of the {len(missing)} photographs it describes exists"
-            if missing
-            else "it describes no photograph"
-        )
+        where = f"none of the {len(missing)} photographs it describes exists" if missing else "it describes no photograph"
         raise SplatError(f"{root}: {where}; put them where the poses' file expects them" + _first(missing))
     if missing:
         total = len(missing) + len(found)
@@ -163,8 +157,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         format = next((name for name, present in available.items() if present), "")
         if not format:
             raise SplatError(
-                f"{root} holds no capture; expected a COLMAP model (sparse/0), transforms.json or "
-                "transforms_train.json"
+                f"{root} holds no capture; expected a COLMAP model (sparse/0), transforms.json or transforms_train.json"
             )
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
@@ -192,8 +185,7 @@ def _downscaled(view: View, downscale: float) -> View:
     camera = view.camera
     if min(camera.width, camera.height) < downscale:
         raise SplatError(
-            f"{view.path} has only {camera.width}×{camera.height} pixels; "
-            "downscale must not exceed the smaller side"
+            f"{view.path} has only {camera.width}×{camera.height} pixels; downscale must not exceed the smaller side"
         )
     return replace(view, camera=camera.scaled(1 / downscale))
 
@@ -203,9 +195,7 @@ def _finite(points: Points | None, root: Path) -> Points | None:
         return None
     finite = np.isfinite(points[0]).all(axis=1)
     if not finite.all():
-        warnings.warn(
-            f"{root}: {int((~finite).sum())} of {finite.size} points are not finite: skipped", stacklevel=3
-        )
+        warnings.warn(f"{root}: {int((~finite).sum())} of {finite.size} points are not finite: skipped", stacklevel=3)
     return (points[0][finite], points[1][finite]) if finite.any() else None
 
 
@@ -236,8 +226,7 @@ def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
     focus, seen = find_focus(cameras)
     if seen:
         reach = [
-            float(np.linalg.norm(c.position - focus))
-            * min(1.0, 0.5 * max(c.width / c.K[0, 0], c.height / c.K[1, 1]))
+            float(np.linalg.norm(c.position - focus)) * min(1.0, 0.5 * max(c.width / c.K[0, 0], c.height / c.K[1, 1]))
             for c in cameras
         ]
         half = float(np.median(reach))

@@ -303,9 +303,7 @@ def pyramid(center: tuple[float, float], size: float, height: float) -> Iterator
     x, y = center
     wire, bead = plain(0.86, 0.88, 0.92), plain(0.95, 0.62, 0.18)
     foot = 0.04
-    corners = [
-        (x + size * float(np.cos(a)), y + size * float(np.sin(a)), foot) for a in np.deg2rad([20, 140, 260])
-    ]
+    corners = [(x + size * float(np.cos(a)), y + size * float(np.sin(a)), foot) for a in np.deg2rad([20, 140, 260])]
     apex = (x, y, height)
     for i, corner in enumerate(corners):
         yield rod(corner, corners[i - 1], 0.016, wire)
@@ -354,9 +352,7 @@ def trace(origins: Array, directions: Array) -> tuple[Array, NDArray[np.int64]]:
         rays = np.flatnonzero(candidates[i])
         if not len(rays):
             continue
-        t = surface.shape.hit(
-            surface.to_local(origins[rays] - centers[i]), surface.to_local(directions[rays])
-        )
+        t = surface.shape.hit(surface.to_local(origins[rays] - centers[i]), surface.to_local(directions[rays]))
         closer = t < distance[rays]
         distance[rays[closer]] = t[closer]
         index[rays[closer]] = i
@@ -512,9 +508,7 @@ def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: i
         SplatError: an argument is out of range, or `folder` holds something else or cannot be written.
     """
     if views < 2 or size < 8:
-        raise SplatError(
-            f"the demo scene needs at least 2 views and a size of at least 8, not {views} and {size}"
-        )
+        raise SplatError(f"the demo scene needs at least 2 views and a size of at least 8, not {views} and {size}")
     folder = Path(folder)
     recipe = {"recipe": RECIPE, "views": views, "size": size}
     if holds(folder, recipe):

@@ -80,13 +80,9 @@ class Gaussians:
         """
         points, colors = np.asarray(xyz, dtype=np.float64), np.asarray(rgb)
         if points.ndim != 2 or points.shape[1] != 3 or colors.shape != points.shape:
-            raise SplatError(
-                f"xyz and rgb must both be [P, 3], not {list(points.shape)} and {list(colors.shape)}"
-            )
+            raise SplatError(f"xyz and rgb must both be [P, 3], not {list(points.shape)} and {list(colors.shape)}")
         if not np.isfinite(points).all():
-            raise SplatError(
-                f"xyz: {int((~np.isfinite(points)).any(1).sum())} points are not finite; remove them"
-            )
+            raise SplatError(f"xyz: {int((~np.isfinite(points)).any(1).sum())} points are not finite; remove them")
         if colors.dtype == np.uint8:
             colors = colors / 255.0
         elif colors.dtype.kind != "f" or not ((colors >= 0) & (colors <= 1)).all():
@@ -124,8 +120,7 @@ class Gaussians:
         low, high = torch.as_tensor(np.array([box_min, box_max], dtype=np.float64))
         if low.shape != (3,) or not (low.isfinite() & high.isfinite() & (low <= high)).all():
             raise SplatError(
-                f"box_min and box_max must be three finite numbers each, in order, "
-                f"not {box_min!r} and {box_max!r}"
+                f"box_min and box_max must be three finite numbers each, in order, not {box_min!r} and {box_max!r}"
             )
         if n < 0:
             raise SplatError(f"n is {n}; it must be 0 or more")
@@ -135,9 +130,7 @@ class Gaussians:
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, which appears complete or not at all. Raises as `validate` does."""
         self.validate()
-        write_gaussians(
-            path, GaussianArrays(*(getattr(self, f.name).detach().cpu().numpy() for f in fields(self)))
-        )
+        write_gaussians(path, GaussianArrays(*(getattr(self, f.name).detach().cpu().numpy() for f in fields(self))))
 
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
@@ -163,29 +156,21 @@ class Gaussians:
             tensor: torch.Tensor = getattr(self, name)
             if tensor.dtype != torch.float32:
                 raise SplatError(f"{name} is {tensor.dtype}; convert it to torch.float32")
-            if tensor.ndim != len(shape) or any(
-                w not in (None, g) for g, w in zip(tensor.shape, shape, strict=True)
-            ):
+            if tensor.ndim != len(shape) or any(w not in (None, g) for g, w in zip(tensor.shape, shape, strict=True)):
                 expected = "[" + ", ".join("K" if side is None else str(side) for side in shape) + "]"
                 raise SplatError(f"{name} has shape {list(tensor.shape)}; it must be {expected}")
             if tensor.device != self.means.device:
-                raise SplatError(
-                    f"{name} is on {tensor.device} and means on {self.means.device}; move them together"
-                )
+                raise SplatError(f"{name} is on {tensor.device} and means on {self.means.device}; move them together")
         if self.sh.shape[1] not in _DEGREE_OF_COUNT:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
         for name in shapes:
             tensor = getattr(self, name)
             finite = tensor.isfinite().reshape(count, math.prod(tensor.shape[1:])).all(dim=1)
             if not finite.all():
-                raise SplatError(
-                    f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them"
-                )
+                raise SplatError(f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them")
         zero = (self.quats == 0).all(dim=1)
         if zero.any():
-            raise SplatError(
-                f"quats: {int(zero.sum())} of {count} are zero and give no rotation; use 1 0 0 0"
-            )
+            raise SplatError(f"quats: {int(zero.sum())} of {count} are zero and give no rotation; use 1 0 0 0")
 
 
 def _spacing(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -132,9 +132,7 @@ def open_view(
     width, height, has_alpha = read_header(path)
     fitted = _fit(lens, width, height, path)
     if not all(map(math.isfinite, fitted.distortion)):
-        raise SplatError(
-            f"{name}: the distortion coefficients hold NaN or infinity; calibrate the camera again"
-        )
+        raise SplatError(f"{name}: the distortion coefficients hold NaN or infinity; calibrate the camera again")
     return View(Camera(viewmat, fitted.K, width, height, name), fitted, path, mask_path, has_alpha)
 
 
@@ -214,9 +212,7 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     if not view.lens.is_pinhole:
         map_x, map_y = _undistortion_maps(view.lens)
         rgb = cv2.remap(rgb, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
-        ignored = cv2.remap(
-            ignored, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,)
-        )
+        ignored = cv2.remap(ignored, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,))
     if (width, height) != (view.camera.width, view.camera.height):
         size = (view.camera.width, view.camera.height)
         rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
@@ -243,15 +239,9 @@ def _read(path: Path, flags: int) -> Pixels:
         # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
         data = path.read_bytes()
     except OSError as error:
-        raise SplatError(
-            f"{path} cannot be read ({error.strerror}); check that it exists and may be read"
-        ) from error
+        raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
     try:
-        pixels = (
-            cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
-            if data
-            else None
-        )
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error:  # among others, more pixels than OpenCV agrees to decode
         pixels = None
     if pixels is None or _jpeg_is_cut_off(data):
@@ -309,9 +299,7 @@ class ImageStore:
     Decoding happens in `cv2`, which lets go of Python's lock: several threads may ask at once.
     """
 
-    def __init__(
-        self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int
-    ) -> None:
+    def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
         sizes = [4 * view.camera.width * view.camera.height for view in views]
         self.streams = sum(sizes) > memory_limit_bytes

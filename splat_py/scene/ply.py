@@ -69,16 +69,14 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
     rest = sum(name.startswith("f_rest_") for name in present)
     if rest not in _REST_OF_DEGREE:
         raise SplatError(
-            f"{path} has {rest} f_rest properties; "
-            "spherical harmonics of degree 0, 1, 2 and 3 have 0, 9, 24 and 45"
+            f"{path} has {rest} f_rest properties; spherical harmonics of degree 0, 1, 2 and 3 have 0, 9, 24 and 45"
         )
     wanted = ["x", "y", "z", "opacity", *_names("f_dc", 3), *_names("f_rest", rest)]
     wanted += [*_names("scale", 3), *_names("rot", 4)]
     missing = [name for name in wanted if name not in present]
     if missing:
         raise SplatError(
-            f"{path} has no {', '.join(missing)}; "
-            "pass Gaussians in Inria's layout, not a point cloud or a compressed file"
+            f"{path} has no {', '.join(missing)}; pass Gaussians in Inria's layout, not a point cloud or a compressed file"
         )
     count = len(vertices)
     finite = np.ones(count, dtype=bool)
@@ -101,9 +99,7 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         sh=np.ascontiguousarray(np.concatenate([gather(_names("f_dc", 3))[:, None], higher], axis=1)),
     )
     if not finite.all():
-        raise SplatError(
-            f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again"
-        )
+        raise SplatError(f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again")
     return arrays
 
 

@@ -38,9 +38,7 @@ def read_transforms(file: Path) -> Capture:
         raise SplatError(f"{file} is not readable JSON ({error}); export it again") from error
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
-        raise SplatError(
-            f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF"
-        )
+        raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")
     shared = {key: value for key, value in content.items() if key != "frames"}
 
     views: list[View] = []
@@ -75,9 +73,7 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     if "mask_path" in frame:
         mask_path = root / _string(file, frame, "mask_path").replace("\\", "/")
         if not mask_path.is_file():
-            raise SplatError(
-                f"{file}: the mask {mask_path} of {name} does not exist; restore it or remove mask_path"
-            )
+            raise SplatError(f"{file}: the mask {mask_path} of {name} does not exist; restore it or remove mask_path")
     where = f"{file}: {name}"
     return open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
 
@@ -87,13 +83,9 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
     try:
         pose = np.array(frame["transform_matrix"], dtype=np.float64)[:3]
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise SplatError(
-            f"{where} has no transform_matrix of numbers; give its camera → world matrix"
-        ) from error
+        raise SplatError(f"{where} has no transform_matrix of numbers; give its camera → world matrix") from error
     if pose.shape != (3, 4) or not np.isfinite(pose).all():
-        raise SplatError(
-            f"{where}: transform_matrix must be 4 × 4 (or 3 × 4) finite numbers; compute the pose again"
-        )
+        raise SplatError(f"{where}: transform_matrix must be 4 × 4 (or 3 × 4) finite numbers; compute the pose again")
     rotation = pose[:, :3] * (1, -1, -1)
     # Some exporters leave a scale in the rotation. It changes neither the camera's place nor its rays.
     scale = np.cbrt(np.linalg.det(rotation))
@@ -101,9 +93,7 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
         raise SplatError(f"{where}: transform_matrix is singular; compute the pose again")
     u, stretch, vt = np.linalg.svd(rotation / scale)
     if scale < 0 or np.abs(stretch - 1).max() > 1e-3:
-        raise SplatError(
-            f"{where}: transform_matrix is sheared or mirrored; give a rotation and a translation"
-        )
+        raise SplatError(f"{where}: transform_matrix is sheared or mirrored; give a rotation and a translation")
     viewmat = np.eye(4)
     viewmat[:3, :3] = (u @ vt).T
     viewmat[:3, 3] = -viewmat[:3, :3] @ pose[:, 3]
@@ -143,14 +133,10 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
     model = frame.get("camera_model") or (_FISHEYE if frame.get("is_fisheye") else "OPENCV")
     if model != _FISHEYE and model not in _PERSPECTIVE:
         known = ", ".join(sorted(_PERSPECTIVE | {_FISHEYE}))
-        raise SplatError(
-            f"{where}: camera_model {model} is not supported; undistort the photographs, or use {known}"
-        )
+        raise SplatError(f"{where}: camera_model {model} is not supported; undistort the photographs, or use {known}")
     k1, k2, k3, k4, p1, p2 = (number(key) or 0.0 for key in ("k1", "k2", "k3", "k4", "p1", "p2"))
     if model != _FISHEYE and k4:
-        raise SplatError(
-            f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2"
-        )
+        raise SplatError(f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2")
     return Lens(
         round(width),
         round(height),

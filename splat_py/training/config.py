@@ -64,7 +64,14 @@ class TrainConfig:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name in ("steps", "sh_interval", "densify_every", "checkpoint_every", "random_points", "max_gaussians"):
+        for name in (
+            "steps",
+            "sh_interval",
+            "densify_every",
+            "checkpoint_every",
+            "random_points",
+            "max_gaussians",
+        ):
             if getattr(self, name) < 1:
                 raise SplatError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.sh_degree not in (0, 1, 2, 3):

@@ -13,9 +13,7 @@ from splat_py.training.parameters import GROUPS, MOMENTS, Parameters, State
 _SPLIT_SHRINK = 1.6
 
 
-def densify(
-    state: State, config: TrainConfig, step: int, scene_scale: float, rng: np.random.Generator
-) -> State:
+def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rng: np.random.Generator) -> State:
     """Clone small Gaussians that the images pull at, split large ones, remove faint ones and, once opacities have been reset,
     huge ones. New Gaussians start with zero moments; the statistics start anew.
 
@@ -59,7 +57,7 @@ def reset_opacities(state: State, config: TrainConfig) -> State:
     return {**state, name: np.minimum(state[name], ceiling), **fresh}
 
 
-def _strongest(pull: NDArray[np.float32], threshold: float, room: int) -> NDArray[np.bool_]:
+def _strongest(pull: NDArray[np.floating], threshold: float, room: int) -> NDArray[np.bool_]:
     """Which Gaussians grow: those pulled at hardest, no more than there is room for."""
     grows = pull > threshold
     if grows.sum() > room:
@@ -69,9 +67,7 @@ def _strongest(pull: NDArray[np.float32], threshold: float, room: int) -> NDArra
     return grows
 
 
-def _samples(
-    quats: NDArray[np.float32], log_scales: NDArray[np.float32], rng: np.random.Generator
-) -> NDArray[np.float32]:
+def _samples(quats: NDArray[np.float32], log_scales: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """One offset from the centre drawn from each Gaussian."""
     local = rng.standard_normal(log_scales.shape) * np.exp(log_scales)
     if len(quats) == 0:

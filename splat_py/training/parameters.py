@@ -90,9 +90,7 @@ class Parameters:
             },
         )
 
-    def record_adam(
-        self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, status: Array
-    ) -> None:
+    def record_adam(self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, status: Array) -> None:
         """One step of Adam on every group (kernels/optimize.slang)."""
         recorder.stage("adam")
         rates = {

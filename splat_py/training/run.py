@@ -1,10 +1,10 @@
 """A training run and its folder: what `splat train` leaves and the other commands read.
 
-    run.json                what was trained, on what, how
-    checkpoint.safetensors  to resume from
-    scene.ply               the Gaussians, in the dataset's own frame
-    metrics.json            scores of the held-out views, and the curve of the training loss
-    held-out/               photographs beside renders
+run.json                what was trained, on what, how
+checkpoint.safetensors  to resume from
+scene.ply               the Gaussians, in the dataset's own frame
+metrics.json            scores of the held-out views, and the curve of the training loss
+held-out/               photographs beside renders
 """
 
 from __future__ import annotations

@@ -17,7 +17,17 @@ from splat_py.profiling import Profile
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
-from splat_py.stages import Binning, Cameras, Image, Rasterization, Rows, Settings, Splats, TileGrid, TileLists
+from splat_py.stages import (
+    Binning,
+    Cameras,
+    Image,
+    Rasterization,
+    Rows,
+    Settings,
+    Splats,
+    TileGrid,
+    TileLists,
+)
 from splat_py.training.checkpoint import Checkpoint
 from splat_py.training.config import TrainConfig
 from splat_py.training.densification import densify, reset_opacities
@@ -28,7 +38,9 @@ from splat_py.training.parameters import Parameters
 _RESIDENT_BYTES = 1 << 30
 # How often the host asks whether a step ran out of room, where asking costs a copy.
 _STATUS_EVERY = 32
-# What tile lists get beyond what was needed, so that growing scenes rarely run out of room.
+# Room for tile lists to begin with.
+_PAIRS_PER_GAUSSIAN = 4
+# What they get beyond what was needed, so that growing scenes rarely run out.
 _HEADROOM = 1.5
 
 
@@ -76,9 +88,7 @@ class Trainer:
         self.step = resume.step if resume else 0
         self.profile: Profile | None = None
         memory = self.device.memory
-        self._settings = Settings(
-            self.device.tuning.tile_size, stored=True, antialiased=self.config.antialiased
-        )
+        self._settings = Settings(self.device.tuning.tile_size, stored=True, antialiased=self.config.antialiased)
         self._background = memory.array(dataset.background[None])
         self._status = memory.array(np.zeros(2, np.uint32))
         self._sums = [memory.empty(4) for _ in range(self.device.tuning.steps_ahead + 1)]
@@ -88,19 +98,19 @@ class Trainer:
         self._resident_bytes = 0
         self._targets: dict[tuple[int, int], _Target] = {}
         self._under_way: deque[tuple[int, int]] = deque()
-        self._capacity = resume.capacity if resume else 0
         self._finished: deque[StepReport] = deque()
+        self._binning: Binning | None = None
         if resume:
             self.parameters = Parameters(self.device, resume.state)
+            self._capacity = resume.capacity
         else:
             self.parameters = Parameters.fresh(self.device, self._initial_gaussians())
+            self._capacity = _PAIRS_PER_GAUSSIAN * self.parameters.count
         self._make_room()
 
     # What a user asks of it
 
-    def fit(
-        self, on_step: Callable[[StepReport], None] | None = None, checkpoint: Path | None = None
-    ) -> Gaussians:
+    def fit(self, on_step: Callable[[StepReport], None] | None = None, checkpoint: Path | None = None) -> Gaussians:
         """Train to the last step and return the Gaussians.
 
         Args:
@@ -195,9 +205,7 @@ class Trainer:
         )
         rasterization.record(recorder)
         target.loss.record(recorder, target.image.colors, self._photograph_of(view), sums)
-        rasterization.record_backward(
-            recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings
-        )
+        rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
         row = settings.row(3)
         v_means2d, v_conics, v_opacities, v_colors = (
             Rows(self._v_splats, row, offset)
@@ -235,9 +243,7 @@ class Trainer:
             settings,
             add_to_means=True,
         )
-        parameters.record_statistics(
-            recorder, self._v_splats, splats.radii, cameras.width, cameras.height, self._status
-        )
+        parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, self._status)
         parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._status)
         return recorder.submit(wait=False)
 
@@ -286,12 +292,12 @@ class Trainer:
         self._colors = memory.empty((1, count, 3))
         self._v_splats = memory.empty((1, count, self._settings.row(3)))
         self._v_depths = memory.array(np.zeros((1, count), np.float32))
-        self._binning: Binning | None = None
+        self._binning = None
 
     def _binning_for(self, target: _Target) -> Binning:
         if self._binning is None or self._binning.grid != target.grid:
             self._binning = Binning(self.device, self._splats, target.grid)
-            self._binning.reserve(max(self._capacity, 4 * self._splats.count))
+            self._binning.reserve(self._capacity)
         return self._binning
 
     def _target_of(self, cameras: Cameras) -> _Target:
@@ -327,7 +333,8 @@ class Trainer:
         if config.init != "random" and dataset.points is not None:
             return Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree)
         rng = np.random.default_rng(config.seed)
-        points = rng.uniform(*dataset.bounds, (config.random_points, 3))
+        low, high = dataset.bounds
+        points = rng.uniform(low, high, (config.random_points, 3))
         return Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree)
 
     def _adapt(self, step: int) -> None:

@@ -95,7 +95,8 @@ def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
         binning = Binning(device, splats, grid)
         binning.record_count(recorder)
         binning.record_lists(recorder)
-        for channels in CHANNELS:
+        # Every number of channels where tiles are a GPU's; one of them in the software's tuning, which differs in `PIXELS`.
+        for channels in CHANNELS if tuning is _GPU_TUNING else (3,):
             empty = device.memory.empty
             image = Image.empty(device, 1, 8, 8, channels)
             lists = TileLists(binning.offsets, binning.ids)

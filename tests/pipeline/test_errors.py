@@ -143,6 +143,13 @@ def test_what_is_not_supported(name: str, value: Any) -> None:
     assert name in sentence_of(error)
 
 
+def test_absolute_gradients_of_several_passes() -> None:
+    """A sum of absolute values cannot be put together from passes over a part of the channels each."""
+    with pytest.raises(NotImplementedError) as error:
+        rasterization(**(good() | {"colors": torch.rand(N, 40), "backgrounds": None, "absgrad": True}))
+    assert "absgrad" in sentence_of(error)
+
+
 def test_neutral_values_of_what_is_not_supported() -> None:
     """A script that spells out gsplat's defaults runs."""
     rasterization(**good(), packed=False, sparse_grad=False, channel_chunk=32, camera_model="pinhole", covars=None)

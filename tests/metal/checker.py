@@ -1,0 +1,53 @@
+"""Type checks of Metal source without Apple's compiler: clang reads it as C++ for OpenCL, which has the same address spaces."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_OLDEST, _NEWEST = 14, 30
+_HEADERS = Path(__file__).parent
+_BYTES = {"uint": 4, "int": 4, "float": 4, "float2": 8, "float4": 16, "uint2": 8, "uint4": 16}
+_THREADGROUP = re.compile(r"^\s*threadgroup array<\s*(\w+)\s*,\s*int\((\d+)\)\s*>\s+\w+;", re.MULTILINE)
+
+
+def find_clang() -> str:
+    """Any clang from 14 on, or the one that MSL_CLANG names. Skips the test where there is none, but fails it on CI."""
+    names = [os.environ.get("MSL_CLANG") or "clang", *(f"clang-{v}" for v in range(_NEWEST, _OLDEST - 1, -1))]
+    for name in names:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.search(r"clang version (\d+)", answer)
+        # Apple numbers its own differently, and builds it without OpenCL's headers, which are not needed.
+        if version and int(version[1]) >= _OLDEST:
+            return path
+    missing = "type checks of Metal source need clang 14 or later (MSL_CLANG names it)"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def type_check(clang: str, source: str) -> str:
+    """What clang has against a kernel's Metal source: nothing, if it is right."""
+    text = re.sub(r"\[\[kernel\]\] void", "__kernel void", source)
+    options = "-x cl -cl-std=clc++2021 -cl-no-stdinc -cl-single-precision-constant -fsyntax-only -w -ferror-limit=5"
+    target = ["-target", "spir64", "-I", str(_HEADERS), "-"]
+    result = subprocess.run(
+        [clang, *options.split(), *target], input=text, capture_output=True, text=True, check=False, timeout=60
+    )
+    return "" if result.returncode == 0 else result.stderr or "clang failed and does not say why"
+
+
+def threadgroup_bytes(source: str) -> int:
+    """Threadgroup memory of a kernel's Metal source: Apple GPUs have 32 KiB."""
+    found = _THREADGROUP.findall(source)
+    declarations = re.findall(r"^\s*threadgroup .*;", source, re.MULTILINE)
+    assert len(found) == len(declarations), f"threadgroup memory of an unknown kind: {declarations}"
+    return sum(_BYTES[kind] * int(count) for kind, count in found)

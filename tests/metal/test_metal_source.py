@@ -1,0 +1,119 @@
+"""Every kernel, in every specialisation that ships, as Metal source that clang accepts, address spaces included.
+
+This says nothing of how SlangPy binds arguments on a Mac, of Apple's own compiler, or of speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.metal.checker import find_clang, threadgroup_bytes, type_check
+from tests.metal.compiler import CompilerError, emit_metal
+from tests.metal.kernels import Specialisation, declared, shipped
+
+MOST_THREADGROUP_BYTES = 32 * 1024
+# Buffers that a Metal function can be given, the uniform block among them.
+MOST_BUFFERS = 31
+
+BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
+for _specialisation in shipped():
+    BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
+
+
+@pytest.fixture(scope="session")
+def clang() -> str:
+    return find_clang()
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Checks one source while the next is emitted."""
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def test_every_entry_point_ships() -> None:
+    assert set(declared()) == set(BY_KERNEL)
+
+
+@pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
+def test_kernel(module: str, entry: str, clang: str, pool: ThreadPoolExecutor) -> None:
+    checks: list[tuple[Specialisation, Future[str]]] = []
+    for specialisation in BY_KERNEL[module, entry]:
+        source = emit_metal(module, entry, dict(specialisation.constants))
+        assert f"[[kernel]] void {entry}(" in source
+        assert threadgroup_bytes(source) <= MOST_THREADGROUP_BYTES, specialisation
+        buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
+        assert max(buffers) < MOST_BUFFERS, specialisation
+        checks.append((specialisation, pool.submit(type_check, clang, source)))
+    for specialisation, check in checks:
+        assert not check.result(), f"{specialisation}:\n{check.result()}"
+
+
+# --- the checks themselves: what they must not let pass ---
+
+KERNEL = """
+#include <metal_stdlib>
+using namespace metal;
+struct Pair {{ float a; float b; }};
+float first(Pair thread* pair) {{ return pair->a; }}
+[[kernel]] void test(uint3 thread_id [[thread_position_in_grid]], Pair device* pairs [[buffer(0)]],
+    atomic<float> device* sums [[buffer(1)]], packed_float4 device* rows [[buffer(2)]])
+{{
+    threadgroup array<float, int(8)> shared;
+    threadgroup atomic<float> total;
+    thread Pair pair;
+    {statement}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "shared[1] = first(&pair) + float4(*rows).x;",
+        "atomic_fetch_add_explicit(sums + 1, pair.a, memory_order_relaxed);",
+        "pairs[thread_id.x].b = simd_shuffle(pair.a, ushort(3)) + max(pair.a, pair.b);",
+    ],
+)
+def test_right_source_passes(statement: str, clang: str) -> None:
+    assert type_check(clang, KERNEL.format(statement=statement)) == ""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "first(pairs);",  # a pointer into another address space
+        "Pair thread* p = pairs;",
+        "float device* p = &shared[0];",
+        "atomic_fetch_add_explicit(&total, 1.0, memory_order_relaxed);",  # no float atomics there
+        "pair.a = *rows;",  # a vector for a number
+        "float2 v = float2(*rows, pair.a);",
+        "pair.a = undeclared(pair.b);",
+        "uint n = min(1u, pair.a, 2);",
+    ],
+)
+def test_wrong_source_does_not(statement: str, clang: str) -> None:
+    assert "error" in type_check(clang, KERNEL.format(statement=statement))
+
+
+def test_threadgroup_memory_is_counted() -> None:
+    assert threadgroup_bytes("  threadgroup array<uint, int(256)> a;\n  threadgroup array<float2, int(10)> b;\n") == 1104
+    with pytest.raises(AssertionError):
+        threadgroup_bytes("  threadgroup Unknown_0 a;\n")
+
+
+def test_what_the_compiler_rejects_is_an_error() -> None:
+    with pytest.raises(CompilerError, match="nowhere"):
+        emit_metal("prefix_sum", "nowhere", {})
+
+
+def test_constants_arrive() -> None:
+    narrow, wide = (emit_metal("radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": 32, "ITEMS": n}) for n in (4, 8))
+    assert threadgroup_bytes(narrow) == threadgroup_bytes(wide) == 4 * 4 * 32
+    assert narrow != wide
