@@ -64,8 +64,6 @@ class Case:
     colors_per_camera: Array | None = None  # [C, N, D], instead of the scene's
     # Of `ref.untrusted_pixels`.
     margin: float = 1e-4
-    # Of `assert_close`.
-    floor: float = 1e-5
     # More arguments of `rasterization`.
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -112,8 +110,8 @@ class Expected:
         return cls(renders, masks, v_colors, v_alphas)
 
 
-def assert_close(name: str, actual: Array, expected: Array, floor: float = 1e-5) -> None:
-    """Each scalar within 1e-4 relative, with a floor of 1e-6, or of `floor` times the array's largest entry.
+def assert_close(name: str, actual: Array, expected: Array) -> None:
+    """Each scalar within 1e-4 relative, with a floor of 1e-6, or of 1e-5 of the array's largest entry.
 
     A gradient is a sum over pixels (and cameras) of terms of both signs, each rounded to 6e-8 of its own size. Where they
     cancel, what is left may be as small as one likes, but its error is still that of the terms: their size, of which
@@ -122,7 +120,7 @@ def assert_close(name: str, actual: Array, expected: Array, floor: float = 1e-5)
     assert actual.shape == expected.shape, name
     assert np.isfinite(actual).all(), name
     largest = float(np.abs(expected).max(initial=0.0))
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=max(1e-6, floor * largest), err_msg=name)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=max(1e-6, 1e-5 * largest), err_msg=name)
 
 
 def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
@@ -170,23 +168,23 @@ def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
         if gradient is None:
             assert name == "colors" and "RGB" not in case.render_mode
             continue
-        assert_close(name, gradient.numpy(), per_camera if keep_cameras else per_camera.sum(0), case.floor)
+        assert_close(name, gradient.numpy(), per_camera if keep_cameras else per_camera.sum(0))
     # Translation, rotation and the four intrinsics differ by orders of magnitude: each kind has its own scale.
     v_viewmats = np.stack([g.viewmat for g in v])
     actual = _gradient(inputs["viewmats"])
-    assert_close("rotation", actual[:, :3, :3], v_viewmats[:, :3, :3], case.floor)
-    assert_close("translation", actual[:, :3, 3], v_viewmats[:, :3, 3], case.floor)
+    assert_close("rotation", actual[:, :3, :3], v_viewmats[:, :3, :3])
+    assert_close("translation", actual[:, :3, 3], v_viewmats[:, :3, 3])
     assert not actual[:, 3].any()
     v_Ks = np.stack([g.K for g in v])
     actual = _gradient(inputs["Ks"])
     for row, column in ((0, 0), (1, 1), (0, 2), (1, 2)):
-        assert_close(f"Ks[{row}, {column}]", actual[:, row, column], v_Ks[:, row, column], case.floor)
+        assert_close(f"Ks[{row}, {column}]", actual[:, row, column], v_Ks[:, row, column])
     assert not (actual * (v_Ks == 0)).any()
     if case.backgrounds is not None and "RGB" in case.render_mode:
-        assert_close("backgrounds", _gradient(inputs["backgrounds"]), np.stack([g.background for g in v]), case.floor)
-    assert_close("means2d", meta["means2d"].grad.numpy(), np.stack([g.means2d for g in v]), case.floor)
+        assert_close("backgrounds", _gradient(inputs["backgrounds"]), np.stack([g.background for g in v]))
+    assert_close("means2d", meta["means2d"].grad.numpy(), np.stack([g.means2d for g in v]))
     if case.options.get("absgrad"):
-        assert_close("absgrad", meta["means2d"].absgrad.numpy(), np.stack([g.means2d_abs for g in v]), case.floor)
+        assert_close("absgrad", meta["means2d"].absgrad.numpy(), np.stack([g.means2d_abs for g in v]))
     return meta
 
 

@@ -309,20 +309,19 @@ def test_splats_that_cover_everything(tile_size: int) -> None:
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 def test_needles(tile_size: int) -> None:
-    """Two hundred times as long as wide, at all angles: no pixel of theirs may be lost between tiles."""
+    """Eighty times as long as wide, at all angles: no pixel of theirs may be lost between tiles."""
     rng = np.random.default_rng(16)
     scene = scene_of(rng, 25)
     angles = rng.uniform(0, np.pi, 25)
     zero = np.zeros(25)
     scene = replace(
         scene,
-        scales=rounded(np.tile([[0.8, 0.004, 0.004]], (25, 1))),
+        scales=rounded(np.tile([[0.8, 0.01, 0.01]], (25, 1))),
         quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
     )
     # σ grows fast across a needle, and so do its rounding errors: more pixels than usual are too close to call.
-    # And ac - b² of a needle's covariance cancels, which costs its shape's gradients a digit.
     options = {"tile_size": tile_size}
-    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, floor=1e-4, options=options)
+    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options=options)
     check(case, rng)
 
 

@@ -102,9 +102,9 @@ def test_clamped_slope() -> None:
 def test_project_covariance() -> None:
     """Against J W Σ Wᵀ Jᵀ, with W, t and the root M of Σ as independent inputs."""
     rng = np.random.default_rng(7)
-    roots, v = rng.normal(size=(COUNT, 3, 3)), rng.normal(size=(COUNT, 3))
-    values, v_rotation, v_focal, v_t, v_root = (
-        np.zeros(shape) for shape in [(COUNT, 3), (COUNT, 3, 3), (COUNT, 2), (COUNT, 3), (COUNT, 3, 3)]
+    roots, v, v_det = rng.normal(size=(COUNT, 3, 3)), rng.normal(size=(COUNT, 3)), rng.normal(size=COUNT)
+    values, determinants, v_rotation, v_focal, v_t, v_root = (
+        np.zeros(shape) for shape in [(COUNT, 3), COUNT, (COUNT, 3, 3), (COUNT, 2), (COUNT, 3), (COUNT, 3, 3)]
     )
     for row in range(COUNT):
         t, K, W, M = CASES.points[row : row + 1], CASES.K(row), CASES.cameras["rotation"][row], roots[row]
@@ -112,26 +112,27 @@ def test_project_covariance() -> None:
         P = J @ W
         cov2d = P @ M @ M.T @ P.T
         values[row] = cov2d[0, 0], cov2d[0, 1], cov2d[1, 1]
+        determinants[row] = np.linalg.det(cov2d)
+        # Near the camera all of this is large: let each row count as much as any other.
+        size = np.abs(values[row]).max()
+        v[row] /= size
+        v_det[row] /= size**2
         G = np.array([[v[row, 0], v[row, 1] / 2], [v[row, 1] / 2, v[row, 2]]])
+        G += v_det[row] * np.array([[cov2d[1, 1], -cov2d[0, 1]], [-cov2d[0, 1], cov2d[0, 0]]])
         v_P = 2 * G @ P @ M @ M.T
         v_rotation[row] = J.T @ v_P
         v_root[row] = 2 * P.T @ G @ P @ M
         v_t[row], v_K = ref.perspective_jacobian_backward(t, K, LIMITS[row], (v_P @ W.T)[None])
         v_focal[row] = v_K[0, 0], v_K[1, 1]
 
-    # Near the camera all of this is large: let each row count as much as any other.
     size = np.abs(values).max(axis=1, keepdims=True)
-    v /= size
     arguments = [CASES.cameras, CASES.points, roots, IMAGE]
     actual = shader.projectCovariance(*arguments)
-    assert_value(actual / size, values / size)
-    expected = [
-        {"rotation": v_rotation / size[:, None], "focal": v_focal / size},
-        v_t / size,
-        v_root / size[:, None],
-        None,
-    ]
-    assert_gradients(shader.projectCovariance, v, arguments, expected, atol=1e-5)
+    assert_value(actual["entries"] / size, values / size)
+    np.testing.assert_allclose(actual["determinant"], determinants, rtol=1e-5)
+    expected = [{"rotation": v_rotation, "focal": v_focal}, v_t, v_root, None]
+    weights = {"entries": v, "determinant": v_det}
+    assert_gradients(shader.projectCovariance, weights, arguments, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("antialiased", [False, True])
@@ -194,4 +195,4 @@ def test_project_gaussian(antialiased: bool) -> None:
         None,
     ]
     # A needle's determinant is a difference of near equals, which antialiasing takes the root of.
-    assert_gradients(shader.projectGaussian, v, arguments, expected, atol=5e-6 if antialiased else 1e-6)
+    assert_gradients(shader.projectGaussian, v, arguments, expected)
