@@ -15,6 +15,7 @@ import slangpy as spy
 import torch
 
 from splat_py.arrays import Bridge, Memory
+from splat_py.compile_cache import compile_cache_folder
 from splat_py.errors import SplatError
 from splat_py.kernels import KernelCache, Recorder, shader_folder
 from splat_py.profiling import Profile
@@ -67,12 +68,15 @@ class Device:
         self.adapter = adapter
         self.software = adapter.backend == "software"
         self.tuning = _SOFTWARE_TUNING if self.software else _GPU_TUNING
+        cache = compile_cache_folder(shader_folder())
         try:
             self.handle = spy.Device(
                 type=BACKENDS[adapter.backend],
                 adapter_luid=list(adapter.luid),
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
+                module_cache_path=cache and cache / "modules",
+                shader_cache_path=cache and cache / "shaders",
                 compiler_options=spy.SlangCompilerOptions({"include_paths": [spy.SHADER_PATH, str(shader_folder())]}),
                 label="splat_py",
             )

@@ -63,7 +63,8 @@ class TrainConfig:
     # Of everything random: the order of photographs, initial points, splits.
     seed: int = 42
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
+        """Raise SplatError where a number makes no sense."""
         for name in (
             "steps",
             "sh_interval",

@@ -111,6 +111,7 @@ def train(
     Raises:
         SplatError: `out` holds a run already and `resume` is not asked for, or the input is unusable.
     """
+    config.validate()
     folder = RunFolder(out)
     if folder.checkpoint.exists() and not resume:
         raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")

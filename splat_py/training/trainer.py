@@ -84,6 +84,7 @@ class Trainer:
         self.dataset = dataset
         self.device = device or get_device()
         self.config = resume.config if resume else config or TrainConfig()
+        self.config.validate()
         # Steps done.
         self.step = resume.step if resume else 0
         self.profile: Profile | None = None

@@ -12,8 +12,9 @@ import pytest
 
 _OLDEST, _NEWEST = 14, 30
 _HEADERS = Path(__file__).parent
-_BYTES = {"uint": 4, "int": 4, "float": 4, "float2": 8, "float4": 16, "uint2": 8, "uint4": 16}
-_THREADGROUP = re.compile(r"^\s*threadgroup array<\s*(\w+)\s*,\s*int\((\d+)\)\s*>\s+\w+;", re.MULTILINE)
+_SCALAR_BYTES = 4
+_THREADGROUP = re.compile(r"^\s*threadgroup (.+?)\s+\w+;", re.MULTILINE)
+_FIELD = re.compile(r"^\s*(.+?)\s+\w+;", re.MULTILINE)
 
 
 def find_clang() -> str:
@@ -47,7 +48,18 @@ def type_check(clang: str, source: str) -> str:
 
 def threadgroup_bytes(source: str) -> int:
     """Threadgroup memory of a kernel's Metal source: Apple GPUs have 32 KiB."""
-    found = _THREADGROUP.findall(source)
-    declarations = re.findall(r"^\s*threadgroup .*;", source, re.MULTILINE)
-    assert len(found) == len(declarations), f"threadgroup memory of an unknown kind: {declarations}"
-    return sum(_BYTES[kind] * int(count) for kind, count in found)
+    return sum(_size_of(kind, source) for kind in _THREADGROUP.findall(source))
+
+
+def _size_of(kind: str, source: str) -> int:
+    """Bytes of a type in threadgroup memory; padding inside structures, which ours do not have, is left out."""
+    kind = kind.strip()
+    if array := re.fullmatch(r"array<(.*),\s*int\((\d+)\)\s*>", kind):
+        return int(array[2]) * _size_of(array[1], source)
+    if atomic := re.fullmatch(r"atomic<(.*)>", kind):
+        return _size_of(atomic[1], source)
+    if vector := re.fullmatch(r"(?:uint|int|float)([234]?)", kind):
+        return _SCALAR_BYTES * {"": 1, "2": 2, "3": 4, "4": 4}[vector[1]]
+    structure = re.search(rf"^struct {re.escape(kind)}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
+    assert structure, f"threadgroup memory of an unknown type: {kind}"
+    return sum(_size_of(field, source) for field in _FIELD.findall(structure[1]))

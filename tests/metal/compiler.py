@@ -82,9 +82,7 @@ def _container(request: int) -> bytes:
     blob = ctypes.c_void_p()
     if _library().container(request, ctypes.byref(blob)) < 0:
         raise CompilerError("the compiled module cannot be read back")
-    functions = ctypes.cast(
-        ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p)
-    )
+    functions = ctypes.cast(ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
     assert functions
     pointer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(functions[_BLOB_POINTER] or 0)(blob)
     size = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(functions[_BLOB_SIZE] or 0)(blob)

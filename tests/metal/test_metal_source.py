@@ -103,9 +103,19 @@ def test_wrong_source_does_not(statement: str, clang: str) -> None:
 
 
 def test_threadgroup_memory_is_counted() -> None:
-    assert threadgroup_bytes("  threadgroup array<uint, int(256)> a;\n  threadgroup array<float2, int(10)> b;\n") == 1104
-    with pytest.raises(AssertionError):
-        threadgroup_bytes("  threadgroup Unknown_0 a;\n")
+    source = """
+struct Two_0
+{
+    float a_0;
+    array<uint, int(3)> b_0;
+};
+    threadgroup array<array<float2, int(4)>, int(8)> x_0;
+    threadgroup atomic<uint> y_0;
+    threadgroup array<Two_0, int(10)> z_0;
+"""
+    assert threadgroup_bytes(source) == 8 * 4 * 8 + 4 + 10 * 16
+    with pytest.raises(AssertionError, match="Unknown_0"):
+        threadgroup_bytes("    threadgroup Unknown_0 a;\n")
 
 
 def test_what_the_compiler_rejects_is_an_error() -> None:

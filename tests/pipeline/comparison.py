@@ -157,10 +157,7 @@ def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
         assert difference[trusted].max(initial=0.0) <= 1e-5, f"image of camera {index}"
         assert np.abs(alpha - render.alphas)[trusted].max(initial=0.0) <= 1e-5, f"alpha of camera {index}"
 
-    v = [
-        ref.render_backward(*parts)
-        for parts in zip(expected.renders, expected.v_colors, expected.v_alphas, strict=True)
-    ]
+    v = [ref.render_backward(*parts) for parts in zip(expected.renders, expected.v_colors, expected.v_alphas, strict=True)]
     for name in GAUSSIAN_INPUTS:
         per_camera = np.stack([getattr(g, name) for g in v])
         keep_cameras = name == "colors" and case.colors_per_camera is not None

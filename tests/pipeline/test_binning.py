@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -37,9 +39,7 @@ def splats_of(rng: np.random.Generator, cameras: int, count: int, *, needles: bo
 
 def largest_alpha(splats: ProjectedSplats, grid: TileGrid) -> Array:
     """[C, N, rows, columns]: the largest α of each splat over the pixel centres of each tile, in float64."""
-    means2d, conics, opacities = (
-        t.double().numpy() for t in (splats.means2d, splats.conics, splats.opacities)
-    )
+    means2d, conics, opacities = (t.double().numpy() for t in (splats.means2d, splats.conics, splats.opacities))
     x, y = np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5
     dx = x - means2d[..., 0, None]
     dy = y - means2d[..., 1, None]
@@ -55,7 +55,7 @@ def largest_alpha(splats: ProjectedSplats, grid: TileGrid) -> Array:
 def lists_of(tiles: BinnedTiles) -> list[npt.NDArray[np.int32]]:
     offsets, ids = tiles.offsets.numpy(), tiles.ids.numpy()
     assert offsets[0] == 0 and offsets[-1] == len(ids) and (np.diff(offsets) >= 0).all()
-    return [ids[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [ids[a:b] for a, b in pairwise(offsets)]
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
@@ -87,8 +87,6 @@ def test_lists_hold_what_a_pixel_can_see_and_little_else(needles: bool, tile_siz
     assert int(tiles.offsets[-1]) == listed.sum()
 
 
-
-
 def test_a_list_that_is_too_small_is_not_overrun() -> None:
     """`pair_count` tells the true number, what was emitted is right, and nothing lies behind the capacity."""
     rng = np.random.default_rng(1)
@@ -97,9 +95,7 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
     pairs = len(full.ids)
     device = get_device()
     memory = device.memory
-    arrays = Splats(
-        *(memory.array(t) for t in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii))
-    )
+    arrays = Splats(*(memory.array(t) for t in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)))
     for capacity in (0, 1, pairs // 2, pairs - 1, pairs, pairs + 1000):
         binning = Binning(device, arrays, full.grid)
         binning.reserve(capacity)

@@ -201,9 +201,7 @@ def test_no_gaussians_leave_the_background(mode: str, tile_size: int) -> None:
         *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=1, backgrounds=backgrounds, render_mode=mode, tile_size=tile_size
     )
     assert not alphas.any() and len(meta["flatten_ids"]) == 0 and not meta["isect_offsets"].any()
-    torch.testing.assert_close(
-        images[..., :3].detach(), backgrounds.detach()[:, None, None].expand(2, HEIGHT, WIDTH, 3)
-    )
+    torch.testing.assert_close(images[..., :3].detach(), backgrounds.detach()[:, None, None].expand(2, HEIGHT, WIDTH, 3))
     assert not images[..., 3:].any()
     images.sum().backward()
     torch.testing.assert_close(backgrounds.grad, torch.full((2, 3), float(WIDTH * HEIGHT)))

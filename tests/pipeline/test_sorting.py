@@ -37,9 +37,11 @@ def prefix_sum(values: Uints) -> tuple[Uints, int]:
 
 @pytest.mark.parametrize(
     "size",
-    [0, 1, 255, 256, 257, SCAN_BLOCK - 1, SCAN_BLOCK, SCAN_BLOCK + 1, 3 * SCAN_BLOCK, 1_000_000]
-    # More blocks than the middle pass takes at a time, by one less, none and one more.
-    + [256 * SCAN_BLOCK - 1, 256 * SCAN_BLOCK, 256 * SCAN_BLOCK + 1, 513 * SCAN_BLOCK],
+    [
+        *(0, 1, 255, 256, 257, SCAN_BLOCK - 1, SCAN_BLOCK, SCAN_BLOCK + 1, 3 * SCAN_BLOCK, 1_000_000),
+        # As many blocks as the middle pass takes at a time, and about that many.
+        *(256 * SCAN_BLOCK - 1, 256 * SCAN_BLOCK, 256 * SCAN_BLOCK + 1, 513 * SCAN_BLOCK),
+    ],
 )
 def test_prefix_sum(size: int) -> None:
     values = np.random.default_rng(size).integers(0, 1000, size, dtype=np.uint32)
