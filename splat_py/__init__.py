@@ -4,7 +4,8 @@ import splat_py as splat
 colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
 """
 
-from splat_py.device import Device, adapters, get_device
+from splat_py.device import Device, get_device
+from splat_py.device import adapters as devices
 from splat_py.errors import SplatError
 from splat_py.rasterization import rasterization
 from splat_py.rendering import render
@@ -20,7 +21,7 @@ __all__ = [
     "SplatError",
     "TrainConfig",
     "Trainer",
-    "adapters",
+    "devices",
     "get_device",
     "load_dataset",
     "orbit",

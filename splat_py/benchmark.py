@@ -46,8 +46,8 @@ def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | No
     """All benchmarks, in milliseconds (and MiB, where a name says so)."""
     benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(gaussians, side, repeats)}
     if data is not None:
-        for downscale in (8, 4):
-            name, figures = step_times(device, data, downscale, repeats)
+        for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
+            name, figures = step_times(device, data, downscale, count, repeats)
             benchmarks[name] = figures
     return {
         "date": date.today().isoformat(),
@@ -79,43 +79,32 @@ def render_times(count: int, side: int, repeats: int) -> Figures:
     return figures
 
 
-def step_times(device: Device, data: Path, downscale: float, repeats: int) -> tuple[str, Figures]:
-    """Training steps with 10,000 Gaussians from random points: whole, and stage by stage."""
+def step_times(device: Device, data: Path, downscale: float, count: int, repeats: int) -> tuple[str, Figures]:
+    """Training steps with `count` Gaussians from random points: whole, and stage by stage."""
     dataset = load_dataset(data, downscale=downscale)
-    config = TrainConfig(init="random", random_points=10_000, densify_every=1_000_000)
+    config = TrainConfig(init="random", random_points=count, densify_every=1_000_000)
     trainer = Trainer(dataset, config, device=device)
     # Once around, so that every photograph is on the device.
     for _ in dataset.train:
         trainer.advance()
     trainer.finish()
-    steps = max(repeats, 11)
-
-    def in_a_row() -> Figures:
-        begin = time.perf_counter()
-        for _ in range(steps):
-            trainer.advance()
-        trainer.finish()
-        return {"step": (time.perf_counter() - begin) / steps}
-
-    whole = _medians(in_a_row, 5)
     trainer.profile = Profile(device.handle)
 
-    def profiled() -> Figures:
+    def once() -> Figures:
+        begin = time.perf_counter()
         trainer.advance()
         trainer.finish()
+        step = time.perf_counter() - begin
         assert trainer.profile is not None
-        return trainer.profile.collect()
+        stages = trainer.profile.collect()
+        return {"step": step, **stages, "outside kernels": step - sum(stages.values())}
 
-    stages = _medians(profiled, steps)
+    # Views differ in what they cost: each as often as any other.
+    figures = _medians(once, max(repeats, len(dataset.train)))
     camera = dataset.views[dataset.train[0]].camera
-    figures = {
-        **whole,
-        **stages,
-        "outside kernels": max(whole["step"] - sum(stages.values()), 0.0),
-        "device memory MiB": device.memory.peak_bytes / 2**20,
-        "process memory MiB": psutil.Process().memory_info().rss / 2**20,
-    }
-    return f"training step {data.name} {camera.width}×{camera.height} 10,000 Gaussians", figures
+    figures["device memory MiB"] = device.memory.peak_bytes / 2**20
+    figures["process memory MiB"] = psutil.Process().memory_info().rss / 2**20
+    return f"training step {data.name} {camera.width}×{camera.height} {count:,} Gaussians", figures
 
 
 def _medians(once: Callable[[], Figures], repeats: int) -> Figures:

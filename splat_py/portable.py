@@ -1,0 +1,261 @@
+"""The portable baseline of the splat operator: it runs wherever tensors do, and makes a flat colour, not a picture.
+
+Forward: colours weighted by opacity, averaged over N Gaussians, with the mean opacity as alpha; that one RGBA value fills the
+image. Backward, in closed form, with v the image's gradient summed over pixels:
+
+    v_weighted = v_rgb / N      v_color = v_weighted · opacity      v_opacity = Σ_channels v_weighted · color + v_alpha / N
+
+Positions, scales, rotations, spherical harmonics and cameras are accepted and ignored; all but cameras get zero gradients. N = 0
+counts as one in divisions: a transparent black image and an empty gradient.
+
+Twice: in primitive torch operations for any device and dtype (`splat`), and in Slang for every target of SlangPy (`splat_slang`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splat_py.arrays import Array
+from splat_py.device import Device, device_for
+from splat_py.errors import SplatError
+from splat_py.kernels import Recorder, linear_groups
+
+# As in kernels/portable.slang.
+_SUMMANDS = 1024
+
+Forward = Callable[[Tensor, Tensor, int, int], Tensor]
+Backward = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+def splat(
+    positions: Tensor,
+    scales: Tensor,
+    rotations: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    sh: Tensor,
+    width: int,
+    height: int,
+    camera: Any = None,
+) -> Tensor:
+    """The baseline in torch, differentiable in all tensors.
+
+    Args:
+        positions, scales: [N, 3], ignored.
+        rotations: [N, 4], ignored.
+        opacities: [N, 1].
+        colors: [N, 3].
+        sh: [N, K, 3] of any K from 0, ignored.
+        width, height: of the image, pixels.
+        camera: ignored.
+
+    Returns:
+        [height · width · 4] rgb and alpha, pixel by pixel, in the tensors' dtype and on their device.
+
+    Raises:
+        SplatError: a tensor has the wrong shape, dtype or device, or the image has no pixels.
+    """
+    _check(positions, scales, rotations, opacities, colors, sh, width, height)
+    result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, forward, backward)
+    return cast(Tensor, result)
+
+
+def splat_slang(
+    positions: Tensor,
+    scales: Tensor,
+    rotations: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    sh: Tensor,
+    width: int,
+    height: int,
+    camera: Any = None,
+    *,
+    device: Device | None = None,
+) -> Tensor:
+    """As `splat`, in Slang, on the device of `splat_py.device`; tensors are float32."""
+    _check(positions, scales, rotations, opacities, colors, sh, width, height)
+    if colors.dtype != torch.float32:
+        raise SplatError(f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat")
+    kernels = _Kernels(device or device_for(colors))
+    result = _Splat.apply(
+        positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward
+    )
+    return cast(Tensor, result)
+
+
+def gradient_length(gaussians: int, coefficients: int) -> int:
+    """Length of the packed gradient of N Gaussians with K coefficients: 14 N + 3 N K."""
+    return gaussians * sum(_row_lengths(coefficients))
+
+
+def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The parts of a packed gradient, as views: positions [N, 3], scales [N, 3], rotations [N, 4], opacities [N, 1],
+    colours [N, 3] and spherical harmonics [N, K, 3].
+
+    Raises:
+        SplatError: the vector's length belongs to no number of Gaussians.
+    """
+    lengths = _row_lengths(coefficients)
+    count, rest = divmod(packed.numel(), sum(lengths))
+    if packed.dim() != 1 or rest:
+        raise SplatError(
+            f"packed has shape {list(packed.shape)}; with {coefficients} coefficients it must be "
+            f"[N · {sum(lengths)}], as gradient_length says"
+        )
+    positions, scales, rotations, opacities, colors, sh = packed.split([count * length for length in lengths])
+    return (
+        positions.view(count, 3),
+        scales.view(count, 3),
+        rotations.view(count, 4),
+        opacities.view(count, 1),
+        colors.view(count, 3),
+        sh.view(count, coefficients, 3),
+    )
+
+
+def _row_lengths(coefficients: int) -> tuple[int, ...]:
+    """Floats a Gaussian in each part of the packed gradient, in its order."""
+    return 3, 3, 4, 1, 3, 3 * coefficients
+
+
+# In torch
+
+
+def forward(colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
+    """The image, [height · width · 4], from colours [N, 3] and opacities [N, 1]."""
+    weighted = torch.cat([colors * opacities, opacities], 1)
+    mean = weighted.sum(0) / max(len(colors), 1)
+    return mean.expand(height * width, 4).reshape(-1)
+
+
+def backward(v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:
+    """The packed gradient, [gradient_length(N, K)], from that of the image, [height · width, 4]."""
+    count = len(colors)
+    v_mean = v_image.sum(0) / max(count, 1)
+    v_colors = v_mean[:3] * opacities
+    v_opacities = (v_mean[:3] * colors).sum(1, keepdim=True) + v_mean[3]
+    ignored_before, ignored_after = v_image.new_zeros(10 * count), v_image.new_zeros(3 * count * coefficients)
+    return torch.cat([ignored_before, v_opacities.reshape(-1), v_colors.reshape(-1), ignored_after])
+
+
+# In Slang
+
+
+class _Kernels:
+    """The same two functions on a device of SlangPy's (kernels/portable.slang)."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def forward(self, colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
+        pixels = width * height
+        image = self._device.memory.empty(pixels * 4)
+        buffers = self._buffers(colors, opacities) | {"image": image}
+        recorder = self._device.record()
+        self._dispatch(recorder, "sumGaussians", _SUMMANDS, len(colors), pixels, buffers)
+        self._add_partial_sums(recorder, buffers)
+        self._dispatch(recorder, "fillImage", pixels, len(colors), pixels, buffers)
+        recorder.submit()
+        return image.tensor().to(colors.device)
+
+    def backward(self, v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:
+        count, pixels = len(colors), len(v_image)
+        packed = self._device.memory.empty(gradient_length(count, coefficients))
+        v_pixels = self._device.memory.array(v_image.contiguous())
+        buffers = self._buffers(colors, opacities) | {"vImage": v_pixels, "packed": packed}
+        recorder = self._device.record()
+        recorder.clear(packed)
+        self._dispatch(recorder, "sumPixels", _SUMMANDS, count, pixels, buffers)
+        self._add_partial_sums(recorder, buffers)
+        self._dispatch(recorder, "writeGradient", count, count, pixels, buffers)
+        recorder.submit()
+        return packed.tensor().to(v_image.device)
+
+    def _buffers(self, colors: Tensor, opacities: Tensor) -> dict[str, Array]:
+        memory = self._device.memory
+        return {
+            "colors": memory.array(colors.contiguous()),
+            "opacities": memory.array(opacities.contiguous()),
+            "partialSums": memory.empty((_SUMMANDS, 4)),
+            "sums": memory.empty(4),
+        }
+
+    def _add_partial_sums(self, recorder: Recorder, buffers: dict[str, Array]) -> None:
+        used = {name: buffers[name] for name in ("partialSums", "sums")}
+        recorder.dispatch("portable", "addPartialSums", (1, 1, 1), {}, used)
+
+    def _dispatch(
+        self, recorder: Recorder, entry: str, threads: int, count: int, pixels: int, buffers: dict[str, Array]
+    ) -> None:
+        recorder.dispatch("portable", entry, linear_groups(threads), {"gaussians": count, "pixels": pixels}, buffers)
+
+
+class _Splat(torch.autograd.Function):
+    """Either implementation, forward and backward as given, for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        positions: Tensor,
+        scales: Tensor,
+        rotations: Tensor,
+        opacities: Tensor,
+        colors: Tensor,
+        sh: Tensor,
+        width: int,
+        height: int,
+        run_forward: Forward,
+        run_backward: Backward,
+    ) -> Tensor:
+        ctx.save_for_backward(opacities, colors)
+        ctx.coefficients, ctx.run_backward = sh.shape[1], run_backward
+        return run_forward(colors, opacities, width, height)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, v_image: Tensor) -> tuple[Tensor | None, ...]:
+        opacities, colors = ctx.saved_tensors
+        packed = ctx.run_backward(v_image.reshape(-1, 4), colors, opacities, ctx.coefficients)
+        return *unpack_gradient(packed, ctx.coefficients), *(None,) * 4
+
+
+def _check(
+    positions: Tensor,
+    scales: Tensor,
+    rotations: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    sh: Tensor,
+    width: int,
+    height: int,
+) -> None:
+    count = positions.shape[0] if isinstance(positions, Tensor) and positions.dim() else "N"
+    for name, tensor, shape in (
+        ("positions", positions, (count, 3)),
+        ("scales", scales, (count, 3)),
+        ("rotations", rotations, (count, 4)),
+        ("opacities", opacities, (count, 1)),
+        ("colors", colors, (count, 3)),
+        ("sh", sh, (count, "K", 3)),
+    ):
+        if not isinstance(tensor, Tensor):
+            raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
+        right = tensor.dim() == len(shape) and all(
+            isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
+        )
+        if not right:
+            wanted = ", ".join(str(want) for want in shape)
+            raise SplatError(f"{name} has shape {list(tensor.shape)}; expected [{wanted}]")
+        if not tensor.is_floating_point() or tensor.dtype != positions.dtype:
+            raise SplatError(f"{name} has dtype {tensor.dtype}; give all tensors one floating-point dtype")
+        if tensor.device != positions.device:
+            raise SplatError(f"{name} is on {tensor.device} and positions on {positions.device}; move them to one device")
+    for name, side in (("width", width), ("height", height)):
+        if isinstance(side, bool) or not isinstance(side, (int, np.integer)) or side < 1:
+            raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")
