@@ -56,10 +56,11 @@ class Memory:
     def array(self, values: NDArray | torch.Tensor) -> Array:
         """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
         if isinstance(values, torch.Tensor):
-            owner = self.owner_of(values)
-            if owner is not None and values.is_contiguous() and values.data_ptr() == owner.buffer.device_address:
+            owner, shape, dtype = self.owner_of(values), tuple(values.shape), _numpy_dtype(values)
+            whole = owner is not None and values.is_contiguous() and values.storage_offset() == 0
+            if owner is not None and whole and (shape, dtype) == (owner.shape, owner.dtype):
                 return owner
-            array = self.empty(tuple(values.shape), _numpy_dtype(values))
+            array = self.empty(shape, dtype)
         else:
             array = self.empty(values.shape, values.dtype)
         array.write(values)

@@ -81,11 +81,11 @@ def splat_slang(
     """As `splat`, in Slang, on the device of `splat_py.device`; tensors are float32."""
     _check(positions, scales, rotations, opacities, colors, sh, width, height)
     if colors.dtype != torch.float32:
-        raise SplatError(f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat")
+        raise SplatError(
+            f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat"
+        )
     kernels = _Kernels(device or device_for(colors))
-    result = _Splat.apply(
-        positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward
-    )
+    result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward)
     return cast(Tensor, result)
 
 

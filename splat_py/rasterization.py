@@ -5,7 +5,9 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
@@ -120,6 +122,8 @@ def rasterization(
         "rasterize_mode": rasterize_mode,
     }
     _check_tensors(inputs)
+    _check_options(options)
+    options |= {"width": int(width), "height": int(height)}
     if means.dim() > 2:
         return _render_batch(inputs, options)
     return _render(**inputs, **options)
@@ -175,12 +179,17 @@ def _render(
         radius_clip=radius_clip,
     )
     _check_shapes(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, render_mode)
-    _check_values(viewmats, Ks, width, height, settings, render_mode, rasterize_mode)
+    _check_cameras(viewmats, Ks)
+    if absgrad and sh_degree is None and colors.shape[-1] + ("D" in render_mode) > _MOST_CHANNELS:
+        # Absolute values of one pass's gradients do not add up to those of all.
+        raise NotImplementedError(f"absgrad is not supported for more than {_MOST_CHANNELS} channels; leave absgrad out")
 
     splats = project(means, quats, scales, opacities, viewmats, Ks, width, height, settings, device=device)
     lists = bin_tiles(splats, width, height, settings.tile_size, device=device)
 
     channels = []
+    if "RGB" not in render_mode:
+        backgrounds = None
     if "RGB" in render_mode:
         if sh_degree is not None:
             colors = shade(means, colors, viewmats, splats.radii, sh_degree, device=device)
@@ -569,15 +578,43 @@ def _shape(tensor: Tensor) -> list[int]:
     return list(tensor.shape)
 
 
-# Values of gsplat's other arguments that change nothing.
-_NEUTRAL = {"channel_chunk": 32, "camera_model": "pinhole", "segmented": False}
+# gsplat's other arguments, and the values at which they ask for nothing that is not done here.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "packed": (False,),
+    "sparse_grad": (False,),
+    "camera_model": ("pinhole",),
+    "segmented": (False,),
+    "distributed": (False,),
+    "global_z_order": (True,),
+    "with_ut": (False,),
+    "with_eval3d": (False,),
+    **dict.fromkeys(
+        (
+            "covars",
+            "radial_coeffs",
+            "tangential_coeffs",
+            "thin_prism_coeffs",
+            "ftheta_coeffs",
+            "lidar_coeffs",
+            "external_distortion_coeffs",
+            "rolling_shutter",
+            "viewmats_rs",
+        ),
+        (None,),
+    ),
+}
 
 
 def _reject_unsupported(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if name == "channel_chunk" or value is None or value is False or value == _NEUTRAL.get(name):
+        # How many channels go in one pass is no business of the caller's here.
+        if name == "channel_chunk":
             continue
-        raise NotImplementedError(f"splat_py.rasterization does not support {name}={value!r}; leave {name} out")
+        if name not in _NEUTRAL:
+            raise TypeError(f"rasterization() got an unexpected keyword argument {name!r}")
+        if not any(value is neutral or value == neutral for neutral in _NEUTRAL[name] if isinstance(value, type(neutral))):
+            given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
+            raise NotImplementedError(f"splat_py.rasterization does not support {name}{given}; leave {name} out")
 
 
 def _check_tensors(inputs: dict[str, Tensor]) -> None:
@@ -614,12 +651,12 @@ def _check_shapes(
     check("means", means, ("N", 3))
     check("viewmats", viewmats, ("C", 4, 4))
     n, c = means.shape[0], viewmats.shape[0]
+    if c == 0:
+        raise SplatError("viewmats holds no camera; give at least one")
     check("quats", quats, (n, 4))
     check("scales", scales, (n, 3))
     check("opacities", opacities, (n,))
     check("Ks", Ks, (c, 3, 3))
-    if c == 0:
-        raise SplatError("viewmats holds no camera; give at least one")
     if sh_degree is None:
         check("colors", colors, (n, "D"), (c, n, "D"))
         if colors.shape[-1] == 0:
@@ -637,27 +674,26 @@ def _check_shapes(
         check("backgrounds", backgrounds, (c, 3 if sh_degree is not None else colors.shape[-1]))
 
 
-def _check_values(
-    viewmats: Tensor,
-    Ks: Tensor,
-    width: int,
-    height: int,
-    settings: Settings,
-    render_mode: str,
-    rasterize_mode: str,
-) -> None:
-    if render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
-        raise SplatError(f"render_mode is {render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
-    if rasterize_mode not in ("classic", "antialiased"):
-        raise SplatError(f"rasterize_mode is {rasterize_mode!r}; use classic or antialiased")
-    if width < 1 or height < 1:
-        raise SplatError(f"width × height is {width} × {height}; both must be at least 1 pixel")
-    if settings.tile_size not in _TILE_SIZES:
-        raise SplatError(f"tile_size is {settings.tile_size}; use 4, 8 or 16")
-    if not 0 < settings.near < settings.far:
-        raise SplatError(
-            f"near_plane is {settings.near} and far_plane {settings.far}; they must satisfy 0 < near_plane < far_plane"
-        )
+def _check_options(options: dict[str, Any]) -> None:
+    if options["render_mode"] not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
+        raise SplatError(f"render_mode is {options['render_mode']!r}; use RGB, D, ED, RGB+D or RGB+ED")
+    if options["rasterize_mode"] not in ("classic", "antialiased"):
+        raise SplatError(f"rasterize_mode is {options['rasterize_mode']!r}; use classic or antialiased")
+    for name in ("width", "height"):
+        side = options[name]
+        if not isinstance(side, Integral) or side < 1:
+            raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")
+    if options["tile_size"] not in (None, *_TILE_SIZES):
+        raise SplatError(f"tile_size is {options['tile_size']!r}; use 4, 8 or 16")
+    for name in ("eps2d", "radius_clip"):
+        if not 0 <= options[name] < math.inf:
+            raise SplatError(f"{name} is {options[name]!r}; it must be a finite number that is not negative")
+    near, far = options["near_plane"], options["far_plane"]
+    if not 0 < near < far:
+        raise SplatError(f"near_plane is {near} and far_plane {far}; they must satisfy 0 < near_plane < far_plane")
+
+
+def _check_cameras(viewmats: Tensor, Ks: Tensor) -> None:
     for name, tensor in (("viewmats", viewmats), ("Ks", Ks)):
         if not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")

@@ -332,6 +332,7 @@ class Binning:
                 "gaussians": splats.count // max(grid.cameras, 1),
                 "columns": grid.columns,
                 "rows": grid.rows,
+                "tiles": grid.count,
                 "capacity": self.capacity,
             },
             {

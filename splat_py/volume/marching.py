@@ -1,0 +1,225 @@
+"""Rays through a voxel grid on the device: what is bound to the kernels of slang/kernels/volume*.slang, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.arrays import Array
+from splat_py.device import Device
+from splat_py.errors import SplatError
+from splat_py.kernels import Recorder, linear_groups
+
+# As in kernels/volume.slang and kernels/volume_occupancy.slang.
+_BRICK = 8
+_LANES = 64
+# Where a processor plays the GPU: lanes of a wave, and the most copies of the gradient, one a core.
+_SOFTWARE_LANES = 8
+_MOST_COPIES = 8
+# A ray that lets less light through than this has arrived.
+MIN_TRANSMITTANCE = 1e-6
+
+COEFFICIENTS = (1, 4, 9)
+
+
+def row_floats(coefficients: int) -> int:
+    """Floats of a voxel on the device: density, then K × rgb, padded to whole float4s."""
+    return -(-(1 + 3 * coefficients) // 4) * 4
+
+
+@dataclass(frozen=True)
+class Box:
+    """An axis-aligned box in the world."""
+
+    low: tuple[float, float, float]
+    high: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, box: ArrayLike) -> Box:
+        """From [2, 3], lower and upper corner.
+
+        Raises:
+            SplatError: another shape, not finite, or no volume.
+        """
+        corners = np.asarray(box, np.float64)
+        if corners.shape != (2, 3):
+            raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
+        if not np.isfinite(corners).all():
+            raise SplatError("box holds a number that is not finite; give its lower and upper corner")
+        if not (corners[0] < corners[1]).all():
+            raise SplatError(
+                f"box is degenerate, from {corners[0].tolist()} to {corners[1].tolist()}; "
+                "its upper corner must exceed the lower one in x, y and z"
+            )
+        low, high = ((float(c[0]), float(c[1]), float(c[2])) for c in corners)
+        return cls(low, high)
+
+    @property
+    def sides(self) -> NDArray[np.float64]:
+        """Lengths along x, y, z."""
+        return np.subtract(self.high, self.low)
+
+    def numpy(self) -> NDArray[np.float64]:
+        """[2, 3]."""
+        return np.array([self.low, self.high])
+
+
+@dataclass(frozen=True)
+class March:
+    """How a ray is sampled."""
+
+    box: Box
+    # Samples a unit length, at least; a ray's chord is cut into equal steps.
+    steps_per_unit: float
+    # Place each sample at random in its step, not in the middle.
+    jitter: bool = False
+    seed: int = 0
+    # Pass over bricks of voxels that have no density.
+    skip_empty: bool = True
+
+
+@dataclass(frozen=True)
+class Rays:
+    """[rays, 3] each; directions are unit vectors."""
+
+    origins: Array
+    directions: Array
+
+    @property
+    def count(self) -> int:
+        """Number of rays."""
+        return self.origins.shape[0]
+
+
+@dataclass(frozen=True)
+class Image:
+    """What rays bring home, or its adjoint: colour [rays, 3], transmittance [rays], depth [rays]."""
+
+    colors: Array
+    transmittances: Array
+    depths: Array
+
+    @classmethod
+    def empty(cls, device: Device, rays: int) -> Image:
+        """Undefined contents."""
+        empty = device.memory.empty
+        return cls(empty((rays, 3)), empty(rays), empty(rays))
+
+
+class Volume:
+    """A grid [X, Y, Z, row_floats(K)] on the device, with its occupancy and room for its gradient."""
+
+    def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
+        self.device, self.grid, self.coefficients = device, grid, coefficients
+        x, y, z = self.size
+        self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
+        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels along x, y, z."""
+        return self.grid.shape[:3]
+
+    def empty_gradients(self) -> Array:
+        """Room for `record_backward` to add gradients to: [copies, X, Y, Z, row_floats(K)], whose sum over copies counts."""
+        return self.device.memory.empty((max(copies(self.device), 1), *self.grid.shape))
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """Note which bricks hold anything, after every change of the grid."""
+        x, y, z = self.size
+        recorder.stage("occupancy")
+        recorder.dispatch(
+            "volume_occupancy",
+            "markOccupied",
+            linear_groups(self._bricks),
+            {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
+            {"grid": self.grid, "occupancy": self._occupancy},
+            QUADS=self.grid.shape[3] // 4,
+        )
+
+    def record_forward(
+        self, recorder: Recorder, march: March, rays: Rays, background: Array, image: Image, first_ray: int = 0
+    ) -> None:
+        """March rays, [3] rgb behind them, into `image`."""
+        recorder.stage("forward")
+        recorder.dispatch(
+            "volume",
+            "volumeForward",
+            linear_groups(rays.count),
+            self._uniforms(march, rays, first_ray),
+            self._buffers(rays, background, image),
+            K=self.coefficients,
+            JITTER=march.jitter,
+        )
+
+    def record_backward(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        image: Image,
+        v_image: Image,
+        v_grid: Array,
+        first_ray: int = 0,
+    ) -> None:
+        """Replay the march that made `image` and add to `v_grid`, from `empty_gradients`, what `v_image` asks of the grid."""
+        buffers = {
+            **self._buffers(rays, background, image),
+            "vColors": v_image.colors,
+            "vTransmittances": v_image.transmittances,
+            "vDepths": v_image.depths,
+        }
+        count = copies(self.device)
+        recorder.stage("replay")
+        recorder.dispatch(
+            "volume",
+            "volumeBackward",
+            (count, 1, 1) if count else linear_groups(rays.count),
+            self._uniforms(march, rays, first_ray),
+            {**buffers, "vGridCopies" if count else "vGrid": v_grid},
+            K=self.coefficients,
+            JITTER=march.jitter,
+            COPIES=count,
+            LANES=_SOFTWARE_LANES if count else _LANES,
+        )
+
+    def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float]:
+        (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
+        x, y, z = self.size
+        return {
+            "rays": rays.count,
+            "firstRay": first_ray,
+            "seed": march.seed,
+            "sizeX": x,
+            "sizeY": y,
+            "sizeZ": z,
+            "lowX": low_x,
+            "lowY": low_y,
+            "lowZ": low_z,
+            "highX": high_x,
+            "highY": high_y,
+            "highZ": high_z,
+            "stepsPerUnit": march.steps_per_unit,
+            "minT": MIN_TRANSMITTANCE,
+        }
+
+    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
+        return {
+            "grid": self.grid,
+            "occupancy": self._occupancy,
+            "origins": rays.origins,
+            "directions": rays.directions,
+            "background": background,
+            "colors": image.colors,
+            "transmittances": image.transmittances,
+            "depths": image.depths,
+        }
+
+
+def copies(device: Device) -> int:
+    """Copies of the gradient that a replay adds to without atomics, one a processor core, or 0: adds atomically."""
+    return min(psutil.cpu_count() or 1, _MOST_COPIES) if device.software else 0
