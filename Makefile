@@ -1,5 +1,6 @@
 # All a newcomer has to type; what each does is in `make help`.
 PYTHON := .venv/bin/python
+OLDEST := .venv/slangpy-0.42.0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint clean
@@ -17,9 +18,15 @@ setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where
 demo: setup ## render the embedded scene, train on it, leave pictures, a video and a PLY in runs/demo
 	@.venv/bin/splat demo --out runs/demo
 
-test: lint ## ruff, mypy and every test
+test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
 	@echo "==> pytest"
 	@$(PYTHON) -m pytest -q
+	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
+	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q tests/shaders tests/pipeline tests/training; fi
+
+# The other end of the supported range, beside the environment's own. A Mac's version decides which one fits it: there, one is all.
+$(OLDEST): | setup
+	@[ "$$(uname)" = Darwin ] || $(PYTHON) -m pip install -q --no-deps --target $@ $(subst -,==,$(notdir $@))
 
 lint: setup ## ruff and mypy
 	@echo "==> ruff"

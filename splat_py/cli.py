@@ -21,8 +21,8 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from splat_py import benchmark
-from splat_py.device import BACKENDS, Device, adapters, choose, get_device
-from splat_py.errors import SplatError
+from splat_py.device import BACKENDS, Adapter, Device, Operator, adapters, choose, get_device
+from splat_py.errors import NoDeviceError, SplatError
 from splat_py.evaluation import Scores, ViewScore, evaluate
 from splat_py.rendering import render, write_image, write_video
 from splat_py.scene.camera import orbit
@@ -182,39 +182,49 @@ class Export:
         _console.print(f"{len(gaussians):,} Gaussians after {checkpoint.step:,} steps are in {self.out}")
 
 
+# What stands in for an operator that a device does not have.
+_INSTEAD = {
+    Operator.SPLAT_FORWARD: "portable baseline",
+    Operator.SPLAT_BACKWARD: "portable baseline",
+    Operator.FLOAT_ATOMICS: "compare and swap",
+}
+
+
 @dataclass
 class Devices:
-    """List every way to run here, what it supports, and which one is taken by default, and why."""
+    """List every way to run here, what it does natively, and which one is taken by default, and why."""
 
     def run(self) -> None:
-        """Print a table."""
-        table = Table("", "--device", "adapter", "float atomics", "waves", "tensors", "tile")
+        """Print a table, a column a device."""
         try:
             taken = choose()
         except SplatError:
             taken = None
+        table = Table("")
+        columns: list[list[str]] = []
+        problems: dict[Adapter, SplatError] = {}
         count: dict[str, int] = {}
         for adapter in adapters():
             index = count[adapter.backend] = count.get(adapter.backend, -1) + 1
             name = f"{adapter.backend}:{index}" if index else adapter.backend
-            mark = "→" if adapter == taken else ""
+            table.add_column(f"→ {name}" if adapter == taken else name)
             try:
                 device = get_device(name)
-            except SplatError as error:
-                table.add_row(mark, name, adapter.name, f"[red]{error}[/red]")
+            except NoDeviceError as error:
+                problems[adapter] = error
+                columns.append([adapter.name, "cannot be opened", *[""] * (len(Operator) + 1)])
                 continue
-            table.add_row(
-                mark,
-                name,
-                adapter.name,
-                "native" if device.native_float_atomics else "compare and swap",
-                "yes" if device.wave_operations else "no",
-                device.memory.bridge.value,
-                str(device.tuning.tile_size),
-            )
-        _console.print(table)
-        if taken is None:
-            choose()
+            supported = ["native" if operator in device.operators else _INSTEAD.get(operator, "no") for operator in Operator]
+            columns.append([adapter.name, *supported, device.memory.bridge.value, str(device.tuning.tile_size)])
+        for row in zip(["adapter", *(operator.value for operator in Operator), "tensors", "tile"], *columns, strict=True):
+            table.add_row(*row)
+        if columns:
+            _console.print(table)
+        for adapter, problem in problems.items():
+            if adapter != taken:
+                _errors.print(f"splat: {problem}", soft_wrap=True, markup=False)
+        if taken is None or taken in problems:
+            get_device()
         asked = os.environ.get("SPLAT_DEVICE")
         reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(BACKENDS)}"
         _console.print(f"→ is taken by default: {reason}. --device and SPLAT_DEVICE overrule it.")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 
 import slangpy as spy
@@ -16,9 +18,10 @@ import torch
 
 from splat_py.arrays import Bridge, Memory
 from splat_py.compile_cache import compile_cache_folder
-from splat_py.errors import SplatError
-from splat_py.kernels import KernelCache, Recorder, shader_folder
+from splat_py.errors import NoDeviceError, SplatError
+from splat_py.kernels import KernelCache, Recorder, noticing_loss, shader_folder
 from splat_py.profiling import Profile
+from splat_py.vulkan import NEEDED_EXTENSION, drivers, has_loader
 
 BACKENDS = {
     "metal": spy.DeviceType.metal,
@@ -26,10 +29,39 @@ BACKENDS = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
-# Slang warns of variables in derivatives that it makes itself.
-spy.Logger.get().level = spy.LogLevel.error
+# Slang warns of variables in derivatives that it makes itself; errors come as exceptions, which say the same and are caught.
+spy.Logger.get().level = spy.LogLevel.fatal
 
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
+
+
+class Operator(Enum):
+    """What a device may be able to do natively."""
+
+    SPLAT_FORWARD = "splat forward"
+    SPLAT_BACKWARD = "splat backward"
+    IMAGE = "image"
+    VOLUME = "volume"
+    FLOAT_ATOMICS = "float atomics"
+    WAVES = "wave operations"
+
+
+_FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
+# What the kernels of the others use. Where floats cannot be added to atomically, `image` makes do with compare-and-swap.
+_NEEDS = {
+    Operator.SPLAT_FORWARD: {Operator.WAVES},
+    Operator.SPLAT_BACKWARD: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+    Operator.IMAGE: {Operator.WAVES},
+    Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+}
+# Backends that have more than SlangPy reports.
+_UNREPORTED = {"metal": {Operator.WAVES, Operator.FLOAT_ATOMICS}}
+
+
+def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozenset[Operator]:
+    """What a backend's device supports natively, from the features that SlangPy reports for it."""
+    own = {operator for operator, feature in _FEATURES.items() if feature in reported} | _UNREPORTED.get(backend, set())
+    return frozenset(own | {operator for operator, needed in _NEEDS.items() if needed <= own})
 
 
 @dataclass(frozen=True)
@@ -75,15 +107,13 @@ class Device:
                 adapter_luid=list(adapter.luid),
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
-                module_cache_path=cache and cache / "modules",
                 shader_cache_path=cache and cache / "shaders",
                 compiler_options=spy.SlangCompilerOptions({"include_paths": [spy.SHADER_PATH, str(shader_folder())]}),
                 label="splat_py",
             )
         except RuntimeError as error:
-            raise SplatError(
-                f"cannot open {adapter.name} through {adapter.backend}: {_first_line(error)}; {_driver_advice()}"
-            ) from error
+            raise NoDeviceError(_why_not_opened(adapter, error)) from error
+        self.operators = native_operators(adapter.backend, self.handle.features)
         bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
         self.memory = Memory(self.handle, bridge)
         self.kernels = KernelCache(self.handle)
@@ -91,16 +121,31 @@ class Device:
     @property
     def native_float_atomics(self) -> bool:
         """Whether floats in device memory can be added to atomically without a compare-and-swap loop."""
-        return self.adapter.backend == "metal" or self.handle.has_feature(spy.Feature.atomic_float)
+        return Operator.FLOAT_ATOMICS in self.operators
 
-    @property
-    def wave_operations(self) -> bool:
-        """Whether threads of a wave can exchange values. Metal has them and does not say so."""
-        return self.adapter.backend == "metal" or self.handle.has_feature(spy.Feature.wave_ops)
+    def shortcoming(self, *operators: Operator) -> str | None:
+        """A clause that says which of these the device does not support natively; None if it supports all."""
+        missing = ", ".join(operator.value for operator in operators if operator not in self.operators)
+        return f"{self.adapter.name} does not support {missing} through {self.adapter.backend}" if missing else None
+
+    def require(self, *operators: Operator) -> None:
+        """Raise SplatError if the device does not support all of these natively."""
+        shortcoming = self.shortcoming(*operators)
+        if shortcoming:
+            raise SplatError(f"{shortcoming}; choose another device, see `splat devices`")
 
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
         return Recorder(self.handle, self.kernels, profile)
+
+    def wait(self, submission: int) -> None:
+        """Wait until what `Recorder.submit` sent has been done.
+
+        Raises:
+            DeviceLostError: it will never be.
+        """
+        with noticing_loss():
+            self.handle.wait_for_submit(submission)
 
 
 @cache
@@ -126,7 +171,8 @@ def choose(name: str | None = None) -> Adapter:
         name: metal, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`).
 
     Raises:
-        SplatError: there is no such device here.
+        NoDeviceError: there is no such device here.
+        SplatError: the name means nothing.
     """
     asked = name or os.environ.get("SPLAT_DEVICE") or ""
     backend, _, index = asked.partition(":")
@@ -135,20 +181,31 @@ def choose(name: str | None = None) -> Adapter:
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
     position = int(index or 0)
     if position >= len(candidates):
-        wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
         others = ", ".join(sorted({adapter.backend for adapter in adapters()}))
-        raise SplatError(f"{wanted}; {f'there is {others}' if others else _driver_advice()}")
+        wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
+        raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {_why_none()}")
     return candidates[position]
 
 
 @cache
-def _open(adapter: Adapter) -> Device:
-    return Device(adapter)
+def _open(adapter: Adapter) -> Device | NoDeviceError:
+    try:
+        return Device(adapter)
+    except NoDeviceError as error:
+        return error
 
 
 def get_device(name: str | None = None) -> Device:
-    """The device for `name` (see `choose`), opened once a process."""
-    return _open(choose(name))
+    """The device for `name` (see `choose`), opened once a process.
+
+    Raises:
+        NoDeviceError: there is no such device here, or its driver is too old or broken.
+        SplatError: the name means nothing.
+    """
+    device = _open(choose(name))
+    if isinstance(device, NoDeviceError):
+        raise NoDeviceError(str(device)) from device.__cause__
+    return device
 
 
 def device_for(tensor: torch.Tensor) -> Device:
@@ -158,14 +215,32 @@ def device_for(tensor: torch.Tensor) -> Device:
     return get_device()
 
 
-def _driver_advice() -> str:
+_METAL_ADVICE = "Metal needs macOS 15 or later and Xcode's metal compiler (xcodebuild -downloadComponent MetalToolchain)"
+_LOADER_ADVICE = "install the Vulkan loader (package libvulkan1) and a driver (package mesa-vulkan-drivers, if there is no GPU)"
+_DRIVER_ADVICE = "install a driver, the software one if there is no GPU: package mesa-vulkan-drivers, Mesa 23 or later"
+_NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's present driver"
+
+
+def _why_none() -> str:
+    """Why there is no adapter, and what to do."""
     if platform.system() == "Darwin":
-        return "Metal needs macOS 15 or later and Xcode's metal compiler (xcodebuild -downloadComponent MetalToolchain)"
-    return (
-        "install a Vulkan driver, the software one if there is no GPU: packages libvulkan1 and mesa-vulkan-drivers, "
-        "Mesa 23 or later (on Debian 12 from bookworm-backports)"
-    )
+        return _METAL_ADVICE
+    if not has_loader():
+        return f"there is no Vulkan loader; {_LOADER_ADVICE}"
+    return f"the Vulkan loader found no driver that works; {_DRIVER_ADVICE}"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".!")
+def _why_not_opened(adapter: Adapter, error: RuntimeError) -> str:
+    """Why there is an adapter but no device, and what to do."""
+    reason = str(error).strip().split("\n")[0].rstrip(".!")
+    what = f"cannot open {adapter.name} through {adapter.backend}"
+    if adapter.backend == "metal":
+        return f"{what}: {reason}; {_METAL_ADVICE}"
+    driver = None
+    if adapter.backend != "cuda":
+        driver = next((driver for driver in drivers() if driver.adapter == adapter.name), None)
+    if driver is None:
+        return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
+    if NEEDED_EXTENSION not in driver.extensions:
+        return f"{what}: its driver, {driver.version}, is too old and lacks {NEEDED_EXTENSION}; {_NEWER_DRIVER_ADVICE}"
+    return f"{what}: {reason} (driver {driver.version}); {_NEWER_DRIVER_ADVICE}"

@@ -8,7 +8,8 @@ dispatched.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import slangpy as spy
 
 from splat_py.arrays import Array
+from splat_py.errors import DeviceLostError
 from splat_py.profiling import Profile
 
 _EXTERN_CONSTANT = re.compile(r"^extern static const (\w+) (\w+)", re.MULTILINE)
@@ -125,7 +127,28 @@ class Recorder:
     def submit(self, wait: bool = True) -> int:
         """Send the commands off; returns the submission's number."""
         self.stage("")
-        submission = self._device.submit_command_buffer(self._encoder.finish())
-        if wait:
-            self._device.wait_for_submit(submission)
+        with noticing_loss():
+            submission = self._device.submit_command_buffer(self._encoder.finish())
+            if wait:
+                self._device.wait_for_submit(submission)
         return submission
+
+
+@contextmanager
+def noticing_loss() -> Iterator[None]:
+    """Say in a sentence what SlangPy says in a page when a device does not take or finish its work.
+
+    Raises:
+        DeviceLostError: a call to the driver failed. Other errors, of compilation for one, are left as they are.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "failed with error" not in str(error):
+            raise
+        code = re.search(r"VK_ERROR_\w+", str(error))
+        reason = code.group() if code else str(error).strip().split("\n")[0]
+        raise DeviceLostError(
+            f"the device stopped working ({reason}): its driver failed or gave up on work that took too long; "
+            "close other programs that use it and try again"
+        ) from error

@@ -5,10 +5,11 @@ image. Backward, in closed form, with v the image's gradient summed over pixels:
 
     v_weighted = v_rgb / N      v_color = v_weighted · opacity      v_opacity = Σ_channels v_weighted · color + v_alpha / N
 
-Positions, scales, rotations, spherical harmonics and cameras are accepted and ignored; all but cameras get zero gradients. N = 0
-counts as one in divisions: a transparent black image and an empty gradient.
+Positions, scales, rotations, spherical harmonics and cameras are accepted and ignored; all but cameras get zero gradients.
+N = 0 counts as one in divisions: a transparent black image and an empty gradient.
 
-Twice: in primitive torch operations for any device and dtype (`splat`), and in Slang for every target of SlangPy (`splat_slang`).
+It is here twice: in primitive torch operations, for any device and dtype (`splat`), and in Slang (`splat_slang`), for every
+target of SlangPy.
 """
 
 from __future__ import annotations

@@ -6,17 +6,20 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from splat_py import stages
+from splat_py import portable, stages
 from splat_py.arrays import Array, Memory
-from splat_py.device import Device, device_for
-from splat_py.errors import SplatError
+from splat_py.device import Device, Operator, device_for
+from splat_py.errors import NoDeviceError, SplatError
 from splat_py.stages import (
     Binning,
     Cameras,
@@ -31,6 +34,7 @@ from splat_py.stages import (
 )
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
+Backend = Literal["auto", "native", "portable"]
 
 # Channels blended in one pass; more are blended in several over the same tile lists.
 _MOST_CHANNELS = 32
@@ -59,6 +63,7 @@ def rasterization(
     sparse_grad: bool = False,
     absgrad: bool = False,
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
+    backend: Backend = "auto",
     **unsupported: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with gsplat's signature and conventions.
@@ -85,15 +90,18 @@ def rasterization(
         render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last.
         absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024).
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
+        backend: "native" renders; "portable" fills the image with one flat colour, the mean of what is given, anywhere
+            (`splat_py.portable`); "auto" renders where a device can, and warns where none can before it takes the baseline.
 
     Returns:
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way: `means2d`, `depths`,
         `conics`, `opacities`, `radii` [C, N, 2] (0 where culled), `tile_size`, `tile_width`, `tile_height`, `isect_offsets`
         [C, tile_height, tile_width], `flatten_ids`, `width`, `height`, `n_cameras`. Call `meta["means2d"].retain_grad()` to see
-        its gradient. With batch dimensions, the dictionary has a list of those under "batches".
+        its gradient. `backend` is "native" or "portable", which has nothing else but sizes to tell. With batch dimensions, the
+        dictionary has a list of those under "batches".
 
     Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value.
+        SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
         NotImplementedError: an argument of gsplat's that has no meaning here was set.
     """
     _reject_unsupported({"packed": packed, "sparse_grad": sparse_grad, **unsupported})
@@ -123,10 +131,49 @@ def rasterization(
     }
     _check_tensors(inputs)
     _check_options(options)
-    options |= {"width": int(width), "height": int(height)}
+    device = _choose_device(backend, inputs)
+    options |= {"width": int(width), "height": int(height), "device": device}
     if means.dim() > 2:
-        return _render_batch(inputs, options)
-    return _render(**inputs, **options)
+        images, alphas, meta = _render_batch(inputs, options)
+    else:
+        images, alphas, meta = _render(**inputs, **options)
+    return images, alphas, meta | {"backend": "native" if device else "portable"}
+
+
+def _choose_device(backend: str, inputs: dict[str, Tensor]) -> Device | None:
+    """The device that renders, or None for the portable baseline."""
+    if backend not in ("auto", "native", "portable"):
+        raise SplatError(f"backend is {backend!r}; use auto, native or portable")
+    if backend == "portable":
+        return None
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.values())
+    needed = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)
+    try:
+        device = device_for(inputs["means"])
+    except NoDeviceError as error:
+        # Who names a device wants that one.
+        if backend == "native" or os.environ.get("SPLAT_DEVICE"):
+            raise
+        reason = str(error)
+    else:
+        if backend == "native":
+            device.require(*needed)
+        shortcoming = device.shortcoming(*needed)
+        if shortcoming is None:
+            return device
+        reason = shortcoming
+    _warn_of_flat_colour(reason)
+    return None
+
+
+@cache
+def _warn_of_flat_colour(reason: str) -> None:
+    """Once a process for each reason."""
+    warnings.warn(
+        f"no picture will be rendered, only one flat colour that fills the image (the portable baseline), because {reason}; "
+        "backend='native' makes this an error, backend='portable' asks for it",
+        stacklevel=4,
+    )
 
 
 def _render_batch(inputs: dict[str, Any], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -166,9 +213,17 @@ def _render(
     render_mode: RenderMode,
     absgrad: bool,
     rasterize_mode: str,
+    device: Device | None,
     backgrounds: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    device = device_for(means)
+    _check_shapes(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, render_mode)
+    _check_cameras(viewmats, Ks)
+    if device is None:
+        if render_mode != "RGB" or absgrad:
+            asked = "absgrad" if absgrad else f"render_mode={render_mode!r}"
+            raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
+        inputs = means, quats, scales, opacities, colors
+        return _fill(*inputs, viewmats.shape[0], width, height, sh_degree is not None, backgrounds)
     settings = Settings(
         tile_size=device.tuning.tile_size if tile_size is None else tile_size,
         antialiased=rasterize_mode == "antialiased",
@@ -178,8 +233,6 @@ def _render(
         far=far_plane,
         radius_clip=radius_clip,
     )
-    _check_shapes(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, render_mode)
-    _check_cameras(viewmats, Ks)
     if absgrad and sh_degree is None and colors.shape[-1] + ("D" in render_mode) > _MOST_CHANNELS:
         # Absolute values of one pass's gradients do not add up to those of all.
         raise NotImplementedError(f"absgrad is not supported for more than {_MOST_CHANNELS} channels; leave absgrad out")
@@ -207,6 +260,38 @@ def _render(
         expected = images[..., -1:] / alphas.clamp(min=1e-10)
         images = torch.cat([images[..., :-1], expected], -1)
     return images, alphas, _meta(splats, lists, width, height, viewmats.shape[0])
+
+
+def _fill(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    cameras: int,
+    width: int,
+    height: int,
+    harmonics: bool,
+    backgrounds: Tensor | None,
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """The portable baseline in the place of a render: C images [H, W, 3], each of one colour, wherever the cameras look.
+
+    Of spherical harmonics the constant term is the colour. The background shows through, as behind a render.
+    """
+    if not harmonics and colors.shape[-1] != 3:
+        raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
+    sh = colors if harmonics else colors.new_zeros(len(means), 0, 3)
+    # Y₀ = ½ √(1/π)
+    rgb = (sh[:, 0] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
+    views = rgb if rgb.dim() == 3 else rgb[None]
+    flat = torch.stack(
+        [portable.splat(means, scales, quats, opacities[:, None], view, sh, width, height) for view in views]
+    ).expand(cameras, -1)
+    images = flat.reshape(cameras, height, width, 4)
+    colors, alphas = images[..., :3], images[..., 3:]
+    if backgrounds is not None:
+        colors = colors + (1 - alphas) * backgrounds[:, None, None]
+    return colors, alphas, {"width": width, "height": height, "n_cameras": cameras}
 
 
 @dataclass(frozen=True)

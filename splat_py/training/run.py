@@ -19,9 +19,10 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from splat_py.errors import SplatError
+from splat_py.errors import DeviceLostError, SplatError
 from splat_py.evaluation import Scores, ViewScore, evaluate
 from splat_py.files import atomic_path
+from splat_py.kernels import noticing_loss
 from splat_py.scene.dataset import Dataset, Format, load_dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.training.checkpoint import Checkpoint
@@ -133,7 +134,12 @@ def train(
         if on_step is not None:
             on_step(report)
 
-    gaussians = trainer.fit(record, folder.checkpoint)
+    try:
+        with noticing_loss():
+            gaussians = trainer.fit(record, folder.checkpoint)
+    except DeviceLostError as error:
+        kept = f"{folder.checkpoint} is safe: continue from it with --resume"
+        raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from splat_py import stages
 from splat_py.arrays import Array, Bridge
-from splat_py.device import Device, get_device
+from splat_py.device import Device, Operator, get_device
 from splat_py.errors import SplatError
 from splat_py.profiling import Profile
 from splat_py.scene.camera import Camera
@@ -83,6 +83,7 @@ class Trainer:
     ) -> None:
         self.dataset = dataset
         self.device = device or get_device()
+        self.device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
         self.config = resume.config if resume else config or TrainConfig()
         self.config.validate()
         # Steps done.
@@ -253,7 +254,7 @@ class Trainer:
         done = []
         while len(self._under_way) > allowed:
             step, submission = self._under_way.popleft()
-            self.device.handle.wait_for_submit(submission)
+            self.device.wait(submission)
             done.append(step)
         every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
         if allowed and not any(step % every == 0 for step in done):

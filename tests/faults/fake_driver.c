@@ -1,7 +1,7 @@
 // A Vulkan driver that is another one (FAKE_DRIVER_REAL) except for what a test wants broken:
 //
 //   FAKE_DRIVER_VERSION="22.3.6"  it says that it is this version, and lacks what Mesa did not have before 23
-//   FAKE_DRIVER_LOST_AFTER="100"  the device is lost at this submission and does not come back
+//   FAKE_DRIVER_LOST_AFTER="100"  after so many submissions the device is lost and does not come back: the next one hangs
 //
 // The loader reaches every function of a driver through the three entry points at the end.
 
@@ -27,6 +27,9 @@ static int32_t (*real_extensions)(void *, const char *, uint32_t *, Extension *)
 static void (*real_properties)(void *, Header *);
 static int32_t (*real_submit)(void *, uint32_t, const void *, uint64_t);
 static int32_t (*real_submit2)(void *, uint32_t, const void *, uint64_t);
+static int32_t (*real_wait)(void *, const void *, uint64_t);
+static int32_t (*real_wait_idle)(void *);
+static int32_t (*real_counter)(void *, uint64_t, uint64_t *);
 
 static int32_t extensions(void *device, const char *layer, uint32_t *count, Extension *found)
 {
@@ -45,20 +48,43 @@ static void properties(void *device, Header *head)
             snprintf(((DriverProperties *)header)->info, 256, "Mesa %s", getenv("FAKE_DRIVER_VERSION"));
 }
 
+static int submissions;
+
 static int lost(void)
 {
-    static int submissions;
-    return ++submissions > atoi(getenv("FAKE_DRIVER_LOST_AFTER"));
+    return submissions > atoi(getenv("FAKE_DRIVER_LOST_AFTER"));
 }
 
+// As on a GPU, the submission that hangs is accepted; those after it are not.
 static int32_t submit(void *queue, uint32_t count, const void *work, uint64_t fence)
 {
-    return lost() ? DEVICE_LOST : real_submit(queue, count, work, fence);
+    if (lost())
+        return DEVICE_LOST;
+    submissions++;
+    return lost() ? 0 : real_submit(queue, count, work, fence);
 }
 
 static int32_t submit2(void *queue, uint32_t count, const void *work, uint64_t fence)
 {
-    return lost() ? DEVICE_LOST : real_submit2(queue, count, work, fence);
+    if (lost())
+        return DEVICE_LOST;
+    submissions++;
+    return lost() ? 0 : real_submit2(queue, count, work, fence);
+}
+
+static int32_t wait(void *device, const void *semaphores, uint64_t timeout)
+{
+    return lost() ? DEVICE_LOST : real_wait(device, semaphores, timeout);
+}
+
+static int32_t wait_idle(void *device_or_queue)
+{
+    return lost() ? DEVICE_LOST : real_wait_idle(device_or_queue);
+}
+
+static int32_t counter(void *device, uint64_t semaphore, uint64_t *value)
+{
+    return lost() ? DEVICE_LOST : real_counter(device, semaphore, value);
 }
 
 static Function replace(const char *name, Function found);
@@ -82,6 +108,11 @@ static Function replace(const char *name, Function found)
         REPLACE("vkQueueSubmit", real_submit, submit)
         REPLACE("vkQueueSubmit2", real_submit2, submit2)
         REPLACE("vkQueueSubmit2KHR", real_submit2, submit2)
+        REPLACE("vkWaitSemaphores", real_wait, wait)
+        REPLACE("vkWaitSemaphoresKHR", real_wait, wait)
+        REPLACE("vkDeviceWaitIdle", real_wait_idle, wait_idle)
+        REPLACE("vkGetSemaphoreCounterValue", real_counter, counter)
+        REPLACE("vkGetSemaphoreCounterValueKHR", real_counter, counter)
     }
     return found;
 }

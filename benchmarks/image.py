@@ -1,0 +1,158 @@
+"""Image splatting: both ways to shortlist in one run, a training step stage by stage, and the quality of a fit.
+
+    python benchmarks/image.py --out benchmarks/image.json [--quality]
+
+Medians in milliseconds. The picture is scikit-image's astronaut (512×512), the blobs are 40,960 as a fit has them after a few
+steps. The published single kernel, ported to the present API, takes 3.3 s for one backward pass on two busy cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import skimage.data
+
+from splat_py.device import Device, get_device
+from splat_py.files import atomic_path
+from splat_py.image.fitting import FitReport, ImageFitter, fit
+from splat_py.image.initial import blobs_on_detail
+from splat_py.image.pictures import Picture, to_picture
+from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.profiling import Profile
+
+BLOBS = 40_960
+PUBLISHED_BACKWARD_MS = 3300.0
+
+
+def pass_times(device: Device, picture: Picture, params: np.ndarray, repeats: int) -> dict[str, float]:
+    """A render, and a backward pass (there and back through every list, the sort included), both ways, in turns."""
+    height, width, _ = picture.shape
+    ways: dict[str, Rasterizer] = {
+        "single kernel": GroupRasterizer(device, params.shape[1], width, height),
+        "tile sort": TileRasterizer(device, params.shape[1], width, height),
+    }
+    parameters, target = device.memory.array(params), device.memory.array(picture)
+    image, gradients = device.memory.empty(picture.shape), device.memory.empty(params.shape)
+    for rasterizer in ways.values():
+        rasterizer.make_room(parameters)
+
+    def render(rasterizer: Rasterizer) -> None:
+        recorder = device.record()
+        rasterizer.record_render(recorder, parameters, image)
+        recorder.submit()
+
+    def backward(rasterizer: Rasterizer) -> None:
+        recorder = device.record()
+        rasterizer.record_lists(recorder, parameters)
+        rasterizer.record_gradients(recorder, parameters, target, gradients)
+        recorder.submit()
+
+    samples: dict[str, list[float]] = defaultdict(list)
+    for repeat in range(repeats + 1):
+        for name, rasterizer in ways.items():
+            for what, function in (("render", render), ("backward", backward)):
+                begin = time.perf_counter()
+                function(rasterizer)
+                if repeat:
+                    samples[f"{what}, {name}"].append((time.perf_counter() - begin) * 1e3)
+    figures = {name: float(np.median(values)) for name, values in samples.items()}
+    figures["backward, ratio"] = figures["backward, single kernel"] / figures["backward, tile sort"]
+    figures["backward, published / single kernel"] = PUBLISHED_BACKWARD_MS / figures["backward, single kernel"]
+    return figures
+
+
+def step_times(device: Device, picture: Picture, params: np.ndarray, repeats: int) -> dict[str, float]:
+    """A training step: whole, and stage by stage."""
+    fitter = ImageFitter(picture, params, 1000, device=device)
+    fitter.profile = Profile(device.handle)
+    samples: dict[str, list[float]] = defaultdict(list)
+    for repeat in range(repeats + 3):
+        begin = time.perf_counter()
+        fitter.advance()
+        fitter.finish()
+        step = time.perf_counter() - begin
+        stages = fitter.profile.collect()
+        if repeat < 3:
+            continue
+        for name, seconds in {"step": step, **stages, "outside kernels": step - sum(stages.values())}.items():
+            samples[name].append(seconds * 1e3)
+    return {name: float(np.median(values)) for name, values in samples.items()}
+
+
+def crossover(device: Device, picture: Picture, repeats: int) -> dict[str, float]:
+    """Backward passes of small problems: from how many (blob, workgroup) pairs on does sorting pay?"""
+    figures = {}
+    for side, blobs in ((32, 64), (64, 64), (64, 256), (64, 1024), (128, 256), (128, 1024), (128, 4096), (256, 1024)):
+        small = np.ascontiguousarray(picture[:side, :side])
+        params = blobs_on_detail(small, blobs, np.random.default_rng(0))
+        times = pass_times(device, small, params, repeats)
+        pairs = blobs * -(-side // 8) * -(-side // 4)
+        figures[f"{side}×{side}, {blobs} blobs, {pairs} pairs"] = times["backward, ratio"]
+    return figures
+
+
+def quality(picture: Picture, steps: int, **options: Any) -> dict[str, float]:
+    """PSNR in dB, and how long it took."""
+    begin = time.perf_counter()
+    curve: dict[int, float] = {}
+
+    def note(report: FitReport) -> None:
+        curve[report.step] = report.psnr
+
+    result = fit(picture, BLOBS, steps, on_report=note, **options)
+    return {"psnr": result.psnr, "psnr at the beginning": curve[0], "seconds": time.perf_counter() - begin}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quality", action="store_true", help="also fit for 300 and 1,000 steps: minutes")
+    options = parser.parse_args()
+    device = get_device()
+    picture = to_picture(skimage.data.astronaut())
+    warm = ImageFitter(picture, blobs_on_detail(picture, BLOBS, np.random.default_rng(42)), 300, device=device)
+    for _ in range(30):
+        warm.advance()
+    params = warm.params()
+    figures: dict[str, Any] = {}
+
+    def measure(name: str, function: Callable[[], dict[str, float]]) -> None:
+        figures[name] = function()
+        print(name, json.dumps(figures[name], indent=2, ensure_ascii=False), flush=True)
+
+    measure("passes 512×512, 40,960 blobs, ms", lambda: pass_times(device, picture, params, options.repeats))
+    measure("step 512×512, 40,960 blobs, ms", lambda: step_times(device, picture, params, 4 * options.repeats))
+    measure("single kernel / tile sort, small problems", lambda: crossover(device, picture, 4 * options.repeats))
+    if options.quality:
+        for steps in (300, 1000):
+            measure(f"quality after {steps} steps", lambda steps=steps: quality(picture, steps))
+            measure(
+                f"quality after {steps} steps from random blobs",
+                lambda steps=steps: quality(picture, steps, init="random"),
+            )
+    if options.out is not None:
+        content = {
+            "device": device.adapter.name,
+            "backend": device.adapter.backend,
+            "machine": platform.machine(),
+            "cores": psutil.cpu_count(),
+            "load": psutil.getloadavg()[0],
+            "benchmarks": figures,
+        }
+        with atomic_path(options.out) as temporary:
+            temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Images as 2D Gaussians.
+
+    from splat_py import image
+
+    result = image.fit("photo.jpg", blobs=40_960, steps=1_000)
+    result.psnr, result.render(1920, 1080), result.save("photo.safetensors")
+
+    picture = image.render(params, width, height)  # torch, differentiable
+"""
+
+from splat_py.image.differentiable import render
+from splat_py.image.fitting import FitReport, ImageFit, ImageFitter, Rates, fit
+from splat_py.image.pictures import read_picture
+
+__all__ = ["FitReport", "ImageFit", "ImageFitter", "Rates", "fit", "read_picture", "render"]

@@ -1,0 +1,66 @@
+"""Blobs → picture for torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from splat_py.device import device_for
+from splat_py.errors import SplatError
+from splat_py.image.fitting import check_size
+from splat_py.image.rasterizers import FLOATS, rasterizer_for
+
+
+def render(params: torch.Tensor, width: int, height: int) -> torch.Tensor:
+    """Draw blobs, differentiably.
+
+    Args:
+        params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
+            (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
+        width, height: of the picture, pixels; need not be multiples of anything.
+
+    Returns:
+        [height, width, 3] float32, 0 to 1, black where no blob is, on the tensor's device.
+
+    Raises:
+        SplatError: wrong shape, type or size.
+    """
+    if not isinstance(params, torch.Tensor) or params.dtype != torch.float32:
+        raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
+    if params.ndim != 2 or params.shape[0] != FLOATS or params.shape[1] == 0:
+        raise SplatError(f"params has shape {list(params.shape)}; it must be [9, N] with at least one blob")
+    return _Render.apply(params, *check_size(width, height))
+
+
+class _Render(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, params: torch.Tensor, width: int, height: int) -> torch.Tensor:
+        device = device_for(params)
+        rasterizer = rasterizer_for(device, params.shape[1], width, height)
+        parameters = device.memory.array(params.detach().contiguous())
+        rasterizer.make_room(parameters)
+        image = device.memory.empty((height, width, 3))
+        recorder = device.record()
+        rasterizer.record_render(recorder, parameters, image)
+        recorder.submit()
+        ctx.save_for_backward(params)
+        ctx.device, ctx.rasterizer = device, rasterizer
+        return image.tensor().to(params.device)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (params,) = ctx.saved_tensors
+        memory = ctx.device.memory
+        parameters = memory.array(params.detach().contiguous())
+        v_params = memory.empty(tuple(params.shape))
+        recorder = ctx.device.record()
+        # The kernel walks there and back: the pixels' last states are worth less than a second look at them.
+        ctx.rasterizer.record_lists(recorder, parameters)
+        ctx.rasterizer.record_gradients(
+            recorder, parameters, memory.array(v_image.contiguous()), v_params, linear=True
+        )
+        recorder.submit()
+        return v_params.tensor().to(params.device), None, None

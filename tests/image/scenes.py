@@ -1,0 +1,103 @@
+"""Blobs to test with, and the three ways to draw them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from splat_py.device import Device, get_device
+from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
+from tests.image.reference import Array
+
+WAYS = ["simple", "group", "tiles"]
+
+
+def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opacity: float = 0.0) -> Array:
+    """Raw blobs [9, N] of all shapes, some with their centre beyond the edge; opacity is a logit."""
+    raw = rng.normal(size=(9, count))
+    share = (rng.uniform(-0.1, 1.1, (2, count)) + 0.25) / 1.5
+    raw[0:2] = np.log(share / (1 - share))
+    raw[2:4] = np.log(2 * deviation) + rng.normal(size=(2, count)) * 0.6
+    raw[4] *= 2
+    raw[8] += opacity
+    return raw.astype(np.float32).astype(np.float64)
+
+
+class SimpleRasterizer:
+    """Every pixel blends every blob, differentiated by Slang alone (kernels/image_simple.slang)."""
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        self._uniforms = {"blobs": blobs, "width": width, "height": height, "columns": 0, "rows": 0}
+        self._groups = (-(-width // 4), -(-height // 4), 1)
+        self._native = device.native_float_atomics if native_atomics is None else native_atomics
+
+    def make_room(self, parameters) -> None: ...
+
+    def record_check(self, recorder, status, step) -> None: ...
+
+    def record_lists(self, recorder, parameters) -> None: ...
+
+    def record_render(self, recorder, parameters, image) -> None:
+        recorder.dispatch(
+            "image_simple",
+            "renderSimply",
+            self._groups,
+            self._uniforms | {"weight": 1.0},
+            {"parameters": parameters, "image": image},
+            BLOBS=self._uniforms["blobs"],
+        )
+
+    def record_gradients(self, recorder, parameters, target, v_parameters, linear=False) -> None:
+        recorder.clear(v_parameters)
+        weight = 1.0 if linear else 1 / (self._uniforms["width"] * self._uniforms["height"])
+        recorder.dispatch(
+            "image_simple",
+            "differentiateSimply",
+            self._groups,
+            self._uniforms | {"weight": weight},
+            {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters},
+            BLOBS=self._uniforms["blobs"],
+            NATIVE_ATOMICS=self._native,
+            LINEAR=linear,
+        )
+
+
+def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:
+    kind = {"simple": SimpleRasterizer, "group": GroupRasterizer, "tiles": TileRasterizer}[way]
+    return kind(get_device(), raw.shape[1], width, height, native)
+
+
+def draw(way: str, raw: Array, width: int, height: int) -> Array:
+    """The picture [H, W, 3] in float64."""
+    device = get_device()
+    rasterizer = rasterizer_of(way, raw, width, height)
+    parameters = device.memory.array(raw.astype(np.float32))
+    image = device.memory.array(np.full((height, width, 3), np.nan, np.float32))
+    rasterizer.make_room(parameters)
+    recorder = device.record()
+    rasterizer.record_render(recorder, parameters, image)
+    recorder.submit()
+    return image.numpy().astype(np.float64)
+
+
+def differentiate(way: str, raw: Array, target: Array, linear: bool, native: bool | None = None) -> Array:
+    """The gradient [9, N] of the mean squared error against `target` [H, W, 3], or of Σ image · target."""
+    device = get_device()
+    height, width, _ = target.shape
+    rasterizer = rasterizer_of(way, raw, width, height, native)
+    parameters = device.memory.array(raw.astype(np.float32))
+    gradients = device.memory.array(np.full(raw.shape, np.nan, np.float32))
+    rasterizer.make_room(parameters)
+    recorder = device.record()
+    rasterizer.record_lists(recorder, parameters)
+    rasterizer.record_gradients(recorder, parameters, device.memory.array(target.astype(np.float32)), gradients, linear)
+    recorder.submit()
+    return gradients.numpy().astype(np.float64)
+
+
+def assert_gradients(actual: Array, expected: Array) -> None:
+    """Each scalar within 1e-4 relative, with a floor that follows the largest of its row: sums of many terms of both signs."""
+    assert np.isfinite(actual).all()
+    for row, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        largest = np.abs(e).max()
+        assert largest > 0, f"row {row}: this test cannot fail"
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5 * largest, err_msg=f"row {row}")

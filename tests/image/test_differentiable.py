@@ -1,0 +1,85 @@
+"""splat_py.image.render: blobs → picture for torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import image
+from splat_py.errors import SplatError
+from tests.image import reference as ref
+from tests.image.scenes import assert_gradients, blobs_of
+
+
+@pytest.mark.parametrize(("count", "width", "height"), [(12, 15, 10), (1600, 90, 70)], ids=["group", "tiles"])
+def test_value_and_gradient(count: int, width: int, height: int) -> None:
+    """Against float64; the large one, whose every derivative would take too long, along one direction."""
+    rng = np.random.default_rng(count)
+    raw = blobs_of(rng, count, deviation=0.1 if count < 100 else 0.03)
+    expected, near = ref.render(raw, width, height)
+    v = (rng.normal(size=expected.shape) * ~near[..., None]).astype(np.float32).astype(np.float64)
+    params = torch.tensor(raw, dtype=torch.float32, requires_grad=True)
+    picture = image.render(params, width, height)
+    assert picture.shape == (height, width, 3)
+    assert np.abs((picture.detach().numpy() - expected) * ~near[..., None]).max() <= 1e-5
+    picture.backward(torch.tensor(v, dtype=torch.float32))
+    assert params.grad is not None
+    gradient = params.grad.numpy().astype(np.float64)
+    if count < 100:
+        assert_gradients(gradient, ref.gradient(raw, v))
+    else:
+        # Of the gradient's signs, so that nothing cancels, and with all nine rows to the same share.
+        direction = np.sign(gradient) / np.abs(gradient).sum(axis=1, keepdims=True)
+        slope = np.sum(ref.render(raw + 1e-30j * direction, width, height)[0].imag * v) / 1e-30
+        assert slope == pytest.approx(9, rel=1e-5)
+
+
+def test_twice_through_one_graph_and_after_a_change() -> None:
+    """Two renders of two sizes share a leaf; a loss of both adds up."""
+    rng = np.random.default_rng(40)
+    params = torch.tensor(blobs_of(rng, 10), dtype=torch.float32, requires_grad=True)
+    first = image.render(params, 12, 9).sum()
+    second = (image.render(params * 1.0, 7, 8) ** 2).sum()
+    (together,) = torch.autograd.grad(first + second, params, retain_graph=True)
+    (one,) = torch.autograd.grad(first, params)
+    (two,) = torch.autograd.grad(second, params)
+    torch.testing.assert_close(together, one + two, rtol=1e-4, atol=1e-5)
+
+
+def test_optimising_with_torch() -> None:
+    target = torch.rand((8, 8, 3), generator=torch.Generator().manual_seed(0))
+    params = torch.tensor(blobs_of(np.random.default_rng(41), 60), dtype=torch.float32, requires_grad=True)
+    optimizer = torch.optim.Adam([params], lr=0.05)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = ((image.render(params, 8, 8) - target) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 5
+
+
+def test_transposed_and_detached() -> None:
+    raw = blobs_of(np.random.default_rng(42), 10)
+    params = torch.tensor(raw.T.copy(), dtype=torch.float32).T
+    assert not params.is_contiguous()
+    picture = image.render(params, 6, 5)
+    assert not picture.requires_grad
+    np.testing.assert_array_equal(picture.numpy(), image.render(params.contiguous(), 6, 5).numpy())
+
+
+@pytest.mark.parametrize(
+    ("params", "size", "message"),
+    [
+        (torch.zeros(8, 5), (4, 4), r"params has shape \[8, 5\]; it must be \[9, N\]"),
+        (torch.zeros(9, 0), (4, 4), r"params has shape \[9, 0\]"),
+        (torch.zeros(9, 5, dtype=torch.float64), (4, 4), "params is torch.float64; it must be a float32 tensor"),
+        (np.zeros((9, 5), np.float32), (4, 4), "params is float32; it must be a float32 tensor"),
+        (torch.zeros(9, 5), (0, 4), "the size is 0×4"),
+    ],
+)
+def test_bad_input(params: torch.Tensor, size: tuple[int, int], message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        image.render(params, *size)

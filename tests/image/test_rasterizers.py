@@ -1,0 +1,130 @@
+"""Three ways to draw blobs and to differentiate, against each other and against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from splat_py.device import get_device
+from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer, rasterizer_for
+from tests.image import reference as ref
+from tests.image.scenes import WAYS, assert_gradients, blobs_of, differentiate, draw
+
+SIZES = [(1, 1), (8, 4), (19, 13), (37, 53)]
+
+
+def trusted(raw: ref.Array, width: int, height: int) -> tuple[ref.Array, ref.Array]:
+    """The reference's picture, and the pixels [H, W, 1] in which float32 must decide alike."""
+    image, near = ref.render(raw, width, height)
+    assert near.mean() < 0.05, "most pixels must be compared"
+    return image, ~near[..., None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_pictures(way: str, width: int, height: int) -> None:
+    raw = blobs_of(np.random.default_rng(width), 24)
+    expected, mask = trusted(raw, width, height)
+    actual = draw(way, raw, width, height)
+    assert np.abs((actual - expected) * mask).max() <= 1e-5
+    assert expected.max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def expected_gradient() -> tuple[ref.Array, ref.Array, ref.Array]:
+    """Raw blobs, ∂L/∂image and the reference's ∂L/∂raw."""
+    rng = np.random.default_rng(5)
+    raw = blobs_of(rng, 24)
+    _, mask = trusted(raw, 19, 13)
+    v = (rng.normal(size=(13, 19, 3)) * mask).astype(np.float32).astype(np.float64)
+    return raw, v, ref.gradient(raw, v)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["float atomics", "compare-and-swap"])
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients(way: str, native: bool, expected_gradient: tuple[ref.Array, ref.Array, ref.Array]) -> None:
+    """Both ways to add floats atomically; the second is what a device without float atomics takes."""
+    if native and not get_device().native_float_atomics:
+        pytest.skip("this device has no float atomics")
+    raw, v, expected = expected_gradient
+    assert_gradients(differentiate(way, raw, v, linear=True, native=native), expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradient_of_the_squared_error(way: str) -> None:
+    """∂ mean (image - target)² = linear's, with 2 (image - target) / 3 W H for ∂L/∂image."""
+    width, height = 21, 10
+    rng = np.random.default_rng(6)
+    raw = blobs_of(rng, 24)
+    target = rng.uniform(size=(height, width, 3))
+    v = 2 * (draw("simple", raw, width, height) - target) / target.size
+    assert_gradients(differentiate(way, raw, target, linear=False), differentiate("simple", raw, v, linear=True))
+
+
+def test_ways_agree_on_a_large_picture() -> None:
+    rng = np.random.default_rng(7)
+    raw = blobs_of(rng, 1500, deviation=0.03)
+    width, height = 101, 70
+    expected, mask = trusted(raw, width, height)
+    v = rng.normal(size=expected.shape) * mask
+    by_group, by_tiles = draw("group", raw, width, height), draw("tiles", raw, width, height)
+    assert np.abs((by_group - expected) * mask).max() <= 1e-5
+    assert np.abs((by_tiles - by_group) * mask).max() <= 1e-5
+    assert_gradients(differentiate("group", raw, v, linear=True), differentiate("tiles", raw, v, linear=True))
+
+
+def test_a_crowded_tile_drops_nothing() -> None:
+    """16,000 faint blobs: a workgroup's list of 1,024 has to be filled several times, there and back."""
+    rng = np.random.default_rng(8)
+    width, height = 16, 9
+    raw = blobs_of(rng, 16_000, opacity=-4.8)
+    expected, mask = trusted(raw, width, height)
+    seen = ref.alphas(ref.evaluate(raw, width, height), width, height) >= ref.MIN_ALPHA
+    assert seen[:, :4, :8].any(axis=(1, 2)).sum() > 2 * 1024, "one list must not be enough"
+    v = rng.normal(size=expected.shape) * mask
+    by_group, by_tiles = draw("group", raw, width, height), draw("tiles", raw, width, height)
+    assert np.abs((by_group - expected) * mask).max() <= 2e-5
+    assert np.abs((by_tiles - expected) * mask).max() <= 2e-5
+    by_group = differentiate("group", raw, v, linear=True)
+    assert_gradients(by_group, differentiate("tiles", raw, v, linear=True))
+    # The first tile needs its first blobs as well as its last ones.
+    reached = np.flatnonzero(by_group[8] * seen[:, :4, :8].any(axis=(1, 2)))
+    assert reached.min() < 100 and reached.max() > 15_900
+
+
+def test_opaque_blobs_hide_what_is_behind() -> None:
+    """Pixels stop at T < 1/255, most of them inside the first list; what is behind gets no gradient."""
+    rng = np.random.default_rng(9)
+    width, height = 20, 12
+    raw = blobs_of(rng, 4000, deviation=0.25, opacity=2.0)
+    expected, mask = trusted(raw, width, height)
+    v = rng.normal(size=expected.shape) * mask
+    for way in ("group", "tiles"):
+        assert np.abs((draw(way, raw, width, height) - expected) * mask).max() <= 1e-5
+        gradients = differentiate(way, raw, v, linear=True)
+        assert not gradients[:, 1000:].any() and gradients[:, :5].any(axis=0).all()
+
+
+@pytest.mark.parametrize("way", ["group", "tiles"])
+def test_blobs_that_nobody_sees(way: str) -> None:
+    """Too faint everywhere: a black picture, no gradient, nothing undefined."""
+    raw = blobs_of(np.random.default_rng(10), 3, opacity=-20.0)
+    assert not draw(way, raw, 9, 7).any()
+    assert not differentiate(way, raw, np.ones((7, 9, 3)), linear=True).any()
+
+
+@pytest.mark.parametrize("way", ["group", "tiles"])
+@pytest.mark.parametrize("value", [-80.0, 80.0])
+def test_extreme_parameters(way: str, value: float) -> None:
+    """At the ends of every squashed range pictures and gradients are finite."""
+    raw = blobs_of(np.random.default_rng(11), 9)
+    raw[np.arange(9), np.arange(9)] = value
+    raw[2:4, :2] = value
+    assert np.isfinite(draw(way, raw, 30, 20)).all()
+    assert np.isfinite(differentiate(way, raw, np.ones((20, 30, 3)), linear=True)).all()
+
+
+def test_the_choice() -> None:
+    device = get_device()
+    assert isinstance(rasterizer_for(device, 20, 16, 16), GroupRasterizer)
+    assert isinstance(rasterizer_for(device, 40_960, 1920, 1080), TileRasterizer)

@@ -1,0 +1,166 @@
+"""The portable baseline: in torch, in Slang, and as autograd sees its plain expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import SplatError, portable
+
+NAMES = ("positions", "scales", "rotations", "opacities", "colors", "sh")
+WIDTH, HEIGHT = 5, 3
+# Which implementation, in which dtype, and how close two of them come.
+VARIANTS = [
+    pytest.param(portable.splat, torch.float32, 1e-5, id="torch-float32"),
+    pytest.param(portable.splat, torch.float64, 1e-13, id="torch-float64"),
+    pytest.param(portable.splat_slang, torch.float32, 1e-5, id="slang-float32"),
+]
+
+
+def inputs(count: int, coefficients: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(100 * count + coefficients)
+    shapes = ((3,), (3,), (4,), (1,), (3,), (coefficients, 3))
+    return {
+        name: torch.randn(count, *shape, generator=generator, dtype=dtype).requires_grad_()
+        for name, shape in zip(NAMES, shapes, strict=True)
+    }
+
+
+def expression(tensors: dict[str, Tensor], width: int, height: int) -> Tensor:
+    """The contract's sentence, for autograd."""
+    opacities, colors = tensors["opacities"], tensors["colors"]
+    if len(colors) == 0:
+        return colors.new_zeros(width * height * 4)
+    rgba = torch.cat([(colors * opacities).mean(0), opacities.mean(0)])
+    return rgba.repeat(width * height)
+
+
+def gradients(image: Tensor, tensors: dict[str, Tensor], weights: Tensor) -> list[Tensor]:
+    wanted = list(tensors.values())
+    found = torch.autograd.grad(image, wanted, weights, allow_unused=True, materialize_grads=True)
+    return list(found)
+
+
+def weights_like(image: Tensor) -> Tensor:
+    return torch.randn(image.shape, generator=torch.Generator().manual_seed(1), dtype=image.dtype)
+
+
+@pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
+@pytest.mark.parametrize("count", [1, 2, 70, 3000])
+def test_forward_and_backward_are_those_of_the_expression(splat: Any, dtype: torch.dtype, tolerance: float, count: int) -> None:
+    tensors = inputs(count, 4, dtype)
+    image, expected = splat(**tensors, width=WIDTH, height=HEIGHT), expression(tensors, WIDTH, HEIGHT)
+    assert image.shape == (WIDTH * HEIGHT * 4,) and image.dtype == dtype
+    torch.testing.assert_close(image, expected, rtol=tolerance, atol=tolerance)
+    weights = weights_like(image)
+    found, right = gradients(image, tensors, weights), gradients(expected, tensors, weights)
+    for name, actual, wanted in zip(NAMES, found, right, strict=True):
+        # Every Gaussian's gradient is about 1/N.
+        torch.testing.assert_close(actual * count, wanted * count, rtol=10 * tolerance, atol=10 * tolerance, msg=name)
+    assert found[NAMES.index("opacities")].all()
+
+
+def test_gradcheck() -> None:
+    tensors = tuple(inputs(4, 2, torch.float64).values())
+    assert torch.autograd.gradcheck(lambda *t: portable.splat(*t, WIDTH, HEIGHT), tensors)
+
+
+def test_slang_agrees_with_torch_on_a_large_image() -> None:
+    tensors = inputs(2000, 1)
+    images = [splat(**tensors, width=191, height=83) for splat in (portable.splat, portable.splat_slang)]
+    torch.testing.assert_close(*images, rtol=1e-5, atol=1e-6)
+    weights = weights_like(images[0])
+    for in_torch, in_slang in zip(*(gradients(image, tensors, weights) for image in images), strict=True):
+        torch.testing.assert_close(in_torch * 2000, in_slang * 2000, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
+@pytest.mark.parametrize("coefficients", range(17))
+def test_any_number_of_coefficients(splat: Any, dtype: torch.dtype, tolerance: float, coefficients: int) -> None:
+    tensors = inputs(3, coefficients, dtype)
+    image = splat(**tensors, width=2, height=2)
+    torch.testing.assert_close(image, expression(tensors, 2, 2), rtol=tolerance, atol=tolerance)
+    found = dict(zip(NAMES, gradients(image, tensors, weights_like(image)), strict=True))
+    assert found["sh"].shape == (3, coefficients, 3)
+    assert all(not found[name].any() for name in ("positions", "scales", "rotations", "sh"))
+    assert found["colors"].all()
+
+
+@pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
+def test_no_gaussians(splat: Any, dtype: torch.dtype, tolerance: float) -> None:
+    tensors = inputs(0, 4, dtype)
+    image = splat(**tensors, width=WIDTH, height=HEIGHT)
+    assert image.shape == (WIDTH * HEIGHT * 4,) and not image.any()
+    found = gradients(image, tensors, weights_like(image))
+    assert [g.shape for g in found] == [t.shape for t in tensors.values()]
+    assert len(portable.backward(image.detach().view(-1, 4), tensors["colors"], tensors["opacities"], 4)) == 0
+
+
+def test_a_case_by_hand() -> None:
+    """Two Gaussians, one pixel: every number of the contract."""
+    colors, opacities = torch.tensor([[1.0, 2, 3], [4, 5, 6]]), torch.tensor([[0.5], [0.25]])
+    image = portable.forward(colors, opacities, 1, 1)
+    assert image.tolist() == [0.75, 1.125, 1.5, 0.375]
+    packed = portable.backward(torch.tensor([[2.0, 4, 8, 16]]), colors, opacities, 1)
+    v_opacities = [1 + 4 + 12 + 8, 4 + 10 + 24 + 8]
+    v_colors = [0.5, 1, 2, 0.25, 0.5, 1]
+    assert packed.tolist() == [0.0] * 20 + v_opacities + v_colors + [0.0] * 6
+
+
+def test_packing_order() -> None:
+    packed = torch.arange(2 * 17.0)
+    parts = portable.unpack_gradient(packed, 1)
+    assert [tuple(part.shape) for part in parts] == [(2, 3), (2, 3), (2, 4), (2, 1), (2, 3), (2, 1, 3)]
+    assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), packed)
+
+
+@pytest.mark.parametrize(("count", "coefficients", "length"), [(0, 16, 0), (1, 0, 14), (7, 1, 119), (10, 16, 620)])
+def test_length_of_the_packed_gradient(count: int, coefficients: int, length: int) -> None:
+    assert portable.gradient_length(count, coefficients) == length
+    tensors = inputs(count, coefficients)
+    v_image = torch.ones(4, 4)
+    assert portable.backward(v_image, tensors["colors"], tensors["opacities"], coefficients).shape == (length,)
+
+
+def test_a_vector_of_another_length_is_refused() -> None:
+    with pytest.raises(SplatError, match=r"packed has shape \[35\]"):
+        portable.unpack_gradient(torch.zeros(35), 1)
+
+
+@pytest.mark.parametrize("splat", [portable.splat, portable.splat_slang])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("positions", torch.rand(3, 2)),
+        ("positions", torch.rand(3)),
+        ("scales", torch.rand(4, 3)),
+        ("rotations", torch.rand(3, 3)),
+        ("opacities", torch.rand(3)),
+        ("opacities", torch.rand(3, 3)),
+        ("colors", torch.rand(3, 4)),
+        ("colors", torch.rand(2, 3)),
+        ("colors", torch.rand(3, 3, dtype=torch.float64)),
+        ("colors", np.zeros((3, 3))),
+        ("sh", torch.rand(3, 3)),
+        ("sh", torch.rand(3, 4, 4)),
+        ("width", 0),
+        ("height", 2.5),
+    ],
+)
+def test_bad_input_gets_a_sentence_that_names_it(splat: Any, name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {**inputs(3, 4), "width": WIDTH, "height": HEIGHT}
+    with pytest.raises(SplatError, match=f"^{name} ") as caught:
+        splat(**arguments | {name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_integers_are_refused_and_shaders_say_that_they_compute_in_float32() -> None:
+    tensors = inputs(3, 0, torch.float64)
+    with pytest.raises(SplatError, match=r"portable\.splat"):
+        portable.splat_slang(**tensors, width=1, height=1)
+    with pytest.raises(SplatError, match="floating-point"):
+        portable.splat(**{name: tensor.long() for name, tensor in tensors.items()}, width=1, height=1)
