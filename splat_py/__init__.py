@@ -4,6 +4,7 @@ import splat_py as splat
 colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
 """
 
+from splat_py import image, portable
 from splat_py.device import Device, get_device
 from splat_py.device import adapters as devices
 from splat_py.errors import SplatError
@@ -23,8 +24,10 @@ __all__ = [
     "Trainer",
     "devices",
     "get_device",
+    "image",
     "load_dataset",
     "orbit",
+    "portable",
     "rasterization",
     "render",
 ]

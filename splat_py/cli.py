@@ -1,4 +1,4 @@
-"""The command line: `splat train`, `render`, `eval`, `export`, `devices`, `bench` and `demo`."""
+"""The command line: `splat train`, `render`, `eval`, `export`, `fit-image`, `devices`, `bench` and `demo`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from splat_py import benchmark
 from splat_py.device import BACKENDS, Adapter, Device, Operator, adapters, choose, get_device
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.evaluation import Scores, ViewScore, evaluate
+from splat_py.image.command import FitImage
 from splat_py.rendering import render, write_image, write_video
 from splat_py.scene.camera import orbit
 from splat_py.scene.dataset import Dataset
@@ -299,6 +300,7 @@ Command = (
     | Annotated[Render, subcommand("render")]
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]
+    | Annotated[FitImage, subcommand("fit-image")]
     | Annotated[Devices, subcommand("devices")]
     | Annotated[Bench, subcommand("bench")]
     | Annotated[Demo, subcommand("demo")]

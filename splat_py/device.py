@@ -101,10 +101,12 @@ class Device:
         self.software = adapter.backend == "software"
         self.tuning = _SOFTWARE_TUNING if self.software else _GPU_TUNING
         cache = compile_cache_folder(shader_folder())
+        shared = _torch_context(adapter) if adapter.backend == "cuda" else None
         try:
             self.handle = spy.Device(
                 type=BACKENDS[adapter.backend],
-                adapter_luid=list(adapter.luid),
+                adapter_luid=None if shared else list(adapter.luid),
+                existing_device_handles=shared,
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
                 shader_cache_path=cache and cache / "shaders",
@@ -206,6 +208,15 @@ def get_device(name: str | None = None) -> Device:
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
     return device
+
+
+def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
+    """torch's CUDA context on an adapter: only within one context can its tensors be shared."""
+    index = [other for other in adapters() if other.backend == "cuda"].index(adapter)
+    torch.cuda.init()
+    with torch.cuda.device(index):
+        torch.cuda.current_stream()
+        return list(spy.get_cuda_current_context_native_handles())
 
 
 def device_for(tensor: torch.Tensor) -> Device:

@@ -48,6 +48,7 @@ def render(
         sh_degree=gaussians.sh_degree,
         backgrounds=row(background),
         rasterize_mode="antialiased" if antialiased else "classic",
+        backend="native",
     )
     return images[0].clamp(0, 1).cpu().numpy()
 

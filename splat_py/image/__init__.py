@@ -1,11 +1,11 @@
 """Images as 2D Gaussians.
 
-    from splat_py import image
+from splat_py import image
 
-    result = image.fit("photo.jpg", blobs=40_960, steps=1_000)
-    result.psnr, result.render(1920, 1080), result.save("photo.safetensors")
+result = image.fit("photo.jpg", blobs=40_960, steps=1_000)
+result.psnr, result.render(1920, 1080), result.save("photo.safetensors")
 
-    picture = image.render(params, width, height)  # torch, differentiable
+picture = image.render(params, width, height)  # torch, differentiable
 """
 
 from splat_py.image.differentiable import render

@@ -66,9 +66,7 @@ class FitImage:
             os.environ["SPLAT_DEVICE"] = self.device
         device = get_device()
         height, width, _ = picture.shape
-        _console.print(
-            f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {self.blobs:,} Gaussians"
-        )
+        _console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {self.blobs:,} Gaussians")
         frames: list[NDArray[np.uint8]] = []
         with _progress(self.steps) as show:
 

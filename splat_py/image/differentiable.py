@@ -59,8 +59,6 @@ class _Render(torch.autograd.Function):
         recorder = ctx.device.record()
         # The kernel walks there and back: the pixels' last states are worth less than a second look at them.
         ctx.rasterizer.record_lists(recorder, parameters)
-        ctx.rasterizer.record_gradients(
-            recorder, parameters, memory.array(v_image.contiguous()), v_params, linear=True
-        )
+        ctx.rasterizer.record_gradients(recorder, parameters, memory.array(v_image.contiguous()), v_params, linear=True)
         recorder.submit()
         return v_params.tensor().to(params.device), None, None

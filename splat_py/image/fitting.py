@@ -25,6 +25,9 @@ from splat_py.kernels import linear_groups
 from splat_py.profiling import Profile
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+# Gradients are of a mean over the pixels. Above so many of them ε shrinks as the gradients do, lest it slow the fit down: worth
+# 0.9 dB after 200 steps at 512×512, and several dB at a photograph's size.
+_EPSILON_PIXELS = 1 << 14
 # How often the host asks whether a step ran out of room, where asking costs a copy.
 _STATUS_EVERY = 32
 # How often a fit is looked at on its way.
@@ -76,9 +79,12 @@ class ImageFit:
             width = max(round(int(height or 0) * self.width / self.height), 1)
         elif height is None:
             height = max(round(width * self.height / self.width), 1)
-        assert height is not None
+        width, height = check_size(width, height or 0)
+        # Blobs are as sharp as the picture they were fitted to: a smaller one is the mean of what would alias.
+        across, down = -(-self.width // width), -(-self.height // height)
         device = get_device()
-        return draw(device, device.memory.array(check_params(self.params)), *check_size(width, height))
+        image = draw(device, device.memory.array(check_params(self.params)), across * width, down * height)
+        return image.reshape(height, down, width, across, 3).mean(axis=(1, 3))
 
     def save(self, path: str | Path) -> None:
         """Write to a .safetensors file, atomically."""
@@ -176,6 +182,7 @@ class ImageFitter:
         self._rasterizer.record_gradients(recorder, self._parameters, self._target, self._gradients)
         recorder.stage("update")
         decay = self.rates.final ** (step / self.steps)
+        height, width, _ = self.picture.shape
         recorder.dispatch(
             "image_update",
             "updateBlobs",
@@ -188,7 +195,7 @@ class ImageFitter:
                 "opacityRate": self.rates.opacity * decay,
                 "beta1": _BETA1,
                 "beta2": _BETA2,
-                "epsilon": _EPSILON,
+                "epsilon": _EPSILON * min(1.0, _EPSILON_PIXELS / (width * height)),
                 "correction1": 1 - _BETA1 ** (step + 1),
                 "correction2": 1 - _BETA2 ** (step + 1),
             },

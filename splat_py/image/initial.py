@@ -40,9 +40,7 @@ def blobs_anywhere(picture: Picture, count: int, rng: np.random.Generator) -> ND
     return raw
 
 
-def _blobs_at(
-    picture: Picture, pixels: NDArray, spacing: NDArray, rng: np.random.Generator
-) -> NDArray[np.float32]:
+def _blobs_at(picture: Picture, pixels: NDArray, spacing: NDArray, rng: np.random.Generator) -> NDArray[np.float32]:
     """Round blobs somewhere in the given pixels (flat indices), with the pixels' colours."""
     height, width = picture.shape[:2]
     size = np.array([[width], [height]])

@@ -25,8 +25,8 @@ _GROUP_WIDTH, _GROUP_HEIGHT = 8, 4
 _ROW, _PACKED = 9, 12
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of room.
 _HEADROOM = 1.5
-# Blobs × workgroups up to which every workgroup may look at every blob. In software, measured, sorting wins at 2,000 already; on a
-# GPU, where launches cost more than tests, estimated.
+# Blobs × workgroups up to which every workgroup may look at every blob. In software, measured, sorting wins from 2,000 on; on
+# a GPU, where launches cost more than tests, estimated.
 _GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 1_000, 1_000_000
 
 
@@ -70,9 +70,7 @@ class GroupRasterizer:
         native_atomics: whether gradients add up by float atomics or by compare-and-swap; by default what the device has.
     """
 
-    def __init__(
-        self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None
-    ) -> None:
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
         self._blobs, self._width, self._height = blobs, width, height
         self._native = device.native_float_atomics if native_atomics is None else native_atomics
         self._grid = (-(-width // _GROUP_WIDTH), -(-height // _GROUP_HEIGHT), 1)
@@ -128,9 +126,7 @@ class GroupRasterizer:
 class TileRasterizer:
     """Blobs are evaluated once and sorted by tile. Arguments as for `GroupRasterizer`."""
 
-    def __init__(
-        self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None
-    ) -> None:
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
         tuning = device.tuning
         self._blobs, self._width, self._height = blobs, width, height
         self._native = device.native_float_atomics if native_atomics is None else native_atomics
@@ -266,9 +262,7 @@ def _pixel_arrays(device: Device, width: int, height: int) -> dict[str, Array]:
     return {"finalT": empty((height, width)), "nContrib": empty((height, width), np.uint32)}
 
 
-def _uniforms(
-    blobs: int, width: int, height: int, columns: int, rows: int, weight: float
-) -> dict[str, int | float]:
+def _uniforms(blobs: int, width: int, height: int, columns: int, rows: int, weight: float) -> dict[str, int | float]:
     return {
         "blobs": blobs,
         "width": width,

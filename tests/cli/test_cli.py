@@ -96,7 +96,7 @@ def test_devices_says_what_is_taken_and_why(tmp_path: Path) -> None:
 
 
 def test_help_teaches(tmp_path: Path) -> None:
-    for command in ("train", "render", "eval", "export", "devices", "bench", "demo"):
+    for command in ("train", "render", "eval", "export", "fit-image", "devices", "bench", "demo"):
         result = splat(command, "--help", cwd=tmp_path)
         assert result.returncode == 0
         assert len(result.stdout.splitlines()) > 5
@@ -110,6 +110,20 @@ def test_bench_writes_medians(tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "figures.json").read_text())
     (times,) = figures["benchmarks"].values()
     assert times["forward_and_backward"] > times["forward"] > 0
+
+
+def test_fit_image(tmp_path: Path) -> None:
+    y, x = np.mgrid[:24, :40]
+    iio.imwrite(tmp_path / "ramp.png", np.stack([x * 6, y * 10, 255 - x * 6], -1).astype(np.uint8))
+    result = splat("fit-image", "ramp.png", "--blobs", 50, "--steps", 30, "--out", "fit", "--video", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert iio.imread(tmp_path / "fit" / "fit.png").shape == (24, 40, 3)
+    assert (tmp_path / "fit" / "blobs.safetensors").exists()
+    assert (tmp_path / "fit" / "fit.mp4").exists()
+    assert "absent.png" in refusal("fit-image", "absent.png", "--out", "fit", cwd=tmp_path)
+    assert "blobs" in refusal("fit-image", "ramp.png", "--blobs", 0, "--out", "none", cwd=tmp_path)
+    (tmp_path / "text.png").write_text("not a picture")
+    assert "text.png" in refusal("fit-image", "text.png", "--out", "fit", cwd=tmp_path)
 
 
 # Bad input: one sentence, which names the culprit.

@@ -131,6 +131,8 @@ def test_any_size(fitted: image.ImageFit) -> None:
     assert fitted.render(96, 64).shape == (64, 96, 3)
     assert fitted.render(width=24).shape == (16, 24, 3)
     assert fitted.render(height=16).shape == (16, 24, 3)
+    mean = fitted.render().reshape(16, 2, 24, 2, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(fitted.render(24, 16), mean, atol=1e-6)
     # The same picture: twice as large, averaged down again, it is close to the original.
     large = fitted.render(96, 64).reshape(32, 2, 48, 2, 3).mean(axis=(1, 3))
     assert np.abs(large - fitted.render()).mean() < 0.05

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import slangpy as spy
 import torch
 from torch import Tensor
 
-from splat_py import SplatError, portable
+from splat_py import Device, SplatError, portable
+from splat_py.arrays import Bridge, Memory
+from splat_py.device import native_operators
+from splat_py.kernels import KernelCache, Recorder, shader_folder
 
 NAMES = ("positions", "scales", "rotations", "opacities", "colors", "sh")
 WIDTH, HEIGHT = 5, 3
@@ -76,6 +82,24 @@ def test_slang_agrees_with_torch_on_a_large_image() -> None:
     weights = weights_like(images[0])
     for in_torch, in_slang in zip(*(gradients(image, tensors, weights) for image in images), strict=True):
         torch.testing.assert_close(in_torch * 2000, in_slang * 2000, rtol=1e-4, atol=1e-3)
+
+
+def test_slang_runs_where_the_tile_renderer_cannot() -> None:
+    """SlangPy's own CPU target has neither waves nor atomic floats."""
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("SlangPy's CPU target needs a C++ compiler")
+    paths = {"include_paths": [spy.SHADER_PATH, str(shader_folder())]}
+    handle = spy.Device(type=spy.DeviceType.cpu, compiler_options=spy.SlangCompilerOptions(paths))
+    assert native_operators("cpu", handle.features) == set()
+    kernels = KernelCache(handle)
+    device = cast(Device, SimpleNamespace(memory=Memory(handle, Bridge.COPY), record=lambda: Recorder(handle, kernels)))
+    tensors = inputs(70, 4)
+    image = portable.splat_slang(**tensors, width=WIDTH, height=HEIGHT, device=device)
+    expected = expression(tensors, WIDTH, HEIGHT)
+    torch.testing.assert_close(image, expected, rtol=1e-5, atol=1e-6)
+    weights = weights_like(image)
+    for actual, wanted in zip(gradients(image, tensors, weights), gradients(expected, tensors, weights), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
