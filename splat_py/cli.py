@@ -385,8 +385,7 @@ def _track(items: Iterable[_T], what: str) -> Iterator[_T]:
 def _training_progress() -> Iterator[tuple[Callable[[Trainer], None], Callable[[StepReport], None]]]:
     """A bar with steps per second, PSNR, Gaussians and memory."""
     progress = Progress(
-        TextColumn("training"),
-        BarColumn(),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TextColumn("{task.fields[speed]}"),
         TextColumn("PSNR {task.fields[psnr]:.2f} dB"),
