@@ -85,8 +85,12 @@ class ShaderFunction:
         Raises:
             SplatError: the arguments are too few or too many, or a struct lacks a field or has one too many.
         """
-        result = self.slangpy(*self._bind(arguments, _constant))
-        return _to_numpy(self.reflection.return_type, result)
+        kind = self.reflection.return_type
+        bound = self._bind(arguments, _constant)
+        if kind is not None and kind.full_name == "bool":
+            # SlangPy reads a lone bool as false, one in a tensor as it is.
+            return _to_numpy(kind, self.slangpy.return_type(spy.Tensor)(*bound))[()]
+        return _to_numpy(kind, self.slangpy(*bound))
 
     def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
         parameters = self.reflection.parameters

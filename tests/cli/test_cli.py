@@ -62,9 +62,7 @@ def test_eval_agrees_with_training(run: Path) -> None:
 
 
 def test_render_views_and_video(run: Path) -> None:
-    result = splat(
-        "render", run, "--out", "views", "--video", "orbit.mp4", "--frames", 4, "--scale", 1.5, cwd=run.parent
-    )
+    result = splat("render", run, "--out", "views", "--video", "orbit.mp4", "--frames", 4, "--scale", 1.5, cwd=run.parent)
     assert result.returncode == 0, result.stderr
     views = sorted((run.parent / "views").glob("*.png"))
     assert [iio.imread(view).shape for view in views] == [(48, 48, 3)] * 2
@@ -103,9 +101,7 @@ def test_help_teaches(tmp_path: Path) -> None:
 
 
 def test_bench_writes_medians(tmp_path: Path) -> None:
-    result = splat(
-        "bench", "--gaussians", 500, "--side", 64, "--repeats", 2, "--out", "figures.json", cwd=tmp_path
-    )
+    result = splat("bench", "--gaussians", 500, "--side", 64, "--repeats", 2, "--out", "figures.json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
     (times,) = figures["benchmarks"].values()

@@ -69,11 +69,25 @@ def shipped() -> list[Specialisation]:
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
+    for constants in _image_constants():
+        for entry in ("renderByTiles", "differentiateByTiles"):
+            dispatches.dispatch("image_tiles", entry, TILE=16, **constants)
+    for native, linear in product((False, True), repeat=2):
+        dispatches.dispatch("image_group", "differentiateByGroup", NATIVE_ATOMICS=native, LINEAR=linear)
+        dispatches.dispatch("image_simple", "differentiateSimply", NATIVE_ATOMICS=native, LINEAR=linear, BLOBS=8)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
             dispatches.dispatch(module, entry)
     return list(dispatches.found)
+
+
+def _image_constants() -> list[dict[str, Any]]:
+    """Of the tiled image kernels (splat_py/image/rasterizers.py)."""
+    return [
+        {"PIXELS": pixels, "NATIVE_ATOMICS": native, "LINEAR": linear}
+        for pixels, native, linear in product((1, 8), (False, True), (False, True))
+    ]
 
 
 def declared() -> list[tuple[str, str]]:

@@ -35,9 +35,7 @@ def test_alpha() -> None:
     assert_value(shader.evaluateAlpha(means, conics, opacities, pixels), np.minimum(raw, MAX_ALPHA))
     v = RNG.normal(size=COUNT)
     expected = pullback(f, np.where(clamped, 0, v), means, conics, opacities)
-    assert_gradients(
-        shader.evaluateAlpha, v, [means, conics, opacities, pixels], [*expected, None], atol=2e-6
-    )
+    assert_gradients(shader.evaluateAlpha, v, [means, conics, opacities, pixels], [*expected, None], atol=2e-6)
 
 
 def states(channels: int) -> tuple[dict[str, Array], Array, Array]:

@@ -89,6 +89,4 @@ def test_project_point() -> None:
     inputs = CAMERAS["focal"], CAMERAS["principal"], t
     assert_value(shader.projectPoint(CAMERAS, t), f(*inputs))
     v_focal, v_principal, v_t = pullback(f, v, *inputs)
-    assert_gradients(
-        shader.projectPoint, v, [CAMERAS, t], [{"focal": v_focal, "principal": v_principal}, v_t]
-    )
+    assert_gradients(shader.projectPoint, v, [CAMERAS, t], [{"focal": v_focal, "principal": v_principal}, v_t])

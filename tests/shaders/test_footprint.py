@@ -99,10 +99,7 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
     actual = shader.touches(shader.footprint(means, packed, opacities), low + 0.5, low + size + 0.5)
     visible = alphas(means, packed, opacities) >= MIN_ALPHA
     expected = np.array(
-        [
-            visible[n, y : y + h + 1, x : x + w + 1].any()
-            for n, ((x, y), (w, h)) in enumerate(zip(low, size, strict=True))
-        ]
+        [visible[n, y : y + h + 1, x : x + w + 1].any() for n, ((x, y), (w, h)) in enumerate(zip(low, size, strict=True))]
     )
     assert 0.1 < expected.mean() < 0.9
     assert np.all(actual[expected])
@@ -142,3 +139,11 @@ def test_few_tiles_are_visited_in_vain() -> None:
         walked, needed = visited(f, tile), per_tile(visible, tile)
         assert not np.any(needed & ~walked)
         assert np.sum(walked & ~needed) < 0.01 * np.sum(walked)
+
+
+def test_touches_without_a_batch() -> None:
+    """A function that returns a bool says so with and without batch dimensions."""
+    footprint = shader.footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
+    assert shader.touches(footprint, [4.0, 4.0], [6.0, 6.0])
+    assert not shader.touches(footprint, [400.0, 4.0], [600.0, 6.0])
+    assert shader.touches(footprint, [[4.0, 4.0]], [[6.0, 6.0]]).shape == (1,)

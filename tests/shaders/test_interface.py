@@ -23,9 +23,7 @@ GAUSSIAN = {"mean": [0, 0, 1], "quat": QUATS, "scale": [1, 1, 1], "opacity": 0.0
 def test_every_module_is_listed_and_has_a_test(name: str) -> None:
     assert name in dir(shaders)
     assert getattr(shaders, name).name == name
-    assert (HERE / f"test_{name}.py").is_file(), (
-        f"slang/splat/{name}.slang needs tests/shaders/test_{name}.py"
-    )
+    assert (HERE / f"test_{name}.py").is_file(), f"slang/splat/{name}.slang needs tests/shaders/test_{name}.py"
 
 
 def test_functions_are_listed() -> None:

@@ -69,8 +69,7 @@ def cases() -> Cases:
     cameras = {"rotation": rotation, "translation": translation, "focal": focal, "principal": principal}
     # What the shader is given is float32: the reference has to see the same numbers.
     gaussians, cameras = (
-        {name: field.astype(np.float32).astype(float) for name, field in struct.items()}
-        for struct in (gaussians, cameras)
+        {name: field.astype(np.float32).astype(float) for name, field in struct.items()} for struct in (gaussians, cameras)
     )
     points = np.einsum("nij,nj->ni", cameras["rotation"], gaussians["mean"]) + cameras["translation"]
     return Cases(gaussians, cameras, points)
@@ -185,9 +184,7 @@ def test_project_gaussian(antialiased: bool) -> None:
         np.testing.assert_array_equal(np.flatnonzero(floored), np.arange(28, 32))
 
     arguments = [CASES.gaussians, CASES.cameras, IMAGE, settings]
-    assert_value(
-        shader.projectGaussian(*arguments), {name: np.array(value) for name, value in values.items()}
-    )
+    assert_value(shader.projectGaussian(*arguments), {name: np.array(value) for name, value in values.items()})
     expected = [
         {name: np.array(value) for name, value in v_gaussians.items()},
         {name: np.array(value) for name, value in v_cameras.items()},

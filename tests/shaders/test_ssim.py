@@ -15,9 +15,7 @@ def moments(x: Array, y: Array, window: Array) -> dict[str, Array]:
     """Window means over images [H, W], black around them."""
     fields = {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
     for axis in range(2):
-        fields = {
-            name: correlate1d(field, window, axis=axis, mode="constant") for name, field in fields.items()
-        }
+        fields = {name: correlate1d(field, window, axis=axis, mode="constant") for name, field in fields.items()}
     return fields
 
 
