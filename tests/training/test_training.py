@@ -157,6 +157,16 @@ def test_a_kill_loses_no_more_than_the_steps_since_the_checkpoint(capture: Path,
     Trainer(load_dataset(capture), resume=saved).advance()
 
 
+def test_an_interrupt_saves_what_is_done(capture: Path, tmp_path: Path) -> None:
+    def interrupt(report: StepReport) -> None:
+        if report.step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(DataOptions(capture), TrainConfig(steps=1000), tmp_path, on_step=interrupt)
+    assert Checkpoint.load(RunFolder(tmp_path).checkpoint).step == 13
+
+
 def test_random_points_train_too(dataset: Dataset) -> None:
     reports: list[StepReport] = []
     Trainer(dataset, TrainConfig(steps=120, init="random", random_points=2000)).fit(reports.append)
