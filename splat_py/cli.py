@@ -191,6 +191,14 @@ _INSTEAD = {
 }
 
 
+_ABSENT = {
+    "metal": "only on macOS",
+    "cuda": "torch sees no CUDA GPU",
+    "vulkan": "no GPU with a Vulkan driver",
+    "software": "no software Vulkan driver",
+}
+
+
 @dataclass
 class Devices:
     """List every way to run here, what it does natively, and which one is taken by default, and why."""
@@ -226,6 +234,9 @@ class Devices:
                 _errors.print(f"splat: {problem}", soft_wrap=True, markup=False)
         if taken is None or taken in problems:
             get_device()
+        absent = [f"{backend} ({why})" for backend, why in _ABSENT.items() if backend not in count]
+        if absent:
+            _console.print(f"not here: {', '.join(absent)}")
         asked = os.environ.get("SPLAT_DEVICE")
         reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(BACKENDS)}"
         _console.print(f"→ is taken by default: {reason}. --device and SPLAT_DEVICE overrule it.")
