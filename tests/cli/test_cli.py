@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import imageio.v3 as iio
 import numpy as np
 import pytest
 
+from splat_py import cli
 from splat_py.scene import Gaussians
 from splat_py.scene.demo import write_demo_scene
 
 
-def splat(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "splat_py.cli", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def splat(*arguments: object, cwd: Path, **environment: str) -> Result:
+    """Run a command in this process, which has torch and the device at hand already."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["splat", *map(str, arguments)])
+        # Commands set these two.
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setenv("SPLAT_DEVICE", os.environ.get("SPLAT_DEVICE", ""))
+        patch.setenv("COLUMNS", "200")
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def refusal(*arguments: object, cwd: Path, **environment: str) -> str:
@@ -35,6 +56,14 @@ def refusal(*arguments: object, cwd: Path, **environment: str) -> str:
     lines = [line for line in result.stderr.splitlines() if line.startswith("splat: ")]
     assert len(lines) == 1, result.stderr
     return lines[0]
+
+
+def test_runs_as_a_program_from_any_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "splat_py.cli", "eval", "nowhere"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("splat: nowhere")
+    assert "Traceback" not in result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +171,6 @@ def test_no_photograph_left(capture: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_photograph(capture: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(capture, tmp_path / "damaged")
     victim = sorted((tmp_path / "damaged" / "images").iterdir())[0]
     victim.write_bytes(victim.read_bytes()[:100])
@@ -151,8 +178,6 @@ def test_damaged_photograph(capture: Path, tmp_path: Path) -> None:
 
 
 def test_pose_that_is_not_finite(capture: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(capture, tmp_path / "nan")
     path = tmp_path / "nan" / "transforms.json"
     content = json.loads(path.read_text())
