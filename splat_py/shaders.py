@@ -85,12 +85,15 @@ class ShaderFunction:
         Raises:
             SplatError: the arguments are too few or too many, or a struct lacks a field or has one too many.
         """
-        kind = self.reflection.return_type
-        bound = self._bind(arguments, _constant)
-        if kind is not None and kind.full_name == "bool":
-            # SlangPy reads a lone bool as false, one in a tensor as it is.
-            return _to_numpy(kind, self.slangpy.return_type(spy.Tensor)(*bound))[()]
-        return _to_numpy(kind, self.slangpy(*bound))
+        result = _to_numpy(self.reflection.return_type, self.slangpy(*self._bind(arguments, _constant)))
+        if isinstance(result, bool):
+            # SlangPy reads a lone bool as false, but one in a batch as it is.
+            *others, last = arguments
+            batch = (
+                {name: np.asarray(v)[None] for name, v in last.items()} if isinstance(last, dict) else np.asarray(last)[None]
+            )
+            return self(*others, batch)[0]
+        return result
 
     def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
         parameters = self.reflection.parameters
