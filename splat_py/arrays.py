@@ -75,11 +75,16 @@ class Memory:
     def take(self, nbytes: int) -> spy.Buffer:
         """A buffer of at least `nbytes`."""
         size = _bucket(nbytes)
+        if self._free.get(size):
+            buffer = self._free[size].pop()
+            self._free_bytes -= size
+        else:
+            buffer = self._create(size)
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        if self._free.get(size):
-            self._free_bytes -= size
-            return self._free[size].pop()
+        return buffer
+
+    def _create(self, size: int) -> spy.Buffer:
         if self.bridge is Bridge.ALIAS and size > 64 * _MEBIBYTE and size > psutil.virtual_memory().available:
             raise _out_of_memory(size)
         try:
