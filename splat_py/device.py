@@ -29,8 +29,8 @@ BACKENDS = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
-# Slang warns of variables in derivatives that it makes itself; errors come as exceptions, which say the same and are caught.
-spy.Logger.get().level = spy.LogLevel.fatal
+# Slang's warnings of arrays that link-time constants size, and of variables in derivatives that it makes itself.
+_MUTED_WARNINGS = ["31000", "41035"]
 
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 
@@ -110,7 +110,12 @@ class Device:
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
                 shader_cache_path=cache and cache / "shaders",
-                compiler_options=spy.SlangCompilerOptions({"include_paths": [spy.SHADER_PATH, str(shader_folder())]}),
+                compiler_options=spy.SlangCompilerOptions(
+                    {
+                        "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+                        "disable_warnings": _MUTED_WARNINGS,
+                    }
+                ),
                 label="splat_py",
             )
         except RuntimeError as error:
