@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from typing import Literal
 
 import slangpy as spy
 import torch
@@ -47,10 +48,10 @@ class Operator(Enum):
 
 
 _FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
-# What the kernels of the others use. Where floats cannot be added to atomically, `image` makes do with compare-and-swap.
+# What the kernels of the others use. Splats and images make do with compare-and-swap where there are no float atomics.
 _NEEDS = {
     Operator.SPLAT_FORWARD: {Operator.WAVES},
-    Operator.SPLAT_BACKWARD: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+    Operator.SPLAT_BACKWARD: {Operator.WAVES},
     Operator.IMAGE: {Operator.WAVES},
     Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
 }
@@ -75,12 +76,37 @@ class Tuning:
     sort_digit_bits: int
     sort_threads: int
     sort_items: int
+    # How gradients add up: PerPixel, PerWave, PerGroup or PerPair (splat/gradient_accumulation.slang).
+    accumulation: str
+    # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
+    segment: int | None
     # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
     steps_ahead: int
 
 
-_GPU_TUNING = Tuning(tile_size=16, pixels_per_thread=1, sort_digit_bits=4, sort_threads=256, sort_items=16, steps_ahead=2)
-_SOFTWARE_TUNING = Tuning(tile_size=16, pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256, steps_ahead=0)
+_GPU_TUNING = Tuning(
+    tile_size=16,
+    pixels_per_thread=1,
+    sort_digit_bits=4,
+    sort_threads=256,
+    sort_items=16,
+    accumulation="PerWave",
+    segment=None,
+    steps_ahead=2,
+)
+# The watchdog of macOS ends a workgroup after about two seconds.
+_METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
+_SOFTWARE_TUNING = Tuning(
+    tile_size=16,
+    pixels_per_thread=8,
+    sort_digit_bits=8,
+    sort_threads=32,
+    sort_items=256,
+    accumulation="PerWave",
+    segment=None,
+    steps_ahead=0,
+)
+_TUNINGS = {"metal": _METAL_TUNING, "software": _SOFTWARE_TUNING}
 
 
 @dataclass(frozen=True)
@@ -99,7 +125,7 @@ class Device:
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self.software = adapter.backend == "software"
-        self.tuning = _SOFTWARE_TUNING if self.software else _GPU_TUNING
+        self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
         cache = compile_cache_folder(shader_folder())
         shared = _torch_context(adapter) if adapter.backend == "cuda" else None
         try:
@@ -143,7 +169,7 @@ class Device:
 
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
-        return Recorder(self.handle, self.kernels, profile)
+        return Recorder(self.handle, self.kernels, self.memory, profile)
 
     def wait(self, submission: int) -> None:
         """Wait until what `Recorder.submit` sent has been done.
@@ -153,6 +179,24 @@ class Device:
         """
         with noticing_loss():
             self.handle.wait_for_submit(submission)
+
+
+# What `accumulate` and `--accumulate` take.
+Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
+_ACCUMULATIONS = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pair": "PerPair"}
+
+
+def accumulation(device: Device, name: Accumulate) -> str:
+    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic.
+
+    Raises:
+        SplatError: the name means nothing.
+    """
+    if name == "auto":
+        return "PerPair" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
+    if name not in _ACCUMULATIONS:
+        raise SplatError(f"accumulate is {name!r}; use auto, {', '.join(_ACCUMULATIONS)}")
+    return _ACCUMULATIONS[name]
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 
 import slangpy as spy
 
-from splat_py.arrays import Array
+from splat_py.arrays import Array, Memory
 from splat_py.errors import DeviceLostError
 from splat_py.profiling import Profile
 
@@ -89,11 +89,14 @@ class KernelCache:
 class Recorder:
     """Commands for the device in order; nothing runs before `submit`."""
 
-    def __init__(self, device: spy.Device, kernels: KernelCache, profile: Profile | None = None) -> None:
+    def __init__(self, device: spy.Device, kernels: KernelCache, memory: Memory, profile: Profile | None = None) -> None:
         self._device = device
         self._kernels = kernels
+        self._memory = memory
         self._profile = profile
         self._encoder = device.create_command_encoder()
+        # Arrays in use go back to their pool only after the recorder: what is recorded must not find them with other contents.
+        self._arrays: list[Array] = []
 
     def dispatch(
         self,
@@ -108,6 +111,7 @@ class Recorder:
         if 0 in groups:
             return
         kernel = self._kernels.get(module, entry, **constants)
+        self._arrays += buffers.values()
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
             cursor["params"] = dict(uniforms)
@@ -115,8 +119,13 @@ class Recorder:
                 cursor[name] = array.buffer
             compute.dispatch_compute(spy.uint3(*groups))
 
+    def scratch(self, shape: tuple[int, ...]) -> Array:
+        """A float32 array for nobody but what is recorded here."""
+        return self._memory.empty(shape)
+
     def clear(self, array: Array) -> None:
         """Fill with zeros."""
+        self._arrays.append(array)
         self._encoder.clear_buffer(array.buffer)
 
     def stage(self, name: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from splat_py import portable, stages
 from splat_py.arrays import Array, Memory
-from splat_py.device import Device, Operator, device_for
+from splat_py.device import Accumulate, Device, Operator, accumulation, device_for
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.stages import (
     Binning,
@@ -31,6 +31,7 @@ from splat_py.stages import (
     Splats,
     TileGrid,
     TileLists,
+    segments_for,
 )
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
@@ -64,6 +65,7 @@ def rasterization(
     absgrad: bool = False,
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     backend: Backend = "auto",
+    accumulate: Accumulate = "auto",
     **unsupported: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with gsplat's signature and conventions.
@@ -92,6 +94,10 @@ def rasterization(
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
         backend: "native" renders; "portable" fills the image with one flat colour, the mean of what is given, anywhere
             (`splat_py.portable`); "auto" renders where a device can, and warns where none can before it takes the baseline.
+        accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
+            "pair" (none: a row for each pair of a tile and a Gaussian, summed in a fixed order, so that gradients are the same
+            to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
+            `torch.use_deterministic_algorithms(True)`.
 
     Returns:
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way: `means2d`, `depths`,
@@ -128,6 +134,7 @@ def rasterization(
         "render_mode": render_mode,
         "absgrad": absgrad,
         "rasterize_mode": rasterize_mode,
+        "accumulate": accumulate,
     }
     _check_tensors(inputs)
     _check_options(options)
@@ -213,6 +220,7 @@ def _render(
     render_mode: RenderMode,
     absgrad: bool,
     rasterize_mode: str,
+    accumulate: Accumulate,
     device: Device | None,
     backgrounds: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -232,20 +240,22 @@ def _render(
         near=near_plane,
         far=far_plane,
         radius_clip=radius_clip,
+        accumulation=accumulation(device, accumulate),
+        native_atomics=device.native_float_atomics,
     )
     if absgrad and sh_degree is None and colors.shape[-1] + ("D" in render_mode) > _MOST_CHANNELS:
         # Absolute values of one pass's gradients do not add up to those of all.
         raise NotImplementedError(f"absgrad is not supported for more than {_MOST_CHANNELS} channels; leave absgrad out")
 
     splats = project(means, quats, scales, opacities, viewmats, Ks, width, height, settings, device=device)
-    lists = bin_tiles(splats, width, height, settings.tile_size, device=device)
+    lists = bin_tiles(splats, width, height, settings.tile_size, keep_pairs=settings.per_pair, device=device)
 
     channels = []
     if "RGB" not in render_mode:
         backgrounds = None
     if "RGB" in render_mode:
         if sh_degree is not None:
-            colors = shade(means, colors, viewmats, splats.radii, sh_degree, device=device)
+            colors = shade(means, colors, viewmats, splats.radii, sh_degree, settings, device=device)
         elif colors.dim() == 2:
             colors = colors.expand(viewmats.shape[0], *colors.shape)
         channels.append(colors)
@@ -412,6 +422,7 @@ def shade(
     viewmats: Tensor,
     radii: Tensor,
     degree: int,
+    settings: Settings | None = None,
     *,
     device: Device | None = None,
 ) -> Tensor:
@@ -423,15 +434,27 @@ def shade(
         viewmats: [C, 4, 4].
         radii: [C, N, 2] from `project`: culled splats stay black.
         degree: 0 to 3.
+        settings: how gradients of cameras add up, as `project` is told.
 
     Differentiable in means, sh and viewmats.
     """
-    return cast(Tensor, _Shade.apply(means, sh, viewmats, radii, degree, device or device_for(means)))
+    device = device or device_for(means)
+    settings = settings or Settings(device.tuning.tile_size, native_atomics=device.native_float_atomics)
+    return cast(Tensor, _Shade.apply(means, sh, viewmats, radii, degree, settings, device))
 
 
 class _Shade(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, degree: int, device: Device) -> Tensor:
+    def forward(
+        ctx: Any,
+        means: Tensor,
+        sh: Tensor,
+        viewmats: Tensor,
+        radii: Tensor,
+        degree: int,
+        settings: Settings,
+        device: Device,
+    ) -> Tensor:
         array, empty = device.memory.array, device.memory.empty
         # Only the cameras' centres matter: intrinsics and image size are never read.
         cameras = Cameras(array(viewmats), empty((viewmats.shape[0], 3, 3)), 0, 0)
@@ -440,12 +463,12 @@ class _Shade(torch.autograd.Function):
         recorder = device.record()
         stages.shade(recorder, *inputs, colors, degree)
         recorder.submit()
-        ctx.state = (inputs, degree, device)
+        ctx.state = (inputs, degree, settings, device)
         return _tensor(colors, means)
 
     @staticmethod
     def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
-        (means, sh, cameras, radii), degree, device = ctx.state
+        (means, sh, cameras, radii), degree, settings, device = ctx.state
         camera_gradient = ctx.needs_input_grad[2]
         empty = device.memory.empty
         v_means, v_sh = empty(means.shape), empty(sh.shape)
@@ -463,20 +486,32 @@ class _Shade(torch.autograd.Function):
             v_sh,
             v_cameras,
             degree,
-            _with_camera_gradient(Settings(device.tuning.tile_size), camera_gradient),
+            _with_camera_gradient(settings, camera_gradient),
             add_to_means=False,
         )
         recorder.submit()
         v_viewmats = _camera_gradients(v_cameras, v_colors)[0] if camera_gradient else None
-        return _tensor(v_means, v_colors), _tensor(v_sh, v_colors), v_viewmats, None, None, None
+        return _tensor(v_means, v_colors), _tensor(v_sh, v_colors), v_viewmats, *(None,) * 4
 
 
-def bin_tiles(splats: ProjectedSplats, width: int, height: int, tile_size: int, *, device: Device | None = None) -> BinnedTiles:
-    """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable."""
+def bin_tiles(
+    splats: ProjectedSplats,
+    width: int,
+    height: int,
+    tile_size: int,
+    *,
+    keep_pairs: bool = False,
+    device: Device | None = None,
+) -> BinnedTiles:
+    """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
+
+    Args:
+        keep_pairs: for gradients that add up pair by pair (`Settings.accumulation` is "PerPair").
+    """
     device = device or device_for(splats.means2d)
     arrays = _splat_arrays(device.memory, splats)
     grid = TileGrid(tile_size, -(-width // tile_size), -(-height // tile_size), splats.depths.shape[0])
-    binning = Binning(device, arrays, grid)
+    binning = Binning(device, arrays, grid, keep_pairs)
     recorder = device.record()
     binning.record_count(recorder)
     recorder.submit()
@@ -484,8 +519,15 @@ def bin_tiles(splats: ProjectedSplats, width: int, height: int, tile_size: int, 
     binning.reserve(pairs)
     recorder = device.record()
     binning.record_lists(recorder)
+    # No list is longer than there are Gaussians: most often nobody has to ask.
+    longest = splats.depths.shape[1]
+    asks = segments_for(device, longest) > 1
+    if asks:
+        binning.record_longest(recorder)
     recorder.submit()
-    lists = TileLists(binning.offsets, binning.ids)
+    if asks:
+        longest = int(binning.longest.numpy()[0])
+    lists = binning.lists(segments_for(device, longest))
     # torch knows few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
     return BinnedTiles(offsets, ids, grid, lists)

@@ -143,7 +143,7 @@ class ImageFitter:
         self._parameters = memory.array(check_params(params))
         self._gradients = memory.empty(params.shape)
         self._moments = [memory.array(np.zeros_like(params)) for _ in range(2)]
-        self._status = memory.array(np.zeros(2, np.uint32))
+        self._status = memory.array(np.zeros(3, np.uint32))
         self._under_way: deque[tuple[int, int]] = deque()
         self._rasterizer = rasterizer or rasterizer_for(self.device, self._blobs, width, height)
         self._rasterizer.make_room(self._parameters)
@@ -219,11 +219,11 @@ class ImageFitter:
         every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
         if allowed and not any(step % every == 0 for step in done):
             return
-        needed, failed = (int(x) for x in self._status.numpy())
+        needed, failed, _ = (int(x) for x in self._status.numpy())
         if needed:
             self.device.handle.wait_for_idle()
             self._under_way.clear()
-            self._status.write(np.zeros(2, np.uint32))
+            self._status.write(np.zeros(3, np.uint32))
             self._rasterizer.make_room(self._parameters)
             self.step = failed
 

@@ -15,7 +15,7 @@ import numpy as np
 from splat_py.arrays import Array
 from splat_py.device import Device
 from splat_py.kernels import Recorder, linear_groups
-from splat_py.stages import Binning, Splats, TileGrid
+from splat_py.stages import ANY_LENGTH, Binning, Splats, TileGrid
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS = 9
@@ -158,8 +158,8 @@ class TileRasterizer:
             "status",
             "checkRoom",
             (1, 1, 1),
-            {"capacity": self._binning.capacity, "step": step},
-            {"pairCount": self._binning.pair_count, "status": status},
+            {"capacity": self._binning.capacity, "reach": ANY_LENGTH, "step": step},
+            {"pairCount": self._binning.pair_count, "longest": self._binning.longest, "status": status},
         )
 
     def record_lists(self, recorder: Recorder, parameters: Array) -> None:
@@ -223,11 +223,8 @@ class TileRasterizer:
         constants: dict[str, Any] | None = None,
         **buffers: Array,
     ) -> None:
-        lists = {
-            "packedBlobs": self._packed,
-            "tileOffsets": self._binning.offsets,
-            "tileIds": self._binning.ids,
-        }
+        tiles = self._binning.lists()
+        lists = {"packedBlobs": self._packed, "tileOffsets": tiles.offsets, "tileIds": tiles.ids}
         recorder.dispatch(
             "image_tiles",
             entry,

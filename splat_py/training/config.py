@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from splat_py.device import Accumulate
 from splat_py.errors import SplatError
 
 
@@ -58,6 +59,8 @@ class TrainConfig:
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
+    # How gradients add up over pixels: "pair" gives the same bits from run to run, whatever runs beside; see `rasterization`.
+    accumulate: Accumulate = "auto"
     # A kill at any moment loses at most the steps since the last checkpoint.
     checkpoint_every: int = 500
     # Of everything random: the order of photographs, initial points, splits.

@@ -31,6 +31,7 @@ class PhotometricLoss:
 
     def __init__(self, device: Device, width: int, height: int, ssim_share: float) -> None:
         self.width, self.height, self.ssim_share = width, height, ssim_share
+        self._constants = {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
         empty = device.memory.empty
         self._along_rows = empty((_MOMENTS, height, width, _CHANNELS))
         self._adjoints = empty((_ADJOINTS, height, width, _CHANNELS))
@@ -65,7 +66,9 @@ class PhotometricLoss:
                     "adjoints": self._adjoints,
                     "vRender": self.v_render,
                     "sums": sums,
+                    "sumBits": sums,
                 },
+                **(self._constants if entry == "ssimAlongColumns" else {}),
             )
 
     def values(self, sums: Array) -> LossValues:

@@ -11,13 +11,14 @@ import numpy as np
 
 from splat_py import stages
 from splat_py.arrays import Array, Bridge
-from splat_py.device import Device, Operator, get_device
+from splat_py.device import Device, Operator, accumulation, get_device
 from splat_py.errors import SplatError
 from splat_py.profiling import Profile
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.stages import (
+    ANY_LENGTH,
     Binning,
     Cameras,
     Image,
@@ -26,7 +27,7 @@ from splat_py.stages import (
     Settings,
     Splats,
     TileGrid,
-    TileLists,
+    segments_for,
 )
 from splat_py.training.checkpoint import Checkpoint
 from splat_py.training.config import TrainConfig
@@ -90,9 +91,15 @@ class Trainer:
         self.step = resume.step if resume else 0
         self.profile: Profile | None = None
         memory = self.device.memory
-        self._settings = Settings(self.device.tuning.tile_size, stored=True, antialiased=self.config.antialiased)
+        self._settings = Settings(
+            self.device.tuning.tile_size,
+            stored=True,
+            antialiased=self.config.antialiased,
+            accumulation=accumulation(self.device, self.config.accumulate),
+            native_atomics=self.device.native_float_atomics,
+        )
         self._background = memory.array(dataset.background[None])
-        self._status = memory.array(np.zeros(2, np.uint32))
+        self._status = memory.array(np.zeros(3, np.uint32))
         self._sums = [memory.empty(4) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, stages.CAMERA_ROW))
         self._cameras: dict[int, Cameras] = {}
@@ -102,6 +109,7 @@ class Trainer:
         self._under_way: deque[tuple[int, int]] = deque()
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
+        self._segments = 1
         if resume:
             self.parameters = Parameters(self.device, resume.state)
             self._capacity = resume.capacity
@@ -188,20 +196,23 @@ class Trainer:
         stages.project(recorder, gaussians, cameras, splats, settings)
         stages.shade(recorder, gaussians.means, parameters.sh, cameras, splats.radii, self._colors, degree)
         binning.record_count(recorder)
+        binning.record_lists(recorder)
+        # No list is longer than there are Gaussians.
+        if segments_for(self.device, parameters.count) > self._segments:
+            binning.record_longest(recorder)
         recorder.dispatch(
             "status",
             "checkRoom",
             (1, 1, 1),
-            {"capacity": binning.capacity, "step": step},
-            {"pairCount": binning.pair_count, "status": self._status},
+            {"capacity": binning.capacity, "reach": self._segments * (self.device.tuning.segment or ANY_LENGTH), "step": step},
+            {"pairCount": binning.pair_count, "longest": binning.longest, "status": self._status},
         )
-        binning.record_lists(recorder)
         rasterization = Rasterization.of(
             self.device,
             splats,
             self._colors,
             self._background,
-            TileLists(binning.offsets, binning.ids),
+            binning.lists(self._segments),
             target.grid,
             target.image,
         )
@@ -259,12 +270,13 @@ class Trainer:
         every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
         if allowed and not any(step % every == 0 for step in done):
             return
-        needed, failed = (int(x) for x in self._status.numpy())
+        needed, failed, longest = (int(x) for x in self._status.numpy())
         if needed:
             self.device.handle.wait_for_idle()
             self._under_way.clear()
-            self._status.write(np.zeros(2, np.uint32))
-            self._capacity = int(needed * _HEADROOM)
+            self._status.write(np.zeros(3, np.uint32))
+            self._capacity = max(self._capacity, int(needed * _HEADROOM))
+            self._segments = max(self._segments, segments_for(self.device, int(longest * _HEADROOM)))
             self._binning = None
             self.step = failed
             done = [step for step in done if step < failed]
@@ -298,7 +310,7 @@ class Trainer:
 
     def _binning_for(self, target: _Target) -> Binning:
         if self._binning is None or self._binning.grid != target.grid:
-            self._binning = Binning(self.device, self._splats, target.grid)
+            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_pair)
             self._binning.reserve(self._capacity)
         return self._binning
 

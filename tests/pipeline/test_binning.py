@@ -113,12 +113,12 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
         assert binning.pair_count.numpy()[0] == pairs, "the true number, whatever the room"
         for array in sentinels:
             assert (array.numpy()[capacity:] == 0xABCD_EF01).all()
-        offsets = binning.offsets.numpy()
+        offsets = binning.lists().offsets.numpy()
         assert offsets[0] == 0 and (np.diff(offsets.astype(np.int64)) >= 0).all()
         assert offsets[-1] == min(pairs, capacity)
         if capacity >= pairs:
             np.testing.assert_array_equal(offsets, full.offsets.numpy())
-            np.testing.assert_array_equal(binning.ids.numpy()[:pairs], full.ids.numpy())
+            np.testing.assert_array_equal(binning.lists().ids.numpy()[:pairs], full.ids.numpy())
 
 
 @pytest.mark.parametrize("cameras", [1, 2])

@@ -62,7 +62,7 @@ struct Parts : IBlobList
         float row[9] = {
             v.mean.x, v.mean.y, v.conic.x, v.conic.y, v.conic.z, v.opacity, v.color[0], v.color[1], v.color[2] };
         Rows rows;
-        PerWave.accumulate<9, Rows>(rows, (base() + position) * 9, row);
+        addOverWave<9, Rows>(rows, (base() + position) * 9, row);
     }
     [mutating]
     bool next(bool done)

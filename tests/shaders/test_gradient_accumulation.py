@@ -8,25 +8,54 @@ import numpy as np
 import pytest
 import slangpy as spy
 
-from splat_py import shaders
 from splat_py.device import get_device
 
-MODULE = shaders.load(Path(__file__).with_name("accumulation.slang"))
+SOURCE = Path(__file__).with_name("accumulation.slang").read_text(encoding="utf-8")
+GROUPS, ROUNDS, SLOTS = 5, 2, 3
 
 
-@pytest.mark.parametrize("strategy", ["PerPixel", "PerWave"])
-@pytest.mark.parametrize("channels", [1, 3, 4, 9, 11])
-def test_sums_of_a_wave_s_rows(strategy: str, channels: int) -> None:
-    """Rows of any length at an offset, from lanes some of which give nothing; what lies beside them stays."""
-    rng = np.random.default_rng(channels)
-    first, threads = 5, 128
-    values = rng.normal(size=(threads, channels))
-    values[::3] = 0
-    before = rng.normal(size=first + channels + 4)
-    rows = spy.Tensor.from_numpy(get_device().handle, before.astype(np.float32))
-    MODULE.accumulateWith[channels, strategy](values, first, rows)
-    expected = before.copy()
-    expected[first : first + channels] += values.sum(axis=0)
-    np.testing.assert_allclose(rows.to_numpy(), expected, rtol=1e-5, atol=1e-5)
-    outside = np.r_[:first, first + channels : len(before)]
-    np.testing.assert_array_equal(rows.to_numpy()[outside], before.astype(np.float32)[outside])
+def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the workgroups leave in rows that all add to, and in rows of their own."""
+    device = get_device()
+    threads, length = values.shape[3:]
+    constants = f"static const uint THREADS = {threads};\nstatic const int N = {length};\ntypedef {strategy} STRATEGY;\n"
+    source = SOURCE.replace("static const uint SLOTS", constants + "static const uint SLOTS")
+    module = device.handle.load_module_from_source(f"accumulation_{strategy}_{threads}_{length}", source)
+    program = device.handle.link_program([module], [module.entry_point("addUp")])
+    pipeline = device.handle.create_compute_pipeline(program)
+    row = (ROUNDS, SLOTS, length + 1)
+    arrays = {
+        "values": device.memory.array(values),
+        "sums": device.memory.array(np.zeros(row, np.float32)),
+        "parts": device.memory.array(np.zeros((GROUPS, *row), np.float32)),
+    }
+    encoder = device.handle.create_command_encoder()
+    with encoder.begin_compute_pass() as compute:
+        cursor = spy.ShaderCursor(compute.bind_pipeline(pipeline))
+        used = {"values", "parts" if strategy == "PerPair" else "sums"}
+        for name in used:
+            cursor[name] = arrays[name].buffer
+        compute.dispatch_compute(spy.uint3(GROUPS, 1, 1))
+    device.handle.wait_for_submit(device.handle.submit_command_buffer(encoder.finish()))
+    return arrays["sums"].numpy().copy(), arrays["parts"].numpy().copy()
+
+
+@pytest.mark.parametrize("threads", [8, 64])
+@pytest.mark.parametrize("length", [1, 3, 4, 9, 11])
+@pytest.mark.parametrize("strategy", ["PerPixel", "PerWave", "PerGroup", "PerPair"])
+def test_sums_of_rows(strategy: str, length: int, threads: int) -> None:
+    """Rows of any length, from lanes and from whole waves that give nothing; what lies beside them stays; round after round."""
+    rng = np.random.default_rng(length)
+    values = rng.normal(size=(GROUPS, ROUNDS, SLOTS, threads, length)).astype(np.float32)
+    values[..., ::3, :] = 0
+    values[2, 1] = 0
+    values[..., 1, 32:, :] = 0
+    sums, parts = add_up(strategy, values)
+    expected = values.astype(float).sum(axis=3)
+    if strategy == "PerPair":
+        np.testing.assert_allclose(parts[..., :-1], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(parts, add_up(strategy, values)[1])
+        assert not parts[..., -1].any() and not sums.any()
+    else:
+        np.testing.assert_allclose(sums[..., :-1], expected.sum(axis=0), rtol=1e-5, atol=1e-5)
+        assert not sums[..., -1].any() and not parts.any()

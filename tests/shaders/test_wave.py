@@ -8,7 +8,7 @@ import numpy as np
 
 from splat_py import shaders
 
-MODULE = shaders.load(Path(__file__).with_name("accumulation.slang"))
+MODULE = shaders.load(Path(__file__).with_name("lanes.slang"))
 
 
 def test_active_lanes_of_full_waves_and_of_the_last_one() -> None:
