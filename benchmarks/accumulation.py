@@ -1,0 +1,122 @@
+"""Ways to add up gradients: time and memory of the rasteriser's way back, on small, large and mixed splats.
+
+    python benchmarks/accumulation.py --out benchmarks/accumulation.json
+
+The four ways (A pixel, B wave, C group, D pair; splat/gradient_accumulation) take turns, so that what disturbs one disturbs all.
+Medians in milliseconds by the device's clock where it has one; `scratch MiB` is what a way needs besides the gradient itself.
+`compare-and-swap` is B as on a device that cannot add to floats atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import tyro
+
+from splat_py.device import get_device
+from splat_py.profiling import Profile
+from splat_py.rasterization import bin_tiles, project
+from splat_py.stages import Image, Rasterization, Settings, Splats
+from splat_py.training.run import write_json
+
+WAYS = {
+    "A pixel": {"accumulation": "PerPixel"},
+    "B wave": {"accumulation": "PerWave"},
+    "C group": {"accumulation": "PerGroup"},
+    "D pair": {"accumulation": "PerPair"},
+    "B wave, compare-and-swap": {"accumulation": "PerWave", "native_atomics": False},
+}
+# Standard deviations in pixels, and how many.
+SCENES = {"small": ((0.5, 1.5), 100_000), "large": ((15.0, 40.0), 1_000), "mixed": ((0.5, 20.0), 10_000)}
+
+
+@dataclass
+class Options:
+    """What to run."""
+
+    # Write the figures here, as JSON, and not to the terminal.
+    out: Path | None = None
+    # Side of the image in pixels.
+    side: int = 512
+    # Times each way is measured.
+    repeats: int = 9
+
+
+def gaussians_of(sigmas: tuple[float, float], count: int, side: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Gaussians all over the image, their sizes log-uniform between two; and intrinsics."""
+    rng = np.random.default_rng(0)
+    u, v, z = rng.uniform(0, side, count), rng.uniform(0, side, count), rng.uniform(2, 6, count)
+    means = np.stack([(u - side / 2) * z / side, (v - side / 2) * z / side, z], axis=1)
+    scales = np.exp(rng.uniform(*np.log(sigmas), (count, 3))) * z[:, None] / side
+    arrays = (means, rng.normal(size=(count, 4)), scales, rng.uniform(0.1, 0.9, count))
+    K = torch.tensor([[[float(side), 0, side / 2], [0, side, side / 2], [0, 0, 1]]])
+    return [torch.tensor(array, dtype=torch.float32) for array in arrays], K
+
+
+def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str, dict[str, float]]:
+    """Of each way: the way back through one image, and its memory."""
+    device, side = get_device(), options.side
+    gaussians, K = gaussians_of(sigmas, count, side)
+    rng = np.random.default_rng(1)
+    memory = device.memory
+    colors = memory.array(rng.uniform(size=(1, count, 3)).astype(np.float32))
+    v_image = memory.array(rng.normal(size=(1, side, side, 3)).astype(np.float32))
+    v_alphas = memory.array(np.zeros((1, side, side, 1), np.float32))
+    profile = Profile(device.handle)
+    samples: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in WAYS}
+    for repeat in range(options.repeats + 1):
+        for name, how in WAYS.items():
+            settings = Settings(device.tuning.tile_size, **how)  # type: ignore[arg-type]
+            projected = project(*gaussians, torch.eye(4)[None], K, side, side, settings)
+            tiles = bin_tiles(projected, side, side, settings.tile_size, keep_pairs=settings.per_pair)
+            tensors = (projected.means2d, projected.depths, projected.conics, projected.opacities, projected.radii)
+            splats = Splats(*(memory.array(tensor) for tensor in tensors))
+            image = Image.empty(device, 1, side, side, 3)
+            backgrounds = memory.array(np.zeros((1, 3), np.float32))
+            work = Rasterization.of(device, splats, colors, backgrounds, tiles.arrays, tiles.grid, image)
+            v_splats = memory.empty((1, count, settings.row(3)))
+            recorder = device.record()
+            work.record(recorder)
+            recorder.submit()
+            before = memory.peak_bytes = memory.live_bytes
+            recorder = device.record(profile)
+            begin = time.perf_counter()
+            work.record_backward(recorder, v_image, v_alphas, v_splats, settings)
+            recorder.submit()
+            seconds = time.perf_counter() - begin
+            seconds = profile.collect().get("rasterize backward", seconds)
+            if repeat:
+                samples[name]["milliseconds"].append(1e3 * seconds)
+                samples[name]["scratch MiB"].append((memory.peak_bytes - before) / 2**20)
+    return {name: {what: float(np.median(values)) for what, values in of.items()} for name, of in samples.items()}
+
+
+def main(options: Options) -> None:
+    """Run every scene."""
+    adapter = get_device().adapter
+    results: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
+        "device": f"{adapter.name} ({adapter.backend})",
+    }
+    for name, (sigmas, count) in SCENES.items():
+        title = f"{name}: {count:,} Gaussians of {sigmas[0]:g}-{sigmas[1]:g} px at {options.side}×{options.side}"
+        results[title] = times(sigmas, count, options)
+    if options.out is None:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    else:
+        write_json(options.out, results)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
