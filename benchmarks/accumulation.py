@@ -2,8 +2,8 @@
 
     python benchmarks/accumulation.py --out benchmarks/accumulation.json
 
-The four ways (A pixel, B wave, C group, D pair; splat/gradient_accumulation) take turns, so that what disturbs one disturbs all.
-Medians in milliseconds by the device's clock where it has one; `scratch MiB` is what a way needs besides the gradient itself.
+The four ways (A pixel, B wave, C group, D pair; splat/gradient_accumulation) take turns, so that what disturbs one disturbs
+all. Medians in milliseconds by the device's clock where it has one; `scratch MiB` is what a way needs besides the gradient.
 `compare-and-swap` is B as on a device that cannot add to floats atomically.
 """
 

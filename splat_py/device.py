@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
-from typing import Literal
 
 import slangpy as spy
 import torch
@@ -179,24 +178,6 @@ class Device:
         """
         with noticing_loss():
             self.handle.wait_for_submit(submission)
-
-
-# What `accumulate` and `--accumulate` take.
-Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
-_ACCUMULATIONS = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pair": "PerPair"}
-
-
-def accumulation(device: Device, name: Accumulate) -> str:
-    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic.
-
-    Raises:
-        SplatError: the name means nothing.
-    """
-    if name == "auto":
-        return "PerPair" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
-    if name not in _ACCUMULATIONS:
-        raise SplatError(f"accumulate is {name!r}; use auto, {', '.join(_ACCUMULATIONS)}")
-    return _ACCUMULATIONS[name]
 
 
 @cache

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from splat_py import portable, stages
+from splat_py.accumulation import Accumulate, accumulation
 from splat_py.arrays import Array, Memory
-from splat_py.device import Accumulate, Device, Operator, accumulation, device_for
+from splat_py.device import Device, Operator, device_for
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.stages import (
     Binning,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from splat_py.accumulation import alert_not_deterministic
 from splat_py.device import device_for
 from splat_py.errors import SplatError
 from splat_py.image.fitting import check_size
@@ -25,7 +26,7 @@ def render(params: torch.Tensor, width: int, height: int) -> torch.Tensor:
         [height, width, 3] float32, 0 to 1, black where no blob is, on the tensor's device.
 
     Raises:
-        SplatError: wrong shape, type or size.
+        SplatError: wrong shape, type or size; in the backward pass, if torch is to be deterministic.
     """
     if not isinstance(params, torch.Tensor) or params.dtype != torch.float32:
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
@@ -52,6 +53,7 @@ class _Render(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        alert_not_deterministic("image.render")
         (params,) = ctx.saved_tensors
         memory = ctx.device.memory
         parameters = memory.array(params.detach().contiguous())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from splat_py.device import Accumulate
+from splat_py.accumulation import Accumulate
 from splat_py.errors import SplatError
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from splat_py import stages
+from splat_py.accumulation import accumulation
 from splat_py.arrays import Array, Bridge
-from splat_py.device import Device, Operator, accumulation, get_device
+from splat_py.device import Device, Operator, get_device
 from splat_py.errors import SplatError
 from splat_py.profiling import Profile
 from splat_py.scene.camera import Camera

@@ -83,3 +83,19 @@ def test_transposed_and_detached() -> None:
 def test_bad_input(params: torch.Tensor, size: tuple[int, int], message: str) -> None:
     with pytest.raises(SplatError, match=message):
         image.render(params, *size)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_deterministic_torch_is_told(warn_only: bool) -> None:
+    params = torch.zeros(9, 4, requires_grad=True)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        picture = image.render(params, 16, 16)
+        if warn_only:
+            with pytest.warns(UserWarning, match=r"gradient of image\.render adds up in any order"):
+                picture.sum().backward()
+        else:
+            with pytest.raises(SplatError, match="use warn_only=True"):
+                picture.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
