@@ -18,6 +18,7 @@ from tyro.conf import Positional
 
 from splat_py.device import get_device
 from splat_py.errors import SplatError
+from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.fitting import FitReport, fit
 from splat_py.image.pictures import Picture, read_picture
 from splat_py.rendering import to_bytes, write_image, write_video
@@ -33,7 +34,8 @@ class FitImage:
     """Approximate a picture with 2D Gaussians.
 
     The folder --out gets the picture as the Gaussians draw it (fit.png), the Gaussians (blobs.safetensors) and, if asked for,
-    a video of the fit (fit.mp4). Any size; grey, RGB or RGBA, 8 or 16 bits.
+    a video of the fit (fit.mp4). Any size; grey, RGB or RGBA, 8 or 16 bits. An interrupted fit leaves checkpoint.safetensors
+    there, for --resume.
 
     Example: splat fit-image photo.jpg --blobs 40960 --steps 1000 --out runs/photo --video
     """
@@ -54,6 +56,8 @@ class FitImage:
     video: bool = False
     # Of where the Gaussians begin.
     seed: int = 42
+    # Continue the fit of this picture that was interrupted in --out, with its Gaussians and its number of steps.
+    resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
@@ -61,14 +65,19 @@ class FitImage:
         """Fit with a live progress bar."""
         if self.out.exists() and not self.out.is_dir():
             raise SplatError(f"--out {self.out} is a file; name a folder")
+        kept = self.out / "checkpoint.safetensors"
+        if kept.exists() and not self.resume:
+            raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
+        checkpoint = FitCheckpoint.load(kept) if self.resume else None
         picture = read_picture(self.picture, self.background)
         if self.device is not None:
             os.environ["SPLAT_DEVICE"] = self.device
         device = get_device()
         height, width, _ = picture.shape
-        _console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {self.blobs:,} Gaussians")
+        blobs, steps = (checkpoint.params.shape[1], checkpoint.steps) if checkpoint else (self.blobs, self.steps)
+        _console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
         frames: list[NDArray[np.uint8]] = []
-        with _progress(self.steps) as show:
+        with _progress(steps) as show:
 
             def on_report(report: FitReport) -> None:
                 show(report)
@@ -83,6 +92,8 @@ class FitImage:
                 seed=self.seed,
                 device=device,
                 on_report=on_report,
+                checkpoint=kept,
+                resume=checkpoint,
             )
         result.save(self.out / "blobs.safetensors")
         write_image(self.out / "fit.png", result.render())

@@ -18,6 +18,7 @@ from splat_py.arrays import Array, Bridge
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path
+from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
 from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
 from splat_py.image.rasterizers import FLOATS, Rasterizer, rasterizer_for
@@ -30,8 +31,9 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _EPSILON_PIXELS = 1 << 14
 # How often the host asks whether a step ran out of room, where asking costs a copy.
 _STATUS_EVERY = 32
-# How often a fit is looked at on its way.
+# How often a fit is looked at on its way, and how many of these looks lie between checkpoints.
 _REPORTS = 100
+_REPORTS_PER_CHECKPOINT = 5
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class ImageFitter:
         rates: Adam's.
         device: where; the default device if None.
         rasterizer: which; the faster one if None.
+        resume: continue from this checkpoint, with its blobs and its number of steps.
     """
 
     def __init__(
@@ -131,10 +134,17 @@ class ImageFitter:
         rates: Rates | None = None,
         device: Device | None = None,
         rasterizer: Rasterizer | None = None,
+        resume: FitCheckpoint | None = None,
     ) -> None:
+        if resume is not None:
+            if resume.picture != fingerprint(picture):
+                raise SplatError(
+                    "the checkpoint is of another picture, or of another background behind it; fit without --resume"
+                )
+            params, steps = resume.params, resume.steps
         self.picture, self.steps, self.rates = picture, steps, rates or Rates()
         self.device = device or get_device()
-        self.step = 0
+        self.step = resume.step if resume else 0
         self.profile: Profile | None = None
         memory = self.device.memory
         height, width, _ = picture.shape
@@ -142,7 +152,8 @@ class ImageFitter:
         self._target = memory.array(picture)
         self._parameters = memory.array(check_params(params))
         self._gradients = memory.empty(params.shape)
-        self._moments = [memory.array(np.zeros_like(params)) for _ in range(2)]
+        moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
+        self._moments = [memory.array(moment) for moment in moments]
         self._status = memory.array(np.zeros(3, np.uint32))
         self._under_way: deque[tuple[int, int]] = deque()
         self._rasterizer = rasterizer or rasterizer_for(self.device, self._blobs, width, height)
@@ -166,6 +177,12 @@ class ImageFitter:
         """A copy of the raw blobs as they are now."""
         self.finish()
         return self._parameters.numpy().copy()
+
+    def checkpoint(self) -> FitCheckpoint:
+        """Everything that a later fit needs to continue from here."""
+        params = self.params()
+        m, v = (moment.numpy().copy() for moment in self._moments)
+        return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
 
     def report(self) -> FitReport:
         """How the blobs look now."""
@@ -239,6 +256,8 @@ def fit(
     seed: int = 42,
     device: Device | None = None,
     on_report: Callable[[FitReport], None] | None = None,
+    checkpoint: Path | None = None,
+    resume: FitCheckpoint | None = None,
 ) -> ImageFit:
     """Approximate an image with 2D Gaussians.
 
@@ -252,9 +271,11 @@ def fit(
         seed: of where the blobs begin.
         device: where; the default device if None.
         on_report: told at the beginning, about a hundred times on the way, and at the end how it looks.
+        checkpoint: file to keep a checkpoint in until the fit is done, also when it is interrupted.
+        resume: continue from this checkpoint; `blobs`, `steps`, `init` and `seed` are then those of its fit.
 
     Raises:
-        SplatError: the image cannot be used, or a number is out of range.
+        SplatError: the image cannot be used, or is not that of the checkpoint, or a number is out of range.
     """
     for name, number in (("blobs", blobs), ("steps", steps)):
         if number < 1:
@@ -264,18 +285,29 @@ def fit(
     is_file = isinstance(image, str | Path)
     picture = read_picture(image, background) if is_file else to_picture(image, background)  # type: ignore[arg-type]
     start = blobs_on_detail if init == "detail" else blobs_anywhere
-    fitter = ImageFitter(picture, start(picture, blobs, np.random.default_rng(seed)), steps, rates, device)
-    every = max(steps // _REPORTS, 1)
-    while fitter.step < steps:
-        if on_report is not None and fitter.step % every == 0:
-            on_report(fitter.report())
-        fitter.advance()
-        if fitter.step == steps:
-            fitter.finish()
+    params = resume.params if resume else start(picture, blobs, np.random.default_rng(seed))
+    fitter = ImageFitter(picture, params, steps, rates, device, resume=resume)
+    every = max(fitter.steps // _REPORTS, 1)
+    try:
+        while fitter.step < fitter.steps:
+            if fitter.step % every == 0:
+                if on_report is not None:
+                    on_report(fitter.report())
+                if checkpoint is not None and fitter.step % (_REPORTS_PER_CHECKPOINT * every) == 0:
+                    fitter.checkpoint().save(checkpoint)
+            fitter.advance()
+            if fitter.step == fitter.steps:
+                fitter.finish()
+    except KeyboardInterrupt:
+        if checkpoint is not None:
+            fitter.checkpoint().save(checkpoint)
+        raise
     report = fitter.report()
     if on_report is not None:
         on_report(report)
     height, width, _ = picture.shape
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
     return ImageFit(fitter.params(), width, height, report.psnr)
 
 

@@ -34,9 +34,7 @@ def evaluate(raw: Array, width: int, height: int) -> dict[str, Array]:
 def alphas(blobs: dict[str, Array], width: int, height: int) -> Array:
     """[N, H, W], before any threshold but the largest alpha."""
     x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
-    dx, dy = (
-        c - m[:, None, None] for c, m in zip((x[None, None], y[None]), blobs["mean"], strict=True)
-    )
+    dx, dy = (c - m[:, None, None] for c, m in zip((x[None, None], y[None]), blobs["mean"], strict=True))
     xx, xy, yy = blobs["covariance"][:, :, None, None]
     sigma = (yy * dx * dx - 2 * xy * dx * dy + xx * dy * dy) / (xx * yy - xy * xy)
     alpha = blobs["opacity"][:, None, None] * np.exp(-sigma / 2)

@@ -11,7 +11,9 @@ import tyro
 
 from splat_py import image
 from splat_py.errors import SplatError
+from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.command import FitImage
+from splat_py.image.fitting import ImageFitter
 
 
 @pytest.fixture
@@ -52,3 +54,40 @@ def test_errors_come_before_the_work(photo: Path, tmp_path: Path) -> None:
     with pytest.raises(SplatError, match="blobs is 0; it must be at least 1"):
         FitImage(photo, tmp_path / "out", blobs=0).run()
     assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted, it leaves a checkpoint; resumed, it comes to where it would have come, to the order of sums."""
+    straight, out = tmp_path / "straight", tmp_path / "out"
+    FitImage(photo, straight, blobs=60, steps=30).run()
+
+    advance = ImageFitter.advance
+
+    def interrupt(fitter: ImageFitter) -> None:
+        if fitter.step == 17:
+            raise KeyboardInterrupt
+        advance(fitter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFitter, "advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            FitImage(photo, out, blobs=60, steps=30).run()
+    assert [file.name for file in out.iterdir()] == ["checkpoint.safetensors"]
+    assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 17
+    with pytest.raises(SplatError, match="holds an unfinished fit; continue it with --resume"):
+        FitImage(photo, out).run()
+    with pytest.raises(SplatError, match="the checkpoint is of another picture"):
+        FitImage(photo, out, background=(0, 0, 0), resume=True).run()
+    FitImage(photo, out, resume=True).run()
+    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.png"]
+    resumed, expected = (image.ImageFit.load(folder / "blobs.safetensors") for folder in (out, straight))
+    assert np.quantile(np.abs(resumed.params - expected.params), 0.95) < 1e-3
+    assert resumed.psnr == pytest.approx(expected.psnr, abs=0.1)
+
+
+def test_checkpoints_that_are_none(photo: Path, tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match="there is no unfinished fit to resume"):
+        FitImage(photo, tmp_path, resume=True).run()
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
+    with pytest.raises(SplatError, match="is damaged; fit without --resume"):
+        FitImage(photo, tmp_path, resume=True).run()

@@ -1,0 +1,64 @@
+"""Where an interrupted fit of a picture goes on from: one safetensors file whose header carries the rest as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from splat_py.errors import SplatError
+from splat_py.files import atomic_path
+from splat_py.image.pictures import Picture
+
+
+@dataclass(frozen=True, eq=False)
+class FitCheckpoint:
+    """Everything that a fit needs to go on as if it had not stopped."""
+
+    # Steps done, and of the whole run.
+    step: int
+    steps: int
+    # Of the picture that is fitted: `fingerprint`.
+    picture: str
+    # Raw blobs and Adam's moments, [9, N] each.
+    params: NDArray[np.float32]
+    m: NDArray[np.float32]
+    v: NDArray[np.float32]
+
+    def save(self, path: Path) -> None:
+        """Write to a .safetensors file, atomically."""
+        header = {"step": self.step, "steps": self.steps, "picture": self.picture}
+        with atomic_path(path) as temporary:
+            save_file(
+                {"params": self.params, "m": self.m, "v": self.v},
+                temporary,
+                metadata={"splat_py.image.checkpoint": json.dumps(header)},
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> FitCheckpoint:
+        """Read what `save` wrote.
+
+        Raises:
+            SplatError: the file is missing, damaged or something else.
+        """
+        if not path.is_file():
+            raise SplatError(f"{path} does not exist; there is no unfinished fit to resume")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = json.loads((file.metadata() or {})["splat_py.image.checkpoint"])
+                params, m, v = (np.array(file.get_tensor(name)) for name in ("params", "m", "v"))
+            return cls(header["step"], header["steps"], header["picture"], params, m, v)
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            raise SplatError(f"{path} is not the checkpoint of a picture's fit or is damaged; fit without --resume") from error
+
+
+def fingerprint(picture: Picture) -> str:
+    """Tells one picture from another."""
+    return hashlib.sha256(repr(picture.shape).encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()
