@@ -164,7 +164,7 @@ main() {
     say "Python packages (the first time takes minutes)"
     # SlangPy comes as a wheel or not at all: its newest ones are for the newest macOS only.
     .venv/bin/python -m pip install -qq --disable-pip-version-check \
-        --only-binary slangpy --constraint constraints.txt --editable '.[dev]'
+        --only-binary slangpy --constraint constraints.txt --editable '.[dev,webgpu]'
     case $(uname -s) in
         Linux)
             vulkan_works || install_vulkan

@@ -4,7 +4,7 @@ import splat_py as splat
 colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colors, viewmats, Ks, width, height)
 """
 
-from splat_py import image, portable
+from splat_py import image, portable, volume
 from splat_py.device import Device, get_device
 from splat_py.device import adapters as devices
 from splat_py.errors import SplatError
@@ -30,4 +30,5 @@ __all__ = [
     "portable",
     "rasterization",
     "render",
+    "volume",
 ]

@@ -1,4 +1,5 @@
-"""The command line: `splat train`, `render`, `eval`, `export`, `fit-image`, `devices`, `bench` and `demo`."""
+"""The command line: `splat train`, `render`, `eval`, `export`, `fit-image`, `fit-volume`, `devices`, `bench`, `selftest` and
+`demo`."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ from splat_py.scene.camera import orbit
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.demo import write_demo_scene
 from splat_py.scene.gaussians import Gaussians
+from splat_py.selftest.command import SelfTestCommand
 from splat_py.training.checkpoint import Checkpoint
 from splat_py.training.config import TrainConfig
 from splat_py.training.run import DataOptions, RunFolder, train, write_json
 from splat_py.training.trainer import StepReport, Trainer
+from splat_py.volume.command import FitVolume
 
 _T = TypeVar("_T")
 
@@ -312,8 +315,10 @@ Command = (
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]
     | Annotated[FitImage, subcommand("fit-image")]
+    | Annotated[FitVolume, subcommand("fit-volume")]
     | Annotated[Devices, subcommand("devices")]
     | Annotated[Bench, subcommand("bench")]
+    | Annotated[SelfTestCommand, subcommand("selftest")]
     | Annotated[Demo, subcommand("demo")]
 )
 
@@ -334,7 +339,7 @@ def main() -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail(
-            "interrupted; what was finished is saved, and `splat train … --resume` continues a training run",
+            "interrupted; what was finished is saved, and `--resume` continues a run of train or fit-volume",
             130,
         )
     except OSError as error:

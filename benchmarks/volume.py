@@ -1,0 +1,138 @@
+"""Times one iteration on a radiance field, forward + replay + Adam, seven views of 128×128 pixels, every ray carrying gradient.
+
+    python benchmarks/volume.py --out benchmarks/volume.json
+
+The cases and the cameras are those of Mitsuba 3's radiance-field tutorial: the unit cube, cameras around it at a distance of
+1.3 with 45° of view, grids of 16³ and 64³ with as many steps a unit length as voxels, degree 0 and 2. No space is skipped.
+Medians, in milliseconds; `processor` is the processor time of the process divided by the cores, which other programs disturb
+less.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tyro
+
+from splat_py.device import get_device
+from splat_py.kernels import linear_groups
+from splat_py.profiling import Profile
+from splat_py.scene.camera import Camera
+from splat_py.training.run import write_json
+from splat_py.volume.marching import Box, Image, March, Rays, Volume, row_floats
+from splat_py.volume.views import camera_rays
+
+CASES = ((16, 0), (16, 2), (64, 0), (64, 2))
+VIEWS, SIDE = 7, 128
+
+
+@dataclass
+class Options:
+    """What to run."""
+
+    # Write the figures here, as JSON, and not to the terminal.
+    out: Path | None = None
+    # Iterations; the median is reported.
+    repeats: int = 11
+
+
+def iteration(resolution: int, degree: int, repeats: int) -> dict[str, float]:
+    """Medians of one case: the whole, its stages by the device's clock, and the processor's time."""
+    device = get_device()
+    memory = device.memory
+    coefficients = (degree + 1) ** 2
+    rng = np.random.default_rng(0)
+    grid = np.zeros((resolution,) * 3 + (row_floats(coefficients),), np.float32)
+    grid[..., 0] = 0.5
+    grid[..., 1 : 1 + 3 * coefficients] = rng.normal(0, 0.1, (*grid.shape[:3], 3 * coefficients))
+    volume = Volume(device, memory.array(grid), coefficients)
+    recorder = device.record()
+    views = [camera_rays(device, recorder, camera) for camera in cameras()]
+    recorder.submit()
+    rays = Rays(
+        memory.array(np.concatenate([v.origins.numpy() for v in views])),
+        memory.array(np.concatenate([v.directions.numpy() for v in views])),
+        SIDE,
+    )
+    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), float(resolution), skip_empty=False)
+    background, image = memory.array(np.zeros(3, np.float32)), Image.empty(device, rays.count)
+    v_image = Image(
+        memory.array(rng.normal(0, 1e-6, (rays.count, 3)).astype(np.float32)),
+        *(memory.array(np.zeros(rays.count, np.float32)) for _ in range(2)),
+    )
+    v_grid = volume.empty_gradients()
+    moments = [memory.array(np.zeros_like(grid)) for _ in range(2)]
+    recorder = device.record()
+    volume.record_occupancy(recorder, march)
+    recorder.clear(v_grid)
+    recorder.submit()
+    profile = Profile(device.handle)
+    samples: list[dict[str, float]] = []
+    for _ in range(repeats + 1):
+        begin, processor = time.perf_counter(), time.process_time()
+        recorder = device.record(profile)
+        volume.record_forward(recorder, march, rays, background, image)
+        volume.record_backward(recorder, march, rays, background, image, v_image, v_grid)
+        recorder.stage("adam")
+        recorder.dispatch(
+            "volume_optimize",
+            "adamVolume",
+            linear_groups(grid.size // 4),
+            {
+                **dict(zip(("sizeX", "sizeY", "sizeZ"), volume.size, strict=True)),
+                **dict.fromkeys(("densityRate", "rate", "restRate"), 1e-6),
+                "beta1": 0.9,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "correction1": 0.1,
+                "correction2": 0.001,
+            },
+            {
+                "grid": volume.grid,
+                "gradients": v_grid,
+                "firstMoments": moments[0],
+                "secondMoments": moments[1],
+            },
+            QUADS=grid.shape[3] // 4,
+            COPIES=v_grid.shape[0],
+        )
+        recorder.submit()
+        processor = (time.process_time() - processor) / (psutil.cpu_count() or 1)
+        samples.append({"iteration": time.perf_counter() - begin, "processor": processor, **profile.collect()})
+    return {name: 1e3 * float(np.median([s[name] for s in samples[1:]])) for name in samples[0]}
+
+
+def cameras() -> list[Camera]:
+    """In a circle around the unit cube."""
+    angles = 2 * np.pi * np.arange(VIEWS) / VIEWS
+    eyes = 0.5 + 1.3 * np.stack([np.sin(angles), np.zeros(VIEWS), np.cos(angles)], axis=1)
+    return [Camera.look_at(eye, (0.5, 0.5, 0.5), (0, 1, 0), 45, SIDE, SIDE) for eye in eyes]
+
+
+def main(options: Options) -> None:
+    """Run every case."""
+    adapter = get_device().adapter
+    results: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
+        "device": f"{adapter.name} ({adapter.backend})",
+        "milliseconds": {
+            f"{resolution}³, degree {degree}": iteration(resolution, degree, options.repeats) for resolution, degree in CASES
+        },
+    }
+    if options.out is None:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    else:
+        write_json(options.out, results)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

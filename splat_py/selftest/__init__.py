@@ -1,0 +1,5 @@
+"""`splat selftest`: every kernel on the device at hand, against float64 results that travel with the package."""
+
+from splat_py.selftest.checking import Outcome, SelfTest
+
+__all__ = ["Outcome", "SelfTest"]

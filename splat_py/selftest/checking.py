@@ -1,0 +1,244 @@
+"""Running the cases, judging them, timing what matters, and writing it all down."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from splat_py import benchmark
+from splat_py.device import Device, get_device
+from splat_py.errors import SplatError
+from splat_py.files import atomic_path
+from splat_py.kernels import shader_folder
+from splat_py.selftest import inputs
+from splat_py.selftest.cases import Arrays, Case, cases, dataset
+from splat_py.sorting import RadixSort
+from splat_py.training.config import TrainConfig
+from splat_py.training.trainer import Trainer
+
+# Of an array's largest element, what counts as much as an element's own size (`error`).
+_FLOOR = 0.1
+# What is kept of a compiler's or a driver's message.
+_MOST_CHARACTERS = 4000
+# A render that takes longer than this, in seconds, is timed on a smaller scene.
+_PATIENCE = 2.0
+_REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case went."""
+
+    name: str
+    # ok, FAILED or skipped
+    verdict: str
+    # The largest of all results (see `error`), and of which one; None if there is no result.
+    error: float | None
+    worst: str
+    allowed: float
+    milliseconds: float
+    # Why it failed or was skipped, in a sentence, and everything that the exception said.
+    reason: str = ""
+    details: str = ""
+
+
+def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
+    """How far results are off: the largest of |actual - expected| / (|expected| + max |expected| / 10).
+
+    A gradient is a sum of terms of both signs: where they cancel, the error is still that of the terms, of whose size the
+    array's largest element is a measure. Elements that are NaN in `expected` are not compared; in `actual` NaN is infinitely
+    wrong. Whole numbers are right or wrong: the result is how many are not the same.
+    """
+    if actual.shape != expected.shape:
+        return float("inf")
+    if expected.dtype.kind in "iu":
+        return float((actual.astype(np.int64) != expected).sum())
+    known = np.isfinite(expected)
+    a, e = actual[known].astype(np.float64), expected[known].astype(np.float64)
+    if not e.size:
+        return 0.0
+    if not np.isfinite(a).all():
+        return float("inf")
+    scale = np.abs(e) + _FLOOR * np.abs(e).max()
+    return float((np.abs(a - e) / np.maximum(scale, 1e-30)).max())
+
+
+def references() -> dict[str, Arrays]:
+    """The stored results, by the cases' `reference` and the arrays' names."""
+    found: dict[str, Arrays] = {}
+    data = files("splat_py.selftest").joinpath("references.safetensors").read_bytes()
+    for key, array in load(data).items():
+        reference, _, name = key.partition(":")
+        found.setdefault(reference, {})[name] = array
+    return found
+
+
+class SelfTest:
+    """All cases on the default device, one by one."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device or get_device()
+        self.cases = cases()
+        self.outcomes: list[Outcome] = []
+        self.timings: dict[str, float] = {}
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that ran was right."""
+        return all(outcome.verdict != "FAILED" for outcome in self.outcomes)
+
+    def run(self) -> Iterator[Outcome]:
+        """Each case's outcome as it comes."""
+        stored = references()
+        for case in self.cases:
+            outcome = self._run(case, stored[case.reference])
+            self.outcomes.append(outcome)
+            yield outcome
+
+    def _run(self, case: Case, expected: Arrays) -> Outcome:
+        reason = self.device.shortcoming(*case.needs)
+        if reason is not None:
+            return Outcome(case.name, "skipped", None, "", case.allowed, 0.0, reason)
+        begin = time.perf_counter()
+        try:
+            actual = case.run(expected)
+            milliseconds = (time.perf_counter() - begin) * 1e3
+        # Whatever goes wrong in one kernel, the others are still worth a look.
+        except Exception as exception:
+            milliseconds = (time.perf_counter() - begin) * 1e3
+            return Outcome(case.name, "FAILED", None, "", case.allowed, milliseconds, *_described(exception))
+        errors = {name: error(values, expected[name]) for name, values in actual.items()}
+        worst = max(errors, key=lambda name: errors[name])
+        verdict = "ok" if errors[worst] <= case.allowed else "FAILED"
+        reason = "" if verdict == "ok" else "wrong: " + ", ".join(n for n, e in errors.items() if e > case.allowed)
+        return Outcome(case.name, verdict, errors[worst], worst, case.allowed, milliseconds, reason)
+
+    def measure(self) -> Iterator[str]:
+        """Fill `timings`, milliseconds; yields what comes next. A timing that fails is left out."""
+        for name, take in (("render", self._time_render), ("sort", self._time_sort), ("training step", self._time_step)):
+            yield name
+            try:
+                self.timings |= take()
+            except Exception as exception:
+                self.outcomes.append(Outcome(f"timing: {name}", "FAILED", None, "", 0.0, 0.0, *_described(exception)))
+
+    def _time_render(self) -> dict[str, float]:
+        """Forward and backward through torch, on as large a scene as the device can render in reasonable time."""
+        for count, side in ((100_000, 512), (20_000, 256), (4_000, 128)):
+            begin = time.perf_counter()
+            benchmark.render_times(count, side, 1)
+            if time.perf_counter() - begin < 2 * _PATIENCE:
+                break
+        figures = benchmark.render_times(count, side, _REPEATS)
+        names = ("forward", "backward", "forward_and_backward")
+        return {f"{name.replace('_', ' ')}, {count:,} Gaussians, {side}×{side}": figures[name] for name in names}
+
+    def _time_sort(self) -> dict[str, float]:
+        count = 1 << 18
+        array = self.device.memory.array
+        keys, values = inputs.bits(63, count), np.arange(count, dtype=np.uint32)
+        sort = RadixSort(self.device, count)
+        number = array(np.array([count], np.uint32))
+
+        def once() -> float:
+            pairs = array(keys), array(values)
+            begin = time.perf_counter()
+            recorder = self.device.record()
+            sort.record(recorder, *pairs, number, bits=32)
+            recorder.submit()
+            return time.perf_counter() - begin
+
+        return {f"sort, {count:,} pairs, 32 bits": _median(once)}
+
+    def _time_step(self) -> dict[str, float]:
+        config = TrainConfig(init="random", random_points=10_000)
+        trainer = Trainer(dataset(enlarged=10), config, device=self.device)
+
+        def once() -> float:
+            begin = time.perf_counter()
+            trainer.advance()
+            trainer.finish()
+            return time.perf_counter() - begin
+
+        width, height = 10 * inputs.WIDTH, 10 * inputs.HEIGHT
+        return {f"training step, {config.random_points:,} Gaussians, {width}×{height}": _median(once)}
+
+    def report(self) -> dict[str, Any]:
+        """Everything worth attaching to an issue, and nothing about the person: no names, no paths."""
+        device = self.device
+        limits = device.handle.info.limits
+        return {
+            "passed": self.passed,
+            "date": date.today().isoformat(),
+            "versions": {
+                "splat_py": importlib.metadata.version("splat_py"),
+                **{name: importlib.metadata.version(name) for name in ("slangpy", "torch", "numpy")},
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.release()}",
+                "macos": platform.mac_ver()[0],
+            },
+            "machine": {
+                "architecture": platform.machine(),
+                "cores": psutil.cpu_count(),
+                "memory GiB": round(psutil.virtual_memory().total / 2**30, 1),
+            },
+            "device": {
+                "backend": device.adapter.backend,
+                "adapter": device.adapter.name,
+                # SlangPy 0.42 does not say.
+                "wave sizes": [getattr(limits, f"{end}_wave_size", None) for end in ("min", "max")],
+                "features": sorted(feature.name for feature in device.handle.features),
+                "operators": sorted(operator.value for operator in device.operators),
+                "tensors": device.memory.bridge.value,
+                "tuning": asdict(device.tuning),
+            },
+            "cases": [asdict(outcome) for outcome in self.outcomes],
+            "milliseconds": self.timings,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write `report()` as JSON, atomically."""
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(_finite(self.report()), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _median(once: Any) -> float:
+    once()
+    return float(np.median([once() * 1e3 for _ in range(_REPEATS)]))
+
+
+def _described(exception: Exception) -> tuple[str, str]:
+    """What an exception says, in a sentence and in full, without the names of folders."""
+    text = str(exception).strip() or type(exception).__name__
+    full = text if isinstance(exception, SplatError) else "".join(traceback.format_exception(exception))
+    return _anonymous(text.split("\n")[0]), _anonymous(full)[-_MOST_CHARACTERS:]
+
+
+def _anonymous(text: str) -> str:
+    folders = {shader_folder(): "slang", Path(__file__).parents[1]: "splat_py", Path.cwd(): ".", Path.home(): "~"}
+    for folder, name in folders.items():
+        text = text.replace(str(folder), name)
+    return text
+
+
+def _finite(value: Any) -> Any:
+    """The same with what JSON cannot say, infinity and NaN, as words."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value

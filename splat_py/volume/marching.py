@@ -1,0 +1,238 @@
+"""Rays through a voxel grid on the device: what is bound to the kernels of slang/kernels/volume*.slang, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.arrays import Array
+from splat_py.device import Device, Operator
+from splat_py.errors import SplatError
+from splat_py.kernels import Recorder, linear_groups
+
+# As in kernels/volume.slang and kernels/volume_occupancy.slang.
+_BRICK = 8
+_BLOCK = 8
+_LANES = 64
+# Where a processor plays the GPU: lanes of a wave, and the most workgroups, each with a copy of the gradient.
+_SOFTWARE_LANES = 8
+_MOST_GROUPS = 8
+# A ray that lets less light through than this has arrived.
+MIN_TRANSMITTANCE = 1e-6
+
+COEFFICIENTS = (1, 4, 9)
+
+
+def row_floats(coefficients: int) -> int:
+    """Floats of a voxel on the device: density, then K × rgb, padded to whole float4s."""
+    return -(-(1 + 3 * coefficients) // 4) * 4
+
+
+@dataclass(frozen=True)
+class Box:
+    """An axis-aligned box in the world."""
+
+    low: tuple[float, float, float]
+    high: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, box: ArrayLike) -> Box:
+        """From [2, 3], lower and upper corner.
+
+        Raises:
+            SplatError: another shape, not finite, or no volume.
+        """
+        corners = np.asarray(box, np.float64)
+        if corners.shape != (2, 3):
+            raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
+        if not np.isfinite(corners).all():
+            raise SplatError("box holds a number that is not finite; give its lower and upper corner")
+        if not (corners[0] < corners[1]).all():
+            raise SplatError(
+                f"box is degenerate, from {corners[0].tolist()} to {corners[1].tolist()}; "
+                "its upper corner must exceed the lower one in x, y and z"
+            )
+        low, high = ((float(c[0]), float(c[1]), float(c[2])) for c in corners)
+        return cls(low, high)
+
+    @property
+    def sides(self) -> NDArray[np.float64]:
+        """Lengths along x, y, z."""
+        return np.subtract(self.high, self.low)
+
+    def numpy(self) -> NDArray[np.float64]:
+        """[2, 3]."""
+        return np.array([self.low, self.high])
+
+
+@dataclass(frozen=True)
+class March:
+    """How a ray is sampled."""
+
+    box: Box
+    # Samples a unit length, at least; a ray's chord is cut into equal steps.
+    steps_per_unit: float
+    # Place each sample at random in its step, not in the middle.
+    jitter: bool = False
+    seed: int = 0
+    # Pass over bricks of voxels that have no density.
+    skip_empty: bool = True
+
+
+@dataclass(frozen=True)
+class Rays:
+    """[rays, 3] each; directions are unit vectors."""
+
+    origins: Array
+    directions: Array
+    # Rays of a row of pixels, if they are an image's.
+    width: int = _BLOCK
+
+    @property
+    def count(self) -> int:
+        """Number of rays."""
+        return self.origins.shape[0]
+
+    @property
+    def slots(self) -> int:
+        """Threads for them, with the blocks of pixels at the image's edges in full."""
+        rows = -(-self.count // self.width)
+        return -(-rows // _BLOCK) * -(-self.width // _BLOCK) * _BLOCK**2
+
+
+@dataclass(frozen=True)
+class Image:
+    """What rays bring home, or its adjoint: colour [rays, 3], transmittance [rays], depth [rays]."""
+
+    colors: Array
+    transmittances: Array
+    depths: Array
+
+    @classmethod
+    def empty(cls, device: Device, rays: int) -> Image:
+        """Undefined contents."""
+        empty = device.memory.empty
+        return cls(empty((rays, 3)), empty(rays), empty(rays))
+
+
+class Volume:
+    """A grid [X, Y, Z, row_floats(K)] on the device, with its occupancy and room for its gradient."""
+
+    def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
+        device.require(Operator.VOLUME)
+        self.device, self.grid, self.coefficients = device, grid, coefficients
+        # How a replay adds up the gradients of many rays (kernels/volume.slang); 0: atomically.
+        self.groups = _long_lived_groups(device)
+        x, y, z = self.size
+        self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
+        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels along x, y, z."""
+        return self.grid.shape[:3]
+
+    def empty_gradients(self) -> Array:
+        """Room for `record_backward` to add gradients to: [copies, X, Y, Z, row_floats(K)], whose sum over copies counts."""
+        return self.device.memory.empty((max(self.groups, 1), *self.grid.shape))
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """Note which bricks hold anything, after every change of the grid."""
+        x, y, z = self.size
+        recorder.stage("occupancy")
+        recorder.dispatch(
+            "volume_occupancy",
+            "markOccupied",
+            linear_groups(self._bricks),
+            {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
+            {"grid": self.grid, "occupancy": self._occupancy},
+            QUADS=self.grid.shape[3] // 4,
+        )
+
+    def record_forward(
+        self, recorder: Recorder, march: March, rays: Rays, background: Array, image: Image, first_ray: int = 0
+    ) -> None:
+        """March rays, [3] rgb behind them, into `image`."""
+        recorder.stage("forward")
+        recorder.dispatch(
+            "volume",
+            "volumeForward",
+            linear_groups(rays.slots),
+            self._uniforms(march, rays, first_ray),
+            self._buffers(rays, background, image),
+            K=self.coefficients,
+            JITTER=march.jitter,
+        )
+
+    def record_backward(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        image: Image,
+        v_image: Image,
+        v_grid: Array,
+        first_ray: int = 0,
+    ) -> None:
+        """Replay the march that made `image` and add to `v_grid`, from `empty_gradients`, what `v_image` asks of the grid."""
+        buffers = {
+            **self._buffers(rays, background, image),
+            "vColors": v_image.colors,
+            "vTransmittances": v_image.transmittances,
+            "vDepths": v_image.depths,
+        }
+        recorder.stage("replay")
+        recorder.dispatch(
+            "volume",
+            "volumeBackward",
+            (self.groups, 1, 1) if self.groups else linear_groups(rays.slots),
+            self._uniforms(march, rays, first_ray),
+            {**buffers, "vGridCopies" if self.groups else "vGrid": v_grid},
+            K=self.coefficients,
+            JITTER=march.jitter,
+            GROUPS=self.groups,
+            LANES=_SOFTWARE_LANES if self.groups else _LANES,
+        )
+
+    def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float]:
+        (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
+        x, y, z = self.size
+        return {
+            "rays": rays.count,
+            "slots": rays.slots,
+            "width": rays.width,
+            "firstRay": first_ray,
+            "seed": march.seed,
+            "sizeX": x,
+            "sizeY": y,
+            "sizeZ": z,
+            "lowX": low_x,
+            "lowY": low_y,
+            "lowZ": low_z,
+            "highX": high_x,
+            "highY": high_y,
+            "highZ": high_z,
+            "stepsPerUnit": march.steps_per_unit,
+            "minT": MIN_TRANSMITTANCE,
+        }
+
+    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
+        return {
+            "grid": self.grid,
+            "occupancy": self._occupancy,
+            "origins": rays.origins,
+            "directions": rays.directions,
+            "background": background,
+            "colors": image.colors,
+            "transmittances": image.transmittances,
+            "depths": image.depths,
+        }
+
+
+def _long_lived_groups(device: Device) -> int:
+    """Workgroups of a replay: one a processor core where a processor plays the GPU; 0: as many as there are rays."""
+    return min(psutil.cpu_count() or 1, _MOST_GROUPS) if device.software else 0

@@ -1,0 +1,106 @@
+"""Posed photographs for fitting a volume, and the rays of their cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.arrays import Array
+from splat_py.device import Device
+from splat_py.errors import SplatError
+from splat_py.kernels import Recorder, linear_groups
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import Dataset
+from splat_py.volume.marching import Rays
+
+# Photographs that stay on the device; others are uploaded for each step.
+_RESIDENT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Views:
+    """Cameras, and a function from a view's index to its photograph [H, W, 4] float32: rgb from 0 to 1 and a weight, 0 to 1."""
+
+    cameras: Sequence[Camera]
+    photograph: Callable[[int], NDArray[np.float32]]
+
+    @classmethod
+    def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Views:
+        """From images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
+        images = np.asarray(images)
+        viewmats, Ks = np.asarray(viewmats, np.float64), np.asarray(Ks, np.float64)
+        if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
+            raise SplatError(f"images has shape {list(images.shape)}; expected [V, H, W, 3]")
+        count, height, width, _ = images.shape
+        for name, array, shape in (("viewmats", viewmats, (count, 4, 4)), ("Ks", Ks, (count, 3, 3))):
+            if array.shape != shape:
+                raise SplatError(f"{name} has shape {list(array.shape)}; expected {list(shape)}, one a photograph")
+        scale = 1 / 255 if images.dtype == np.uint8 else 1.0
+        images = images.astype(np.float32) * np.float32(scale)
+        if not np.isfinite(images).all():
+            raise SplatError("images holds a number that is not finite; give colours from 0 to 1")
+        weighted = np.concatenate([images, np.ones((*images.shape[:3], 1), np.float32)], axis=-1)
+        cameras = [Camera(viewmats[i], Ks[i], width, height, f"view {i}") for i in range(count)]
+        return cls(cameras, weighted.__getitem__)
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> Views:
+        """The training photographs of a dataset."""
+        return cls(
+            [dataset.views[i].camera for i in dataset.train],
+            lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cameras)
+
+
+class Photographs:
+    """Photographs on the device: those that fit stay there."""
+
+    def __init__(self, device: Device, views: Views) -> None:
+        self._device, self._views = device, views
+        self._resident: dict[int, tuple[Array, float]] = {}
+        self._resident_bytes = 0
+
+    def get(self, view: int) -> tuple[Array, float]:
+        """[H · W, 4] on the device, and the sum of its weights."""
+        if view in self._resident:
+            return self._resident[view]
+        photograph = self._views.photograph(view)
+        pair = self._device.memory.array(photograph.reshape(-1, 4)), float(photograph[..., 3].sum())
+        if self._resident_bytes + pair[0].nbytes <= _RESIDENT_BYTES:
+            self._resident[view] = pair
+            self._resident_bytes += pair[0].nbytes
+        return pair
+
+
+def camera_rays(device: Device, recorder: Recorder, camera: Camera) -> Rays:
+    """The rays through a camera's pixels, row by row."""
+    count = camera.width * camera.height
+    rays = Rays(device.memory.empty((count, 3)), device.memory.empty((count, 3)), camera.width)
+    pose: dict[str, int | float] = {}
+    for row, axis in enumerate("xyz"):
+        pose |= {f"r{row}{column}": float(camera.viewmat[row, column]) for column in range(3)}
+        pose[f"t{axis}"] = float(camera.viewmat[row, 3])
+    K = camera.K
+    recorder.stage("rays")
+    recorder.dispatch(
+        "volume_rays",
+        "cameraRays",
+        linear_groups(count),
+        {
+            "width": camera.width,
+            "height": camera.height,
+            "fx": float(K[0, 0]),
+            "fy": float(K[1, 1]),
+            "cx": float(K[0, 2]),
+            "cy": float(K[1, 2]),
+            **pose,
+        },
+        {"origins": rays.origins, "directions": rays.directions},
+    )
+    return rays

@@ -1,0 +1,414 @@
+"""Make splat_py/selftest/references.safetensors from the float64 references: `python -m tests.selftest.make_references`.
+
+Where float32 may decide otherwise than float64 on a threshold, results are stored as NaN: nobody compares them, and gradients
+do not begin there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+import tests.reference as ref
+import tests.volume.reference as volume_ref
+from splat_py.files import atomic_path
+from splat_py.image.fitting import _BETA1 as IMAGE_BETA1
+from splat_py.image.fitting import _BETA2 as IMAGE_BETA2
+from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
+from splat_py.image.fitting import Rates
+from splat_py.scene.gaussians import SH_C0
+from splat_py.selftest import cases, inputs
+from splat_py.selftest.cases import Arrays
+from splat_py.selftest.inputs import HEIGHT, WIDTH
+from splat_py.training.parameters import GROUPS
+from splat_py.volume.fitting import _BETA1 as VOLUME_BETA1
+from splat_py.volume.fitting import _BETA2 as VOLUME_BETA2
+from splat_py.volume.fitting import _DENSITY_RATE
+from splat_py.volume.fitting import _EPSILON as VOLUME_EPSILON
+from tests.image import reference as image_ref
+from tests.reference.ssim import ssim_map
+
+FILE = Path(cases.__file__).with_name("references.safetensors")
+MIN_ALPHA = 1 / 255
+
+Array = npt.NDArray[np.float64]
+
+
+def make() -> dict[str, npt.NDArray[Any]]:
+    """Everything, by "reference:name"."""
+    found: dict[str, Arrays] = {
+        "prefix sum": prefix_sum(),
+        "radix sort": radix_sort(),
+        "crowd": crowd(),
+        "loss": loss(),
+        "statistics": statistics(),
+        "training": training(),
+        "image": image(),
+        "image step": image_step(),
+        "volume step": volume_step(),
+        "portable": portable(),
+    }
+    found |= {f"project {mode}": project(mode == "antialiased") for mode in ("classic", "antialiased")}
+    found |= {f"shade {degree}": shade(degree) for degree in range(4)}
+    found |= {f"tiles {size}": tiles(size) for size in (4, 8, 16)}
+    found |= {f"rasterize {c}": rasterize(inputs.splats(c), *cases.size_for(c)) for c in cases.CHANNELS}
+    found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in cases.RENDERS}
+    found |= {f"adam {row}": adam(row, head) for row, head in cases.ADAM_ROWS}
+    found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in cases.VOLUMES}
+    return {f"{case}:{name}": stored(array) for case, arrays in found.items() for name, array in arrays.items()}
+
+
+def stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As small as is exact: float32, or as few bits as whole numbers take."""
+    if array.dtype.kind == "f":
+        return np.ascontiguousarray(array, np.float32)
+    return np.ascontiguousarray(array, np.min_scalar_type(int(array.max())))
+
+
+def f64(array: inputs.Floats) -> Array:
+    return array.astype(np.float64)
+
+
+def prefix_sum() -> Arrays:
+    values = (inputs.bits(61, inputs.VALUES) >> np.uint32(16)).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(values)])
+    return {"offsets": offsets[::16], "total": offsets[-1:]}
+
+
+def radix_sort() -> Arrays:
+    return {"order": np.argsort(inputs.bits(62, inputs.PAIRS) >> np.uint32(12), kind="stable")}
+
+
+def scene_of(s: inputs.Scene) -> ref.Scene:
+    return ref.Scene(*(f64(a) for a in (s.means, s.quats, s.scales, s.opacities, s.sh)), sh_degree=3)
+
+
+def by_kind(v_viewmats: Array, v_Ks: Array | None) -> Arrays:
+    results: Arrays = {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
+    if v_Ks is not None:
+        results |= {"v_focal": v_Ks[:, (0, 1), (0, 1)], "v_principal": v_Ks[:, :2, 2]}
+    return results
+
+
+def project(antialiased: bool) -> Arrays:
+    s = inputs.scene(cameras=2)
+    gaussians = [f64(a) for a in (s.means, s.quats, s.scales, s.opacities)]
+    cameras = list(zip(f64(s.viewmats), f64(s.Ks), strict=True))
+    views = [ref.project(*gaussians, *camera, WIDTH, HEIGHT, antialiased=antialiased) for camera in cameras]
+    assert all(view.visible.all() for view in views)
+    names = ("means2d", "depths", "conics", "opacities")
+    outputs: Arrays = {name: np.stack([getattr(view, name) for view in views]) for name in names}
+    adjoints = [f64(inputs.v(70 + i, outputs[name])) for i, name in enumerate(names)]
+    v = [
+        ref.project_backward(*gaussians, *camera, WIDTH, HEIGHT, *(a[i] for a in adjoints), antialiased=antialiased)
+        for i, camera in enumerate(cameras)
+    ]
+    for name in ("means", "quats", "scales", "opacities"):
+        outputs[f"v_{name}"] = sum(getattr(g, name) for g in v)
+    return outputs | by_kind(np.stack([g.viewmat for g in v]), np.stack([g.K for g in v]))
+
+
+def shade(degree: int) -> Arrays:
+    s = inputs.scene(cameras=2)
+    sh, means = f64(s.sh[:, : (degree + 1) ** 2]), f64(s.means)
+    colors = np.stack([ref.sh_colors(sh, means, viewmat, degree) for viewmat in f64(s.viewmats)])
+    # Colours are clamped at 0.
+    lifted = sh.copy()
+    lifted[:, 0] += 9
+    raw = np.stack([ref.sh_colors(lifted, means, viewmat, degree) for viewmat in f64(s.viewmats)]) - 9 * SH_C0
+    assert np.abs(raw).min() > 1e-4, "no colour so close to 0 that rounding decides"
+    v_colors = f64(inputs.v(75, colors))
+    v = [ref.sh_colors_backward(sh, means, m, degree, v_colors[i]) for i, m in enumerate(f64(s.viewmats))]
+    results: Arrays = {"colors": colors, "v_sh": v[0][0] + v[1][0]}
+    if degree > 0:
+        results["v_means"] = v[0][1] + v[1][1]
+        results |= by_kind(np.stack([g[2] for g in v]), None)
+    return results
+
+
+def tiles(size: int) -> Arrays:
+    """Lists of the splats whose α reaches 1/255 somewhere between a tile's outermost pixel centres."""
+    s = inputs.splats(1)
+    columns, rows = -(-WIDTH // size), -(-HEIGHT // size)
+    order = np.argsort(s.depths[0], kind="stable")
+    lists = []
+    for tile in range(columns * rows):
+        row, column = divmod(tile, columns)
+        low = np.array([column * size + 0.5, row * size + 0.5])
+        high = low + size - 1
+        listed = []
+        for i in order:
+            alpha = largest_alpha(f64(s.means2d[0, i]), f64(s.conics[0, i]), float(s.opacities[0, i]), low, high)
+            # The kernels err on the side of "seen".
+            assert not 0.998 < alpha / MIN_ALPHA < 1.0001, "no splat so close to the threshold that rounding decides"
+            if alpha >= MIN_ALPHA:
+                listed.append(i)
+        lists.append(np.array(listed, int))
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in lists])])
+    return {"offsets": offsets, "ids": np.concatenate(lists)}
+
+
+def largest_alpha(mean: Array, conic: Array, opacity: float, low: Array, high: Array) -> float:
+    """Over a rectangle: at the mean, if that lies inside, else somewhere on its sides, where σ is a parabola."""
+    a, b, c = conic
+
+    def sigma(x: float, y: float) -> float:
+        dx, dy = x - mean[0], y - mean[1]
+        return a * dx * dx + 2 * b * dx * dy + c * dy * dy
+
+    candidates = [tuple(mean)] if ((low <= mean) & (mean <= high)).all() else []
+    for x in (low[0], high[0]):
+        candidates.append((x, np.clip(mean[1] - b / c * (x - mean[0]), low[1], high[1])))
+    for y in (low[1], high[1]):
+        candidates.append((np.clip(mean[0] - b / a * (y - mean[1]), low[0], high[0]), y))
+    return opacity * float(np.exp(-0.5 * min(sigma(x, y) for x, y in candidates)))
+
+
+def rasterize(s: inputs.Splats, width: int, height: int, absgrad: bool = True, margin: float = 1e-4) -> Arrays:
+    parts = [f64(a[0]) for a in (s.means2d, s.conics, s.opacities, s.colors, s.depths)]
+    means2d, conics, opacities, _, depths = parts
+    background = f64(s.backgrounds[0])
+    out = ref.rasterize(*parts, width, height, background)
+    # Depths are given, not computed: their order is not in doubt.
+    unsure = ref.near_threshold(means2d, conics, opacities, depths, width, height, margin=margin, depth_margin=0)
+    assert unsure.mean() < 0.1
+    image, alphas = out.colors.copy()[None], out.alphas.copy()[None, ..., None]
+    image[:, unsure], alphas[:, unsure] = np.nan, np.nan
+    v_image, v_alphas = f64(inputs.v(81, image))[0], f64(inputs.v(82, alphas))[0, ..., 0]
+    v = ref.rasterize_backward(*parts, width, height, background, out, v_image, v_alphas)
+    results: Arrays = {
+        "image": image,
+        "alphas": alphas,
+        "v_means2d": v.means2d[None],
+        "v_conics": v.conics[None],
+        "v_opacities": v.opacities[None],
+        "v_colors": v.colors[None],
+        "v_backgrounds": v.background[None],
+    }
+    return results | ({"absgrad": v.means2d_abs[None]} if absgrad else {})
+
+
+def crowd() -> Arrays:
+    # On so few pixels positions are more exact than on many.
+    results = rasterize(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, absgrad=False, margin=1e-5)
+    for name in ("v_means2d", "v_conics", "v_opacities", "v_colors"):
+        results[name] = results[name][:, :: inputs.CROWD_EVERY]
+    return results
+
+
+def render(mode: str, filtering: str) -> Arrays:
+    s = inputs.scene(cameras=2)
+    renders = [
+        ref.render(
+            scene_of(s),
+            ref.Camera(f64(s.viewmats[i]), f64(s.Ks[i]), WIDTH, HEIGHT),
+            background=f64(s.backgrounds[i]) if "RGB" in mode else None,
+            render_mode=mode,
+            antialiased=filtering == "antialiased",
+        )
+        for i in range(2)
+    ]
+    image, alphas = np.stack([r.colors for r in renders]), np.stack([r.alphas for r in renders])[..., None]
+    unsure = np.stack([ref.untrusted_pixels(r) for r in renders])
+    assert unsure.mean() < 0.1
+    image[unsure], alphas[unsure] = np.nan, np.nan
+    v_image, v_alphas = inputs.v(83, image), inputs.v(84, alphas)
+    if "ED" in mode:
+        v_image[..., -1] *= stored(alphas)[..., 0]
+    v_image[unsure], v_alphas[unsure] = 0, 0
+    v = [ref.render_backward(r, f64(v_image[i]), f64(v_alphas[i, ..., 0])) for i, r in enumerate(renders)]
+    if "ED" in mode:
+        image[..., -1:] *= alphas
+    results: Arrays = {"image": image, "alphas": alphas}
+    for name in ("means", "quats", "scales", "opacities"):
+        results[f"v_{name}"] = sum(getattr(g, name) for g in v)
+    if "RGB" in mode:
+        results |= {"v_sh": v[0].colors + v[1].colors, "v_backgrounds": np.stack([g.background for g in v])}
+    return results | by_kind(np.stack([g.viewmat for g in v]), np.stack([g.K for g in v]))
+
+
+def loss() -> Arrays:
+    render, photograph = f64(inputs.uniform(32, -0.1, 1.2, HEIGHT, WIDTH, 3)), inputs.photograph()
+    truth, mask = photograph[..., :3] / 255, photograph[..., 3] / 255
+    x, y = render * mask[..., None], truth * mask[..., None]
+    sums = np.array([np.abs(x - y).sum(), ssim_map(x, y).sum(), ((x - y) ** 2).sum(), 3 * mask.sum()])
+    assert np.abs(x - y)[mask > 0].min() > 1e-6, "|x - y| has no derivative at 0"
+    return {"v_render": ref.l1_ssim_loss_backward(render, truth, mask), "sums": sums}
+
+
+def adam(row: int, head: int) -> Arrays:
+    shape = (7, row)
+    p, g, m = (f64(inputs.uniform(91 + i, -1, 1, *shape)) for i in range(3))
+    second = f64(inputs.uniform(94, 0.1, 1, *shape))
+    rates = np.where(np.arange(row) < head, 0.1, 0.01)
+    after = ref.adam_step(p, g, m, second, 3, lr=rates)
+    return dict(zip(("parameters", "firstMoments", "secondMoments"), after, strict=True))
+
+
+def statistics() -> Arrays:
+    n = inputs.GAUSSIANS
+    radii = (inputs.bits(95, 1, n, 2) % np.uint32(9)).astype(np.int64)[0]
+    v = f64(inputs.uniform(96, -1, 1, 1, n, 9))[0, :, :2] * [WIDTH / 2, HEIGHT / 2]
+    seen = radii[:, 0] > 0
+    return {
+        "gradient_norms": np.where(seen, np.linalg.norm(v, axis=1), 0.0),
+        "times_seen": np.where(seen, 1.0, 0.0),
+        "max_radii": np.where(seen, radii.max(axis=1) / max(WIDTH, HEIGHT), 0.0),
+    }
+
+
+def training() -> Arrays:
+    """One step: stored parameters → render → loss → gradients through exp and sigmoid → Adam."""
+    state, step, config = cases.training_state(), cases.TRAINING_STEP, cases.TRAINING
+    scales, opacities = np.exp(f64(state["log_scales"])), 1 / (1 + np.exp(-f64(state["logit_opacities"])))
+    scene = ref.Scene(f64(state["means"]), f64(state["quats"]), scales, opacities, f64(state["sh"]), sh_degree=3)
+    camera = inputs.camera()
+    photograph = inputs.photograph()
+    rendered = ref.render(
+        scene,
+        ref.Camera(np.asarray(camera.viewmat), np.asarray(camera.K), WIDTH, HEIGHT),
+        background=f64(inputs.scene().backgrounds[0]),
+    )
+    mask = photograph[..., 3] / 255
+    v_image = ref.l1_ssim_loss_backward(rendered.colors, photograph[..., :3] / 255, mask)
+    # Nobody can leave pixels out of a training step: there must be none whose error weighs.
+    unsure = ref.untrusted_pixels(rendered)
+    v = ref.render_backward(rendered, v_image)
+    assert unsure.mean() < 0.02, unsure.mean()
+    gradients = {
+        "means": v.means,
+        "quats": v.quats,
+        "log_scales": v.scales * scales,
+        "logit_opacities": v.opacities * opacities * (1 - opacities),
+        "sh": v.colors,
+    }
+    rates: dict[str, Any] = {
+        "means": config.rate_means_at(step, cases.SCENE_SCALE),
+        "quats": config.rate_quats,
+        "log_scales": config.rate_scales,
+        "logit_opacities": config.rate_opacities,
+        "sh": np.where(np.arange(16)[:, None] == 0, config.rate_sh, config.rate_sh / 20),
+    }
+    results: Arrays = {
+        "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),
+        "times_seen": rendered.projected.visible.astype(np.float64),
+    }
+    for name in GROUPS:
+        zero = np.zeros(state[name].shape)
+        after, m, _ = ref.adam_step(f64(state[name]), gradients[name], zero, zero, step + 1, lr=rates[name])
+        # Adam's first step is the gradient's sign: where that is in doubt, so is the parameter.
+        largest = np.abs(gradients[name]).max()
+        results[name] = np.where(np.abs(gradients[name]) > 1e-3 * largest, after, np.nan)
+        results[f"{name}.m"] = m
+    return results
+
+
+def image() -> Arrays:
+    raw = f64(inputs.blobs())
+    picture, near = image_ref.render(raw, WIDTH, HEIGHT)
+    assert near.mean() < 0.05
+    picture[near] = np.nan
+    return {"image": picture, "v_blobs": image_ref.gradient(raw, f64(inputs.v(43, picture)))}
+
+
+def image_step() -> Arrays:
+    """Adam's first step against a picture, with the rates of the beginning."""
+    raw, target = f64(inputs.blobs()), f64(inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3))
+    picture, near = image_ref.render(raw, WIDTH, HEIGHT)
+    v_raw = image_ref.gradient(raw, 2 * (picture - target) / picture.size)
+    rates = Rates()
+    rate = np.array([rates.center] * 2 + [rates.shape] * 3 + [rates.color] * 3 + [rates.opacity])[:, None]
+    zero = np.zeros(raw.shape)
+    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, beta1=IMAGE_BETA1, beta2=IMAGE_BETA2, eps=IMAGE_EPSILON)
+    assert near.mean() < 0.05
+    return {"blobs": np.where(np.abs(v_raw) > 1e-2 * np.abs(v_raw).max(axis=1, keepdims=True), after, np.nan)}
+
+
+def field_of(f: inputs.Field) -> volume_ref.Field:
+    return volume_ref.Field(f64(f.density), f64(f.sh), np.array(inputs.VOLUME_BOX), f64(f.background))
+
+
+def volume(coefficients: int, jitter: bool) -> Arrays:
+    f = inputs.field(coefficients)
+    rays = f64(f.origins), f64(f.directions)
+    seed = inputs.JITTER_SEED if jitter else None
+    march = volume_ref.march(field_of(f), *rays, inputs.STEPS_PER_UNIT, seed)
+    results: Arrays = dict(zip(("colors", "transmittances", "depths"), march, strict=True))
+    adjoints = [f64(inputs.v(56 + i, array)) for i, array in enumerate(march)]
+    v = volume_ref.march_backward(field_of(f), *rays, inputs.STEPS_PER_UNIT, *adjoints, seed)
+    return results | dict(zip(("v_density", "v_sh", "v_background"), v, strict=True))
+
+
+def volume_step() -> Arrays:
+    """All rays of one photograph: squared error, total variation, Adam."""
+    config, checkpoint, camera = cases.VOLUME, cases.volume_checkpoint(), inputs.volume_camera()
+    photograph = f64(cases.volume_photograph()).reshape(-1, 4)
+    f = field_of(inputs.field(1))
+    origins, directions = rays_of(camera.viewmat, camera.K, camera.width, camera.height)
+    sides = f.box[1] - f.box[0]
+    steps_per_unit = config.steps_per_voxel * max(inputs.VOLUME_SIZE / sides)
+    color, _, _ = volume_ref.march(f, origins, directions, steps_per_unit)
+    scale = 1 / (3 * photograph[:, 3].sum())
+    v_color = 2 * scale * photograph[:, 3:] * (color - photograph[:, :3])
+    nothing = np.zeros(len(color))
+    v_density, v_sh, _ = volume_ref.march_backward(f, origins, directions, steps_per_unit, v_color, nothing, nothing)
+    grid = f64(checkpoint.state["grid"])
+    v_grid = np.zeros_like(grid)
+    v_grid[..., 0] = v_density
+    v_grid[..., 1:] = v_sh[..., 0, :]
+    v_grid += variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
+    rate = np.full(grid.shape[-1], config.rate)
+    rate[0] *= _DENSITY_RATE / sides.max()
+    zero = np.zeros(grid.shape)
+    betas = {"beta1": VOLUME_BETA1, "beta2": VOLUME_BETA2, "eps": VOLUME_EPSILON}
+    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas)
+    # Adam's first step is the gradient's sign: where that is in doubt, so is the grid.
+    unsure = np.abs(v_grid) <= 1e-3 * np.abs(v_grid).max(axis=(0, 1, 2))
+    return {"grid": np.where(unsure, np.nan, after), "m": m}
+
+
+def rays_of(viewmat: Array, K: Array, width: int, height: int) -> tuple[Array, Array]:
+    """Through the pixels' centres, row by row."""
+    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    local = np.stack([(x - K[0, 2]) / K[0, 0], (y - K[1, 2]) / K[1, 1], np.ones_like(x)], -1).reshape(-1, 3)
+    directions = local @ viewmat[:3, :3]
+    origins = np.tile(-viewmat[:3, :3].T @ viewmat[:3, 3], (len(local), 1))
+    return origins, directions / np.linalg.norm(directions, axis=1, keepdims=True)
+
+
+def variation_gradient(grid: Array, density_scale: float) -> Array:
+    """Of Σ √(d² + 0.001²) over neighbours' differences d, densities scaled."""
+    scale = np.ones(grid.shape[-1])
+    scale[0] = density_scale
+    result = np.zeros_like(grid)
+    for axis in range(3):
+        d = np.diff(grid, axis=axis) * scale
+        slope = d / np.sqrt(d * d + 1e-6) * scale
+        pad = [(0, 0)] * 4
+        pad[axis] = (1, 0)
+        result += np.pad(slope, pad)
+        pad[axis] = (0, 1)
+        result -= np.pad(slope, pad)
+    return result
+
+
+def portable() -> Arrays:
+    colors, opacities = (f64(a) for a in cases.portable_inputs())
+    count, pixels = len(colors), 15
+    rgba = np.concatenate([(colors * opacities).mean(0), opacities.mean(0)])
+    image = np.tile(rgba, pixels)
+    v_mean = f64(inputs.v(99, image)).reshape(pixels, 4).sum(0) / count
+    return {
+        "image": image,
+        "v_colors": v_mean[:3] * opacities,
+        "v_opacities": (v_mean[:3] * colors).sum(1, keepdims=True) + v_mean[3],
+    }
+
+
+if __name__ == "__main__":
+    with atomic_path(FILE) as temporary:
+        save_file(make(), temporary)

@@ -1,0 +1,185 @@
+"""`splat selftest`: it passes here, leaves no kernel out, and does not pass what is wrong."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splat_py import SplatError, cli
+from splat_py.device import Operator, get_device
+from splat_py.kernels import KernelCache
+from splat_py.selftest import Outcome, SelfTest, checking
+from splat_py.selftest.cases import Arrays
+from splat_py.selftest.checking import error, references
+from tests.metal.kernels import declared
+from tests.selftest.make_references import make
+
+FEW = ("prefix sum", "radix sort", "shade, degree 1")
+
+
+@pytest.fixture(scope="module")
+def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
+    """All outcomes on this machine's device, and the kernels that ran."""
+    used: set[tuple[str, str]] = set()
+    get = KernelCache.get
+
+    def noticed(self: KernelCache, module: str, entry: str, **constants: object) -> object:
+        used.add((module, entry))
+        return get(self, module, entry, **constants)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KernelCache, "get", noticed)
+        return list(SelfTest().run()), used
+
+
+def test_passes_here(everything: tuple[list[Outcome], set[tuple[str, str]]]) -> None:
+    outcomes, _ = everything
+    assert [outcome for outcome in outcomes if outcome.verdict == "FAILED"] == []
+    skipped = [outcome for outcome in outcomes if outcome.verdict == "skipped"]
+    assert not skipped or not all(operator in get_device().operators for operator in Operator)
+
+
+def test_leaves_no_kernel_out(everything: tuple[list[Outcome], set[tuple[str, str]]]) -> None:
+    if not all(operator in get_device().operators for operator in Operator):
+        pytest.skip("this device cannot run every kernel")
+    assert set(declared()) == everything[1]
+
+
+def test_the_stored_results_are_those_of_the_references() -> None:
+    stored, made = references(), make()
+    assert {f"{case}:{name}" for case, arrays in stored.items() for name in arrays} == set(made)
+    for key, expected in made.items():
+        case, _, name = key.partition(":")
+        np.testing.assert_allclose(stored[case][name], expected, rtol=1e-5, atol=1e-7, err_msg=key)
+
+
+def test_the_stored_results_are_small() -> None:
+    assert Path(checking.__file__).with_name("references.safetensors").stat().st_size < 300_000
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Three cases and no timings, in an empty folder."""
+    cases = [case for case in checking.cases() if case.name in FEW]
+    assert len(cases) == len(FEW)
+    monkeypatch.setattr(checking, "cases", lambda: cases)
+    monkeypatch.setattr(SelfTest, "measure", lambda self: iter(()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path
+
+
+def selftest(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The command's exit code."""
+    monkeypatch.setattr(sys, "argv", ["splat", "selftest", *arguments])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_tells_and_writes(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selftest(monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in FEW) and "all is well" in printed
+    report = json.loads((few / "splat-selftest.json").read_text())
+    assert report["passed"] and [case["name"] for case in report["cases"]] == list(FEW)
+    assert report["device"]["adapter"] == get_device().adapter.name
+    assert report["versions"]["slangpy"] and report["versions"]["python"] == platform.python_version()
+    known = hasattr(get_device().handle.info.limits, "min_wave_size")
+    assert (report["device"]["wave sizes"][0] is not None) == known
+
+
+def test_a_wrong_number_fails(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One coefficient's gradient, a little off."""
+    right = references()
+
+    def wrong() -> dict[str, Arrays]:
+        shade = right["shade 1"]
+        v_sh = shade["v_sh"].copy()
+        v_sh[3, 2, 1] += 3e-4 * np.abs(v_sh).max()
+        return {**right, "shade 1": {**shade, "v_sh": v_sh}}
+
+    monkeypatch.setattr(checking, "references", wrong)
+    assert selftest(monkeypatch, "--out", "wrong.json") == 1
+    assert "1 of 3 cases FAILED" in capsys.readouterr().out
+    report = json.loads((few / "wrong.json").read_text())
+    assert not report["passed"]
+    assert [case["verdict"] for case in report["cases"]] == ["ok", "ok", "FAILED"]
+    assert report["cases"][2]["worst"] == "v_sh" and "v_sh" in report["cases"][2]["reason"]
+
+
+def test_an_exception_is_one_failed_case(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(stored: Arrays) -> Arrays:
+        raise RuntimeError(f"cannot compile {Path.home()}/secret/rasterize.slang\nerror: no such thing\nin {few}")
+
+    cases = checking.cases()
+    monkeypatch.setattr(checking, "cases", lambda: [replace(cases[0], run=explode), *cases[1:]])
+    assert selftest(monkeypatch) == 1
+    text = (few / "splat-selftest.json").read_text()
+    failed, *others = json.loads(text)["cases"]
+    assert failed["reason"] == "cannot compile ~/secret/rasterize.slang"
+    assert "no such thing" in failed["details"]
+    assert [case["verdict"] for case in others] == ["ok", "ok"]
+    assert str(few) not in text and str(Path.home()) not in text
+
+
+def test_nothing_personal_is_written(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "host-of-somebody")
+    monkeypatch.setattr(getpass, "getuser", lambda: "name-of-somebody")
+    assert selftest(monkeypatch) == 0
+    text = (few / "splat-selftest.json").read_text()
+    for secret in (str(Path.home()), str(few), str(Path(checking.__file__).parents[2]), "somebody"):
+        assert secret not in text
+
+
+def test_what_a_device_cannot_do_is_skipped(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_device(), "operators", frozenset({Operator.WAVES}))
+    outcomes = list(SelfTest().run())
+    assert [outcome.verdict for outcome in outcomes] == ["ok", "skipped", "skipped"]
+    assert "splat forward" in outcomes[1].reason
+
+
+def test_a_timing_that_fails_is_told(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+    def explode(self: SelfTest) -> dict[str, float]:
+        raise SplatError("too little memory")
+
+    for name in ("_time_render", "_time_sort", "_time_step"):
+        monkeypatch.setattr(SelfTest, name, explode if name == "_time_sort" else lambda self: {"one": 1.0})
+    test = SelfTest()
+    assert len(list(test.measure())) == 3
+    assert test.timings == {"one": 1.0} and not test.passed
+    assert test.outcomes[0].reason == "too little memory"
+
+
+def test_a_folder_is_no_file(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selftest(monkeypatch, "--out", str(few)) == 1
+    assert "is a folder" in capsys.readouterr().err
+
+
+# --- the measure ---
+
+
+def test_error() -> None:
+    expected = np.array([1.0, -0.5, 0.0, np.nan])
+    assert error(expected.copy(), expected) == 0
+    assert error(np.array([1.0, -0.5, 0.0, 7.0]), expected) == 0, "NaN in the reference: anything goes"
+    assert error(np.array([1.1, -0.5, 0.0, 0.0]), expected) == pytest.approx(0.1 / 1.1)
+    assert error(np.array([1.0, -0.5, 0.01, 0.0]), expected) == pytest.approx(0.1), "at 0 the largest element counts"
+    assert error(np.array([1.0, np.nan, 0.0, 0.0]), expected) == np.inf
+    assert error(np.zeros(3), expected) == np.inf, "another shape"
+    assert error(np.array([1, 2, 4], np.uint32), np.array([1, 2, 3], np.uint16)) == 1
+    assert error(np.zeros(0), np.zeros(0)) == 0

@@ -1,0 +1,397 @@
+"""The march through a volume and its replay: against float64, against the compiler's derivative, and at the edges."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import shaders
+from splat_py.device import get_device
+from splat_py.errors import SplatError
+from splat_py.volume import marching, render
+from tests.volume import reference as ref
+from tests.volume.reference import Array, Field
+
+BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
+
+
+def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), seed: int = 0) -> Field:
+    """Densities of both signs and colours that are clamped here and there, in float32's numbers."""
+    rng = np.random.default_rng(seed)
+    density = rng.uniform(-1, 4, size)
+    sh = rng.normal(0, 1.2, (*size, coefficients, 3)) / coefficients**0.5
+    background = rng.uniform(size=3)
+    return Field(*(a.astype(np.float32).astype(float) for a in (density, sh)), BOX, background.astype(np.float32).astype(float))
+
+
+def random_rays(count: int, inside: bool = False, seed: int = 1) -> tuple[Array, Array]:
+    """Rays towards the box from around it, of which some miss, or from within it."""
+    rng = np.random.default_rng(seed)
+    middle, half = BOX.mean(0), (BOX[1] - BOX[0]) / 2
+    if inside:
+        origins = middle + half * rng.uniform(-0.9, 0.9, (count, 3))
+        directions = rng.normal(size=(count, 3))
+    else:
+        origins = rng.normal(size=(count, 3))
+        origins = middle + origins / np.linalg.norm(origins, axis=1, keepdims=True) * 4
+        directions = middle + half * rng.uniform(-1.3, 1.3, (count, 3)) - origins
+    return tuple(a.astype(np.float32).astype(float) for a in (origins, directions))  # type: ignore[return-value]
+
+
+def render_and_replay(
+    field: Field, rays: tuple[Array, Array], steps_per_unit: float, v: tuple[Array, Array, Array], **options: object
+) -> tuple[list[Array], list[Array]]:
+    """What splat_py makes of it: colours, transmittances, depths, and gradients of density, sh, background."""
+    tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, field.background)]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    density, sh, background = tensors
+    origins, directions = (torch.tensor(a, dtype=torch.float32) for a in rays)
+    results = render(
+        density, sh, origins, directions, field.box, background=background, steps_per_unit=steps_per_unit, **options
+    )  # type: ignore[arg-type]
+    adjoints = [torch.tensor(a, dtype=torch.float32) for a in v]
+    gradients = torch.autograd.grad(results, tensors, adjoints)
+    return [r.detach().double().numpy() for r in results], [g.double().numpy() for g in gradients]
+
+
+def assert_like_reference(
+    field: Field, rays: tuple[Array, Array], steps_per_unit: float, seed: int | None = None, **options: object
+) -> tuple[list[Array], list[Array]]:
+    """Compare results and gradients with the reference, and return splat_py's."""
+    rng = np.random.default_rng(2)
+    count = len(rays[0])
+    v = rng.normal(size=(count, 3)), rng.normal(size=count), rng.normal(size=count)
+    if seed is not None:
+        options |= {"jitter": True, "seed": seed}
+    results, gradients = render_and_replay(field, rays, steps_per_unit, v, **options)
+    expected = ref.march(field, *rays, steps_per_unit, seed)
+    for name, actual, wanted in zip(("color", "T", "depth"), results, expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-5, err_msg=name)
+    wanted_gradients = ref.march_backward(field, *rays, steps_per_unit, *v, seed)
+    for name, actual, wanted in zip(("density", "sh", "background"), gradients, wanted_gradients, strict=True):
+        # Sums over samples of both signs: an element is as exact as the largest.
+        atol = 2e-5 * max(float(np.abs(wanted).max()), 1e-2)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=atol, err_msg=f"gradient of {name}")
+    return results, gradients
+
+
+@pytest.mark.parametrize(
+    ("groups", "coefficients", "seed"), [(0, 1, None), (0, 9, 7), (0, 4, 7), (1, 1, 7), (3, 4, None), (2, 9, 7), (2, 9, None)]
+)
+def test_rays_from_outside(groups: int, coefficients: int, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients that add up atomically, as on a GPU, and in copies."""
+    if groups and not get_device().software:
+        pytest.skip("gradients are added up without atomics only where a processor plays the GPU")
+    monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+    results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), steps_per_unit=9, seed=seed)
+    assert (results[1] == 1).any() and (results[1] < 0.5).any()
+    assert all(np.any(gradient) for gradient in gradients)
+
+
+@pytest.mark.parametrize("coefficients", [4, 9])
+def test_neighbours_that_want_the_same_voxels(coefficients: int) -> None:
+    """Rays side by side and rays far apart in turns: lanes of one wave want voxels in every pattern, as A, B, A, A."""
+    rng = np.random.default_rng(5)
+    field = random_field(coefficients, (5, 4, 6))
+    target = BOX.mean(0) + rng.uniform(-0.3, 0.3, (6, 3))
+    which = rng.integers(0, len(target), 400)
+    origins = np.broadcast_to(BOX.mean(0) + [0.0, 0.1, 4.0], (400, 3))
+    directions = target[which] + 0.02 * rng.normal(size=(400, 3)) - origins
+    rays = tuple(a.astype(np.float32).astype(float) for a in (origins, directions))
+    assert_like_reference(field, rays, steps_per_unit=9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_rays_from_inside(seed: int | None) -> None:
+    assert_like_reference(random_field(4), random_rays(100, inside=True), steps_per_unit=11, seed=seed)
+
+
+@pytest.mark.parametrize("steps_per_unit", [0.01, 1, 100])
+def test_few_and_many_steps(steps_per_unit: float) -> None:
+    assert_like_reference(random_field(1), random_rays(40), steps_per_unit)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 9), (17, 3, 8), (8, 16, 24)])
+def test_sizes(size: tuple[int, int, int]) -> None:
+    assert_like_reference(random_field(1, size), random_rays(60), 8)
+    assert_like_reference(random_field(1, size), random_rays(30, inside=True), 8)
+
+
+def test_reference_gradients_by_finite_differences() -> None:
+    """The oracle's own gradients: every background channel, and many voxels."""
+    field, rays = random_field(4, (3, 4, 3)), random_rays(12)
+    rng = np.random.default_rng(4)
+    v = rng.normal(size=(12, 3)), rng.normal(size=12), rng.normal(size=12)
+
+    def loss(changed: Field) -> float:
+        return sum(float((a * b).sum()) for a, b in zip(v, ref.march(changed, *rays, 6), strict=True))
+
+    gradients = ref.march_backward(field, *rays, 6, *v)
+    checked = 0
+    for name, gradient in zip(("density", "sh", "background"), gradients, strict=True):
+        values = getattr(field, name)
+        for flat in rng.permutation(values.size)[:60]:
+            index = np.unravel_index(flat, values.shape)
+            ends = []
+            for sign in (1, -1):
+                moved = values.copy()
+                moved[index] += sign * 1e-6
+                ends.append(loss(replace(field, **{name: moved})))
+            numeric = (ends[0] - ends[1]) / 2e-6
+            np.testing.assert_allclose(gradient[index], numeric, rtol=2e-5, atol=2e-7, err_msg=f"{name}{index}")
+            checked += numeric != 0
+    assert checked > 60
+
+
+def test_replay_by_finite_differences() -> None:
+    """splat_py's gradient along random directions of the whole grid, against its own forward march."""
+    rng = np.random.default_rng(5)
+    size = (4, 4, 4)
+    field = Field(rng.uniform(0.5, 3, size), rng.normal(0, 0.1, (*size, 4, 3)), BOX, np.full(3, 0.3))
+    rays = random_rays(64)
+    v = rng.normal(size=(64, 3)), rng.normal(size=64), rng.normal(size=64)
+    _, gradients = render_and_replay(field, rays, 8, v)
+    for name, gradient in zip(("density", "sh", "background"), gradients, strict=True):
+        values = getattr(field, name)
+        # Along the gradient, where the change is largest against float32's rounding.
+        direction = gradient / np.linalg.norm(gradient)
+        ends = []
+        for sign in (1, -1):
+            moved = replace(field, **{name: values + sign * 2e-2 * direction})
+            results, _ = render_and_replay(moved, rays, 8, v)
+            ends.append(sum(float((a * b).sum()) for a, b in zip(v, results, strict=True)))
+        numeric = (ends[0] - ends[1]) / 4e-2
+        np.testing.assert_allclose(np.linalg.norm(gradient), numeric, rtol=3e-3, err_msg=name)
+
+
+def test_against_the_compilers_derivative() -> None:
+    """Slang differentiates a plain march over one cell, sample by sample."""
+    module = shaders.load(Path(__file__).with_name("short_march.slang"))
+    rng = np.random.default_rng(6)
+    count = 24
+    corners = rng.uniform(-0.4, 2, (2, 2, 2, 4))
+    sh = corners[..., None, 1:] / 0.28209479177387814
+    background = rng.uniform(size=3)
+    field = Field(corners[..., 0], sh, np.array([[0.0, 0, 0], [1, 1, 1]]), background)
+    origins = rng.normal(size=(count, 3))
+    origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
+    directions = rng.uniform(0.2, 0.8, (count, 3)) - origins
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    v = rng.normal(size=(count, 3)), rng.normal(size=count), rng.normal(size=count)
+    results, gradients = render_and_replay(field, (origins, directions), 6, v)
+
+    # Corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4.
+    by_parity = corners.transpose(2, 1, 0, 3).reshape(8, 4)
+    arguments = by_parity, background, origins, directions, 6.0
+    marched = module.shortMarch(*arguments)
+    for name, actual in zip(("color", "T", "depth"), results, strict=True):
+        np.testing.assert_allclose(actual, marched[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    v_output = {"color": v[0], "T": v[1], "depth": v[2]}
+    v_corners, v_background, *_ = shaders.gradients(module.shortMarch, v_output, *arguments)
+    v_corners = v_corners.reshape(2, 2, 2, 4).transpose(2, 1, 0, 3)
+    np.testing.assert_allclose(gradients[0], v_corners[..., 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients[1][..., 0, :], v_corners[..., 1:] * 0.28209479177387814, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients[2], v_background, rtol=1e-4)
+    assert np.abs(v_corners).min(axis=(0, 1, 2)).max() > 0
+
+
+def test_rays_that_miss() -> None:
+    """They see the background, whole, and leave no gradient in the grid."""
+    field = random_field(1)
+    origins = np.array([[5.0, 0, 1], [-3, 0.2, 1], [0, 0, 5]])
+    directions = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 2]])
+    results, gradients = assert_like_reference(field, (origins, directions), 8)
+    np.testing.assert_array_equal(results[0], np.tile(field.background.astype(np.float32), (3, 1)))
+    assert (results[1] == 1).all() and (results[2] == 0).all()
+    assert not gradients[0].any() and not gradients[1].any()
+
+
+def test_rays_along_axes_and_edges() -> None:
+    """Directions with zeros, on faces between voxels, through corners, and grazing the box's edge."""
+    low, high = BOX
+    middle = BOX.mean(0)
+    origins = [
+        [middle[0], middle[1], -3],
+        [-4, middle[1], middle[2]],
+        [middle[0], 4, middle[2]],
+        low - 1,
+        high + 2,
+        # a hair inside an edge, and just outside
+        [low[0] + 1e-4, low[1] + 1e-4, -3],
+        [low[0] - 1e-4, low[1] - 1e-4, -3],
+    ]
+    directions = [[0, 0, 1], [1, 0, 0], [0, -1, 0], high - low + 2, low - high - 4, [0, 0, 1], [0, 0, 1]]
+    results, _ = assert_like_reference(random_field(1), (np.array(origins, float), np.array(directions, float)), 7)
+    assert results[1][5] < 1 and results[1][6] == 1
+
+
+def test_no_density() -> None:
+    """Nothing is seen, and no gradient reaches what cannot be seen."""
+    field = replace(random_field(1), density=np.zeros((5, 7, 6)))
+    results, gradients = assert_like_reference(field, random_rays(50), 9)
+    assert (results[1] == 1).all()
+    assert not gradients[0].any() and not gradients[1].any()
+
+
+def test_opaque_first_cell() -> None:
+    """A wall at the box's faces: one sample is seen, nothing behind it, and nothing overflows."""
+    field = random_field(1)
+    field = replace(field, density=np.full(field.density.shape, 1e6))
+    results, gradients = assert_like_reference(field, random_rays(50), 9)
+    hit = results[1] < 1
+    assert hit.any() and (results[1][hit] == 0).all()
+    assert all(np.isfinite(g).all() for g in gradients)
+
+
+def test_early_end() -> None:
+    """Where a ray ends early its gradient is that of the shorter sum: what lies behind gets none."""
+    density = np.full((1, 1, 16), 40.0)
+    field = Field(density, np.zeros((1, 1, 16, 1, 3)), np.array([[0.0, 0, 0], [1, 1, 1]]), np.zeros(3))
+    rays = np.array([[0.5, 0.5, -1]]), np.array([[0.0, 0, 1]])
+    results, gradients = assert_like_reference(field, rays, 16)
+    assert 0 < results[1][0] < 1e-6
+    assert gradients[0][0, 0, 0] != 0 and not gradients[0][0, 0, 8:].any()
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_skipping_empty_space_changes_nothing(seed: int | None) -> None:
+    rng = np.random.default_rng(8)
+    size = (30, 41, 17)
+    density = np.where(rng.uniform(size=size) < 0.002, rng.uniform(5, 50, size), -0.5)
+    field = Field(density, rng.normal(size=(*size, 1, 3)), BOX, np.ones(3))
+    rays = random_rays(300)
+    options: dict[str, object] = {} if seed is None else {"jitter": True, "seed": seed}
+    v = rng.normal(size=(300, 3)), rng.normal(size=300), rng.normal(size=300)
+    skipped = render_and_replay(field, rays, 20, v, **options)
+    walked = render_and_replay(field, rays, 20, v, skip_empty=False, **options)
+    for a, b in zip(skipped[0] + skipped[1], walked[0] + walked[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.abs(b).max())
+    assert (skipped[0][1] < 1).any()
+
+
+def test_jitter_is_a_function_of_the_seed() -> None:
+    field, rays = random_field(1), random_rays(50)
+    tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *rays)]
+
+    def colors(seed: int) -> torch.Tensor:
+        return render(*tensors, BOX, steps_per_unit=5, jitter=True, seed=seed)[0]
+
+    assert torch.equal(colors(1), colors(1))
+    assert not torch.equal(colors(1), colors(2))
+
+
+def test_jittered_gradients_are_unbiased() -> None:
+    """Their mean over many seeds is the gradient of a march with steps forty times as fine.
+
+    Thin media: exp is the only thing that is not linear in the samples of a step.
+    """
+    rng = np.random.default_rng(9)
+    size = (6, 6, 6)
+    field = Field(rng.uniform(0, 0.3, size), rng.normal(0, 0.3, (*size, 1, 3)), BOX, np.full(3, 0.2))
+    rays = random_rays(100)
+    v = rng.normal(size=(100, 3)), rng.normal(size=100), rng.normal(size=100)
+    _, fine = render_and_replay(field, rays, 160, v)
+    runs = [render_and_replay(field, rays, 4, v, jitter=True, seed=seed)[1] for seed in range(300)]
+    _, coarse = render_and_replay(field, rays, 4, v)
+    for which in (0, 1):
+        samples = np.stack([run[which] for run in runs])
+        error = samples.std(0) / np.sqrt(len(samples))
+        off = np.abs(samples.mean(0) - fine[which])
+        scale = np.abs(fine[which]).max()
+        # Five standard errors, and a thousandth for the curvature of exp.
+        assert (off < 5 * error + 1e-3 * scale).all()
+        # The march without jitter does miss what lies between its samples.
+        assert np.abs(coarse[which] - fine[which]).max() > 3 * off.max()
+
+
+def test_memory_does_not_grow_with_the_steps() -> None:
+    field, rays = random_field(1, (16, 16, 16)), random_rays(1000)
+    memory = get_device().memory
+
+    def saved_and_added(steps_per_unit: float) -> tuple[int, int]:
+        """Device memory held between the passes, and what the backward pass adds to the peak."""
+        tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *rays)]
+        tensors[0].requires_grad_()
+        gc.collect()
+        before = memory.live_bytes
+        results = render(*tensors, BOX, steps_per_unit=steps_per_unit)
+        saved = memory.live_bytes - before
+        memory.peak_bytes = memory.live_bytes
+        results[0].sum().backward()
+        return saved, memory.peak_bytes - before
+
+    few, many = saved_and_added(64), saved_and_added(1024)
+    assert few == many
+    # The rays, their results and the grid; one float a sample would be 4 MB at 1,024 steps a unit.
+    assert 0 < few[0] < 2**18
+
+
+GOOD = {
+    "density": torch.ones(4, 4, 4),
+    "sh": torch.zeros(4, 4, 4, 1, 3),
+    "rays_o": torch.zeros(2, 3),
+    "rays_d": torch.ones(2, 3),
+    "box": BOX,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"density": torch.ones(4, 4)}, "density has shape"),
+        ({"density": torch.full((4, 4, 4), torch.nan)}, "density holds a number that is not finite"),
+        ({"density": torch.ones(4, 4, 4, dtype=torch.float64)}, "density has dtype"),
+        ({"density": np.ones((4, 4, 4))}, "density is a ndarray"),
+        ({"sh": torch.zeros(4, 4, 4, 2, 3)}, "sh has shape"),
+        ({"sh": torch.full((4, 4, 4, 1, 3), torch.inf)}, "sh holds a number"),
+        ({"rays_o": torch.zeros(2, 2)}, "rays_o has shape"),
+        ({"rays_d": torch.zeros(3, 3)}, "rays_d has shape"),
+        ({"rays_d": torch.zeros(2, 3)}, "direction of length 0"),
+        ({"rays_o": torch.full((2, 3), torch.nan)}, "rays_o holds a number"),
+        ({"box": [[0, 0, 0], [1, 0, 1]]}, "box is degenerate"),
+        ({"box": [0, 1]}, "box has shape"),
+        ({"box": [[0, 0, 0], [1, np.nan, 1]]}, "box holds a number"),
+        ({"background": torch.zeros(4)}, "background has shape"),
+        ({"steps_per_unit": 0.0}, "steps_per_unit is 0"),
+    ],
+)
+def test_unusable_input(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        render(**{**GOOD, **changes})  # type: ignore[arg-type]
+
+
+def test_a_device_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_device(), "operators", frozenset())
+    with pytest.raises(SplatError, match="does not support volume"):
+        render(**GOOD)  # type: ignore[arg-type]
+
+
+def test_shapes_and_no_rays() -> None:
+    rays = torch.rand(2, 3, 5, 3), torch.ones(2, 3, 5, 3)
+    color, transmittance, depth = render(GOOD["density"], GOOD["sh"], *rays, BOX)
+    assert color.shape == (2, 3, 5, 3) and transmittance.shape == depth.shape == (2, 3, 5)
+    empty = torch.zeros(0, 3)
+    density = torch.ones(4, 4, 4, requires_grad=True)
+    color, *_ = render(density, GOOD["sh"], empty, empty, BOX)
+    color.sum().backward()
+    assert density.grad is not None and not density.grad.any()
+
+
+@pytest.mark.parametrize("bits", [128, 512])
+def test_waves_of_other_sizes(bits: int) -> None:
+    """Gradients where the software driver's waves have 4 or 16 lanes, in a process of its own."""
+    if not get_device().software:
+        pytest.skip("only the software driver lets one choose the size of a wave")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "test_rays_from_outside"]
+    environment = os.environ | {"LP_NATIVE_VECTOR_WIDTH": str(bits)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout
