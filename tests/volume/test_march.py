@@ -104,7 +104,7 @@ def test_neighbours_that_want_the_same_voxels(coefficients: int) -> None:
     field = random_field(coefficients, (5, 4, 6))
     target = BOX.mean(0) + rng.uniform(-0.3, 0.3, (6, 3))
     which = rng.integers(0, len(target), 400)
-    origins = np.broadcast_to(BOX.mean(0) + [0.0, 0.1, 4.0], (400, 3))
+    origins = np.broadcast_to(BOX.mean(0) + np.array([0.0, 0.1, 4.0]), (400, 3))
     directions = target[which] + 0.02 * rng.normal(size=(400, 3)) - origins
     rays = tuple(a.astype(np.float32).astype(float) for a in (origins, directions))
     assert_like_reference(field, rays, steps_per_unit=9)  # type: ignore[arg-type]
