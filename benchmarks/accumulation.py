@@ -10,19 +10,16 @@ all. Medians in milliseconds by the device's clock where it has one; `scratch Mi
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import torch
 import tyro
 
+from splat_py.benchmark import header
 from splat_py.device import get_device
 from splat_py.profiling import Profile
 from splat_py.rasterization import bin_tiles, project
@@ -103,12 +100,7 @@ def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str
 
 def main(options: Options) -> None:
     """Run every scene."""
-    adapter = get_device().adapter
-    results: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
-        "device": f"{adapter.name} ({adapter.backend})",
-    }
+    results = header(get_device())
     for name, (sigmas, count) in SCENES.items():
         title = f"{name}: {count:,} Gaussians of {sigmas[0]:g}-{sigmas[1]:g} px at {options.side}×{options.side}"
         results[title] = times(sigmas, count, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import skimage.data
 
+from splat_py.benchmark import header
 from splat_py.device import Device, get_device
 from splat_py.files import atomic_path
 from splat_py.image.fitting import FitReport, ImageFitter, fit
@@ -142,14 +141,7 @@ def main() -> None:
                 lambda steps=steps: quality(picture, steps, init="random"),
             )
     if options.out is not None:
-        content = {
-            "device": device.adapter.name,
-            "backend": device.adapter.backend,
-            "machine": platform.machine(),
-            "cores": psutil.cpu_count(),
-            "load": psutil.getloadavg()[0],
-            "benchmarks": figures,
-        }
+        content = {**header(device), "benchmarks": figures}
         with atomic_path(options.out) as temporary:
             temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 import numpy as np
-import psutil
 import tyro
 
+from splat_py.benchmark import header
 from splat_py.device import get_device
 from splat_py.training.run import write_json
 
@@ -77,11 +75,8 @@ def main(options: Options) -> None:
         with tempfile.TemporaryDirectory() as cache:
             samples["cold"].append(launch(cache))
             samples["warm"].append(launch(cache))
-    adapter = get_device().adapter
     results = {
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
-        "device": f"{adapter.name} ({adapter.backend})",
+        **header(get_device()),
         "seconds": {
             kind: {name: float(np.median([run[name] for run in runs])) for name in runs[0]} for kind, runs in samples.items()
         },

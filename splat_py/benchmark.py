@@ -49,11 +49,16 @@ def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | No
         for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
             name, figures = step_times(device, data, downscale, count, repeats)
             benchmarks[name] = figures
+    return {**header(device), "benchmarks": benchmarks}
+
+
+def header(device: Device) -> dict[str, Any]:
+    """When and where figures were measured."""
     return {
         "date": date.today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
+        "load": round(psutil.getloadavg()[0], 1),
         "device": f"{device.adapter.name} ({device.adapter.backend})",
-        "benchmarks": benchmarks,
     }
 
 
