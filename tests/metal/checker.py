@@ -29,7 +29,7 @@ def find_clang() -> str:
         # Apple numbers its own differently, and builds it without OpenCL's headers, which are not needed.
         if version and int(version[1]) >= _OLDEST:
             return path
-    missing = "type checks of Metal source need clang 14 or later (MSL_CLANG names it)"
+    missing = "checking and running Metal source needs clang 14 or later (MSL_CLANG names it)"
     if os.environ.get("CI"):
         pytest.fail(missing)
     pytest.skip(missing)

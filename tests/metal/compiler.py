@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from splat_py.kernels import shader_folder, specialisation_source
 
@@ -48,6 +50,11 @@ class _Library:
         self.diagnostics = function("spGetDiagnosticOutput", text, pointer)
         self.code = function("spGetEntryPointCode", pointer, pointer, number, ctypes.POINTER(ctypes.c_size_t))
         self.container = function("spGetContainerCode", number, pointer, ctypes.POINTER(pointer))
+        self.reflection = function("spGetReflection", pointer, pointer)
+        self.entry_point = function("spReflection_getEntryPointByIndex", pointer, pointer, ctypes.c_uint)
+        self.group_size = function(
+            "spReflectionEntryPoint_getComputeThreadGroupSize", None, pointer, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
+        )
         self.session = function("spCreateSession", pointer, text)(None)
 
 
@@ -78,6 +85,15 @@ def _entry_point_code(request: int) -> str:
     return ctypes.string_at(code, size.value).decode().rstrip("\0")
 
 
+def _group_size(request: int) -> tuple[int, int, int]:
+    """Threads of a workgroup; 0 where they follow from constants of another module."""
+    library = _library()
+    sizes = (ctypes.c_size_t * 3)()
+    library.group_size(library.entry_point(library.reflection(request), 0), 3, sizes)
+    x, y, z = sizes
+    return x, y, z
+
+
 def _container(request: int) -> bytes:
     blob = ctypes.c_void_p()
     if _library().container(request, ctypes.byref(blob)) < 0:
@@ -89,14 +105,43 @@ def _container(request: int) -> bytes:
     return ctypes.string_at(pointer, size)
 
 
+class MetalKernel(NamedTuple):
+    """Metal source of one entry point, and what the source does not say."""
+
+    source: str
+    # Threads of a threadgroup.
+    threads: tuple[int, int, int]
+
+
+# The compiler's session is for one thread at a time.
+_one_at_a_time = threading.Lock()
+_INDEX_IN_GROUP = re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U")
+
+
 def emit_metal(module: str, entry: str, constants: dict[str, Any]) -> str:
-    """Metal source of an entry point of slang/kernels/<module>.slang, its `extern` names set to `constants`.
+    """The source alone of `emit_metal_kernel`."""
+    return emit_metal_kernel(module, entry, constants).source
+
+
+def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
+    """An entry point of slang/kernels/<module>.slang as Metal source, its `extern` names set to `constants`.
 
     The values travel as in `KernelCache`: in a small module of their own, compiled by the same compiler and linked.
 
     Raises:
         CompilerError: what the compiler says.
     """
+    with _one_at_a_time:
+        source, (x, y, z) = _emit_metal(module, entry, constants)
+    in_source = _INDEX_IN_GROUP.search(source)
+    if in_source:
+        assert x in (0, int(in_source[1])), f"{module}.{entry} has two numbers of threads"
+        x = int(in_source[1])
+    assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
+    return MetalKernel(source, (x, y, z))
+
+
+def _emit_metal(module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
     include = ["-I", str(shader_folder())]
     with tempfile.TemporaryDirectory() as folder:
         linked: list[str] = []
@@ -109,6 +154,8 @@ def emit_metal(module: str, entry: str, constants: dict[str, Any]) -> str:
         # With no -o the text is printed and not kept.
         output = ["-o", str(Path(folder, "kernel.metal"))]
         target = ["-target", "metal", "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        text = _run([kernel, *include, *linked, *target, *output], _entry_point_code)
+        text, size = _run(
+            [kernel, *include, *linked, *target, *output], lambda request: (_entry_point_code(request), _group_size(request))
+        )
     assert isinstance(text, str)
-    return text
+    return text, size

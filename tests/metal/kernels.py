@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -14,12 +15,13 @@ from splat_py import stages
 from splat_py.arrays import Array
 from splat_py.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
 from splat_py.kernels import Recorder, shader_folder
-from splat_py.stages import Binning, Cameras, GaussianArrays, Image, Rasterization, Rows, Settings, Splats, TileGrid, TileLists
+from splat_py.stages import Binning, Cameras, GaussianArrays, Image, Rasterization, Rows, Settings, Splats, TileGrid
+from splat_py.volume import marching
 
 TILE_SIZES = (4, 8, 16)
 # Depth alone; colours; colours and depth; features, up to as many as one pass takes.
 CHANNELS = (1, 3, 4, 32)
-ACCUMULATIONS = ("PerWave", "PerPixel")
+ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerPair")
 
 
 class Specialisation(NamedTuple):
@@ -41,6 +43,9 @@ class _Dispatches:
 
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
+
+    def scratch(self, shape: tuple[int, ...]) -> Array:
+        return _Memory().empty(shape)
 
     def clear(self, array: Array) -> None:
         pass
@@ -69,12 +74,19 @@ def shipped() -> list[Specialisation]:
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
-    for constants in _image_constants():
-        for entry in ("renderByTiles", "differentiateByTiles"):
-            dispatches.dispatch("image_tiles", entry, TILE=16, **constants)
+    # Pictures (splat_py/image/rasterizers.py).
     for native, linear in product((False, True), repeat=2):
-        dispatches.dispatch("image_group", "differentiateByGroup", NATIVE_ATOMICS=native, LINEAR=linear)
-        dispatches.dispatch("image_simple", "differentiateSimply", NATIVE_ATOMICS=native, LINEAR=linear, BLOBS=8)
+        how = {"NATIVE_ATOMICS": native, "LINEAR": linear}
+        for pixels in (1, 8):
+            dispatches.dispatch("image_tiles", "renderByTiles", TILE=16, PIXELS=pixels)
+            dispatches.dispatch("image_tiles", "differentiateByTiles", TILE=16, PIXELS=pixels, **how)
+        dispatches.dispatch("image_group", "differentiateByGroup", **how)
+        dispatches.dispatch("image_simple", "renderSimply", BLOBS=8)
+        dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)
+    for coefficients in marching.COEFFICIENTS:
+        _record_volume(recorder, coefficients)
+    dispatches.dispatch("loss", "ssimAlongColumns")
+    dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
@@ -82,12 +94,22 @@ def shipped() -> list[Specialisation]:
     return list(dispatches.found)
 
 
-def _image_constants() -> list[dict[str, Any]]:
-    """Of the tiled image kernels (splat_py/image/rasterizers.py)."""
-    return [
-        {"PIXELS": pixels, "NATIVE_ATOMICS": native, "LINEAR": linear}
-        for pixels, native, linear in product((1, 8), (False, True), (False, True))
-    ]
+def _record_volume(recorder: Recorder, coefficients: int) -> None:
+    """March, replay and optimiser, adding up gradients atomically and in copies, those of a processor of two cores."""
+    empty = _Memory().empty
+    quads = marching.row_floats(coefficients) // 4
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    for groups in (0, 2):
+        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+        volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
+        volume.groups = groups
+        for jitter in (False, True):
+            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter)
+            volume.record_occupancy(recorder, march)
+            volume.record_forward(recorder, march, rays, empty(3), image)
+            volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
+        for entry in ("adamVolume", "addTotalVariation"):
+            recorder.dispatch("volume_optimize", entry, (1, 1, 1), {}, {}, QUADS=quads, COPIES=max(groups, 1))
 
 
 def declared() -> list[tuple[str, str]]:
@@ -103,23 +125,34 @@ def _device(tuning: Tuning) -> Device:
 
 def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
     for tile_size in TILE_SIZES:
-        device = _device(tuning)
-        splats = Splats.empty(device, 1, 8)
-        grid = TileGrid(tile_size, 2, 2, 1)
-        binning = Binning(device, splats, grid)
-        binning.record_count(recorder)
-        binning.record_lists(recorder)
         # Every number of channels where tiles are a GPU's; one of them in the software's tuning, which differs in `PIXELS`.
         for channels in CHANNELS if tuning is _GPU_TUNING else (3,):
-            empty = device.memory.empty
-            image = Image.empty(device, 1, 8, 8, channels)
-            lists = TileLists(binning.offsets, binning.ids)
-            work = Rasterization.of(device, splats, empty((1, 8, channels)), empty((1, channels)), lists, grid, image)
-            work.record(recorder)
-            for absgrad, accumulation in product((False, True), ACCUMULATIONS):
-                settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
-                rows = empty((1, 8, settings.row(channels)))
-                work.record_backward(recorder, image.colors, image.alphas, rows, settings)
+            # Where gradients add up has little to do with the tile's size.
+            for accumulation in ACCUMULATIONS if tile_size == 16 else ("PerWave",):
+                for absgrad in (False, True):
+                    settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
+                    _record_rasterization(recorder, tuning, settings, channels)
+    for accumulation in ACCUMULATIONS:
+        settings = Settings(16, accumulation=accumulation, native_atomics=False)
+        _record_rasterization(recorder, tuning, settings, 3)
+        settings = Settings(16, accumulation=accumulation)
+        _record_rasterization(recorder, replace(tuning, segment=64), settings, 3, segments=2)
+
+
+def _record_rasterization(recorder: Recorder, tuning: Tuning, settings: Settings, channels: int, segments: int = 1) -> None:
+    device, empty = _device(tuning), _Memory().empty
+    splats = Splats.empty(device, 1, 8)
+    grid = TileGrid(settings.tile_size, 2, 2, 1)
+    binning = Binning(device, splats, grid, settings.per_pair)
+    binning.record_count(recorder)
+    binning.record_lists(recorder)
+    binning.record_longest(recorder)
+    image = Image.empty(device, 1, 8, 8, channels)
+    colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
+    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), grid, image)
+    work.record(recorder)
+    rows = empty((1, 8, settings.row(channels)))
+    work.record_backward(recorder, image.colors, image.alphas, rows, settings)
 
 
 def _record_gaussians(recorder: Recorder) -> None:
@@ -130,7 +163,12 @@ def _record_gaussians(recorder: Recorder) -> None:
     rows, v_cameras = Rows(empty((8, 9)), 9), empty((1, stages.CAMERA_ROW))
     for stored, antialiased, camera_gradient, accumulation in product(*[(False, True)] * 3, ACCUMULATIONS):
         settings = Settings(
-            16, stored=stored, antialiased=antialiased, camera_gradient=camera_gradient, accumulation=accumulation
+            16,
+            stored=stored,
+            antialiased=antialiased,
+            camera_gradient=camera_gradient,
+            accumulation=accumulation,
+            native_atomics=not (stored and antialiased),
         )
         stages.project(recorder, gaussians, cameras, splats, settings)
         stages.project_backward(
@@ -140,7 +178,8 @@ def _record_gaussians(recorder: Recorder) -> None:
         sh = empty((8, 16, 3))
         stages.shade(recorder, gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), degree)
         for camera_gradient, add_to_means, accumulation in product(*[(False, True)] * 2, ACCUMULATIONS):
-            settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation)
+            native = degree < 3
+            settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
             stages.shade_backward(
                 recorder, gaussians.means, sh, cameras, splats.radii, rows, gaussians.means, sh, v_cameras,
                 degree, settings, add_to_means,

@@ -12,9 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.metal.checker import find_clang, threadgroup_bytes, type_check
+from tests.metal.checker import threadgroup_bytes, type_check
 from tests.metal.compiler import CompilerError, emit_metal
 from tests.metal.kernels import Specialisation, declared, shipped
+from tests.metal.programs import Programs
 
 MOST_THREADGROUP_BYTES = 32 * 1024
 # Buffers that a Metal function can be given, the uniform block among them.
@@ -23,11 +24,6 @@ MOST_BUFFERS = 31
 BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
 for _specialisation in shipped():
     BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
-
-
-@pytest.fixture(scope="session")
-def clang() -> str:
-    return find_clang()
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +38,10 @@ def test_every_entry_point_ships() -> None:
 
 
 @pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
-def test_kernel(module: str, entry: str, clang: str, pool: ThreadPoolExecutor) -> None:
+def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: ThreadPoolExecutor) -> None:
     checks: list[tuple[Specialisation, Future[str]]] = []
     for specialisation in BY_KERNEL[module, entry]:
-        source = emit_metal(module, entry, dict(specialisation.constants))
+        source = prepared.kernel(specialisation).source
         assert f"[[kernel]] void {entry}(" in source
         assert threadgroup_bytes(source) <= MOST_THREADGROUP_BYTES, specialisation
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]

@@ -1,0 +1,89 @@
+"""The Metal source and the programs of all specialisations of a test session, each made once, ahead of need if asked to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from tests.metal.compiler import MetalKernel, emit_metal_kernel
+from tests.metal.kernels import Specialisation
+from tests.metal.program import Buffer, Compiler, Program, Schedule
+
+T = TypeVar("T")
+
+
+class Programs:
+    """What `emit_metal_kernel` and `Program` make of a specialisation."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        # Specialisations that have run.
+        self.executed: set[Specialisation] = set()
+        self._workers = ThreadPoolExecutor(2)
+        self._kernels = _Made(self._workers, self._emit)
+        self._programs = _Made(self._workers, self._compile)
+
+    def kernel(self, specialisation: Specialisation) -> MetalKernel:
+        """Its source."""
+        return self._kernels.get(specialisation)
+
+    def run(
+        self,
+        specialisation: Specialisation,
+        groups: tuple[int, int, int],
+        buffers: dict[str, Buffer],
+        uniforms: dict[str, Any],
+        schedule: Schedule,
+    ) -> None:
+        """See `Program.run`."""
+        self._programs.get(specialisation).run(groups, buffers, uniforms, schedule)
+        self.executed.add(specialisation)
+
+    def prepare(self, specialisations: Iterable[Specialisation]) -> None:
+        """Begin to make these: while one is emitted, the one before is compiled."""
+        for specialisation in specialisations:
+            self._programs.begin(specialisation)
+
+    def close(self) -> None:
+        """Make no more."""
+        self._workers.shutdown(cancel_futures=True)
+
+    def _emit(self, specialisation: Specialisation) -> MetalKernel:
+        module, entry, constants = specialisation
+        return emit_metal_kernel(module, entry, dict(constants))
+
+    def _compile(self, specialisation: Specialisation) -> Program:
+        source, threads = self.kernel(specialisation)
+        return Program(self.compiler, source, specialisation.entry, threads)
+
+
+class _Made(Generic[T]):
+    """Things made by workers, or by whoever needs one before its turn has come."""
+
+    def __init__(self, workers: ThreadPoolExecutor, make: Callable[[Specialisation], T]) -> None:
+        self._workers = workers
+        self._make = make
+        self._futures: dict[Specialisation, Future[T]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, specialisation: Specialisation) -> None:
+        with self._lock:
+            if specialisation not in self._futures:
+                self._futures[specialisation] = self._workers.submit(self._make, specialisation)
+
+    def get(self, specialisation: Specialisation) -> T:
+        with self._lock:
+            future = self._futures.get(specialisation)
+            mine = future is None or future.cancel()
+            if future is None or mine:
+                future = self._futures[specialisation] = Future()
+                # Nobody else may cancel this one.
+                future.set_running_or_notify_cancel()
+        if mine:
+            try:
+                future.set_result(self._make(specialisation))
+            except Exception as error:
+                future.set_exception(error)
+        return future.result()

@@ -1,0 +1,227 @@
+"""The kernels of sorting, training, pictures, volumes and the portable baseline, run as Metal source in every order of threads.
+
+What the tests of other devices check is checked here with the same references and tolerances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import portable
+from splat_py.device import Device, Operator, Tuning
+from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
+from splat_py.scene.camera import Camera
+from splat_py.training.loss import LossValues, PhotometricLoss, pack
+from splat_py.volume import VolumeConfig, VolumeTrainer, marching
+from splat_py.volume.views import Views
+from tests.image import scenes as pictures
+from tests.image import test_fit as image_fits
+from tests.image import test_rasterizers as rasterizers
+from tests.metal.device import MetalOnCpu
+from tests.metal.program import Schedule
+from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
+from tests.pipeline import test_adam, test_loss, test_sorting
+from tests.portable import test_portable as portables
+from tests.volume import test_fit as volume_fits
+from tests.volume import test_march as marches
+
+# --- sorting ---
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 5000])
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_radix_sort(tuning: Tuning, size: int, metal: MetalOnCpu) -> None:
+    keys = np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32)
+    every_order(metal, lambda: test_sorting.check(keys, tuning))
+    every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 3001))
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_more_pairs_than_room(tuning: Tuning, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_sorting.test_more_pairs_than_room(tuning))
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 257, 2047, 2048, 2049, 256 * 2048 + 1])
+def test_prefix_sum(size: int, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_sorting.test_prefix_sum(size))
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
+    keys = np.random.default_rng(0).integers(0, 1 << 32, 5000, dtype=np.uint32)
+    every_order(metal, lambda: test_sorting.check(keys, tuning), OTHER_WIDTHS)
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("weights", ["opaque", "on and off", "in between"])
+@pytest.mark.parametrize("size", [(1, 1), (5, 23), (37, 29)], ids=str)
+def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
+
+
+def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
+    rng = np.random.default_rng(3)
+    render, photograph = test_loss.images_of(rng, (29, 37), "in between")
+    array = metal.memory.array
+
+    def gradient_and_values() -> tuple[Any, LossValues]:
+        loss, sums = PhotometricLoss(metal, 37, 29, 0.2), metal.memory.empty(4)
+        recorder = metal.record()
+        loss.record(recorder, array(render.astype(np.float32)), array(pack(photograph)), sums)
+        recorder.submit()
+        return loss.v_render.numpy(), loss.values(sums)
+
+    expected_gradient, expected = gradient_and_values()
+    metal.operators -= {Operator.FLOAT_ATOMICS}
+
+    def check() -> None:
+        gradient, values = gradient_and_values()
+        np.testing.assert_array_equal(gradient, expected_gradient)
+        np.testing.assert_allclose(astuple(values), astuple(expected), rtol=1e-5)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize(("row", "head"), [(1, 0), (3, 3), (12, 3), (27, 3), (48, 3)])
+def test_adam_steps(row: int, head: int, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_adam.test_steps(70, row, head))
+
+
+def test_adam_leaves_what_is_not_its(metal: MetalOnCpu) -> None:
+    every_order(metal, test_adam.test_a_step_that_does_not_count_changes_nothing)
+    every_order(metal, test_adam.test_the_inactive_rest_of_a_row_stays)
+
+
+# --- pictures ---
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (19, 13)])
+@pytest.mark.parametrize("way", pictures.WAYS)
+def test_pictures(way: str, width: int, height: int, tuning: Tuning, metal: MetalOnCpu) -> None:
+    metal.tuning = tuning
+    raw = pictures.blobs_of(np.random.default_rng(width), 8)
+    expected, mask = rasterizers.trusted(raw, width, height)
+
+    def check() -> None:
+        assert np.abs((pictures.draw(way, raw, width, height) - expected) * mask).max() <= 1e-5
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize("native", [True, False], ids=["float atomics", "compare-and-swap"])
+@pytest.mark.parametrize("way", pictures.WAYS)
+def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: MetalOnCpu) -> None:
+    """Along a direction given, and of the squared error."""
+    metal.tuning = tuning
+    rng = np.random.default_rng(5)
+    raw = pictures.blobs_of(rng, 8)
+    image, mask = rasterizers.trusted(raw, 19, 13)
+    v = (rng.normal(size=(13, 19, 3)) * mask).astype(np.float32).astype(np.float64)
+    expected = rasterizers.ref.gradient(raw, v)
+    # The picture whose squared error has the gradient v.
+    target = image - v * image.size / 2
+
+    def check() -> None:
+        pictures.assert_gradients(pictures.differentiate(way, raw, v, linear=True, native=native), expected)
+        pictures.assert_gradients(pictures.differentiate(way, raw, target, linear=False, native=native), expected)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
+def test_steps_of_a_fit(kind: type, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: image_fits.test_both_ways_take_the_same_steps(kind))
+
+
+def test_a_crowded_picture(metal: MetalOnCpu) -> None:
+    rasterizers.test_a_crowded_tile_drops_nothing()
+
+
+@pytest.mark.parametrize("way", ["group", "tiles"])
+def test_pictures_in_other_widths(way: str, metal: MetalOnCpu) -> None:
+    """Workgroups of 8×4 threads count on SIMD groups of any width."""
+    rng = np.random.default_rng(6)
+    raw = pictures.blobs_of(rng, 24)
+    expected, mask = rasterizers.trusted(raw, 19, 13)
+    v = (rng.normal(size=(13, 19, 3)) * mask).astype(np.float32).astype(np.float64)
+    v_raw = rasterizers.ref.gradient(raw, v)
+
+    def check() -> None:
+        assert np.abs((pictures.draw(way, raw, 19, 13) - expected) * mask).max() <= 1e-5
+        pictures.assert_gradients(pictures.differentiate(way, raw, v, linear=True), v_raw)
+
+    every_order(metal, check, OTHER_WIDTHS)
+
+
+# --- volumes ---
+
+
+def long_lived_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
+    """Let so many workgroups replay rays, 0 as many as there are rays; the schedules for that, as few mean waves of 8."""
+    monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+    return [replace(schedule, simd_width=8) for schedule in SCHEDULES] if groups else SCHEDULES
+
+
+@pytest.mark.parametrize("seed", [None, 7], ids=["middles", "jitter"])
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("groups", [0, 2])
+def test_volumes(groups: int, coefficients: int, seed: int | None, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    field = marches.random_field(coefficients)
+    for schedule, inside in zip(long_lived_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
+        metal.schedule = schedule
+        marches.assert_like_reference(field, marches.random_rays(24, inside), steps_per_unit=9, seed=seed)
+
+
+def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
+    field, rays = marches.random_field(4), marches.random_rays(24)
+    every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
+
+
+def test_total_variation(metal: MetalOnCpu) -> None:
+    every_order(metal, volume_fits.test_gradient_of_the_total_variation)
+
+
+@pytest.mark.parametrize("sh_degree", range(3))
+@pytest.mark.parametrize("groups", [0, 2])
+def test_steps_of_a_volume_fit(
+    groups: int, sh_degree: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same error after each of four steps, one of them on a finer grid, as on the machine's own device."""
+    schedules = long_lived_groups(groups, metal, monkeypatch)
+    eyes = [(3, 1, 0), (-2, -1, 2), (0, 2, -3)]
+    cameras = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, 9, 7) for eye in eyes]
+    rng = np.random.default_rng(sh_degree)
+    images = rng.uniform(size=(3, 7, 9, 3)).astype(np.float32)
+    views = Views.of_arrays(images, *(np.stack([getattr(camera, name) for camera in cameras]) for name in ("viewmat", "K")))
+    config = VolumeConfig((3, 6), 2, sh_degree=sh_degree, total_variation=1e-3, jitter=True)
+
+    def errors(device: Device) -> list[float]:
+        found: list[float] = []
+        VolumeTrainer(views, volume_fits.BOX, config, device=device).fit(lambda report: found.append(report.psnr))
+        return found
+
+    expected = errors(native)
+
+    def check() -> None:
+        np.testing.assert_allclose(errors(metal), expected, rtol=1e-4)
+
+    assert len(expected) == 4 and expected[-1] != expected[0]
+    every_order(metal, check, schedules[1:])
+
+
+# --- the portable baseline ---
+
+
+@pytest.mark.parametrize("count", [1, 70, 3000])
+def test_portable(count: int, metal: MetalOnCpu) -> None:
+    check = portables.test_forward_and_backward_are_those_of_the_expression
+    every_order(metal, lambda: check(portable.splat_slang, torch.float32, 1e-5, count))

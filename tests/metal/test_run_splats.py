@@ -1,0 +1,278 @@
+"""The splats' kernels, run as Metal source by the host code of `rasterization`, against the float64 reference.
+
+What the tests of other devices check is checked here with the same references and tolerances, in every order of threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import stages
+from splat_py.device import Tuning
+from splat_py.rasterization import bin_tiles, rasterization
+from splat_py.stages import Rows, Settings
+from tests.metal.device import MetalOnCpu
+from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
+from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
+from tests.pipeline import comparison, test_binning
+from tests.pipeline import test_rasterization as renders
+
+WIDTH, HEIGHT = 37, 29
+
+
+def rasterizations() -> list[Any]:
+    """Tunings, channels, tile sizes and ways to add gradients up, as they ship together."""
+    return [
+        pytest.param(TUNINGS[name], channels, tile_size, how, id=f"{name}-{channels}-{tile_size}-{how}")
+        for name, channels in (*product(["GPU"], CHANNELS), ("software", 3))
+        for tile_size in TILE_SIZES
+        for how in (ACCUMULATIONS if tile_size == 16 else ("PerWave",))
+    ]
+
+
+def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **options: Any) -> comparison.Case:
+    """40 Gaussians on an image whose sides tiles do not divide."""
+    return comparison.Case(
+        comparison.scene_of(rng, 40, channels=channels),
+        [comparison.camera_of(rng, WIDTH, HEIGHT)],
+        comparison.rounded(rng.uniform(size=(1, channels))),
+        options={"tile_size": tile_size} | options,
+    )
+
+
+@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation"), rasterizations())
+def test_rasterization(
+    tuning: Tuning, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu
+) -> None:
+    metal.tuning = tuning
+    accumulate(metal, accumulation)
+
+    def check() -> None:
+        rng = np.random.default_rng(channels)
+        comparison.check(scene_over_tiles(rng, channels, tile_size, absgrad=absgrad), rng)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_without_atomic_floats(tuning: Tuning, accumulation: str, metal: MetalOnCpu) -> None:
+    metal.tuning = tuning
+    accumulate(metal, accumulation, native=False)
+
+    def check() -> None:
+        rng = np.random.default_rng(1)
+        comparison.check(scene_over_tiles(rng, 3, 16), rng)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu) -> None:
+    """Tiles with more than two segments of 64, some of whose pixels are opaque before the last."""
+    metal.tuning = replace(tuning, segment=64)
+    accumulate(metal, accumulation)
+
+    def check() -> None:
+        rng = np.random.default_rng(7)
+        scene = comparison.scene_of(rng, 150)
+        means = rng.uniform([-0.6, -0.6, 3.4], [0.6, 0.6, 4.6], (150, 3))
+        scales = rng.uniform(0.2, 0.6, (150, 3))
+        scene = replace(scene, means=comparison.rounded(means), scales=comparison.rounded(scales))
+        meta = comparison.check(comparison.Case(scene, [comparison.camera_of(rng, 24, 20)]), rng)
+        assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > 128
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_the_longest_list(tile_size: int, metal: MetalOnCpu) -> None:
+    """It tells how many segments there are."""
+    metal.tuning = replace(metal.tuning, segment=64)
+    splats = test_binning.splats_of(np.random.default_rng(tile_size), 1, 200)
+
+    def check() -> None:
+        lists = bin_tiles(splats, WIDTH, HEIGHT, tile_size)
+        longest = int(lists.offsets.diff().max())
+        assert lists.arrays.segments == max(-(-longest // 64), 1)
+
+    every_order(metal, check)
+
+
+def with_harmonics(rng: np.random.Generator, degree: int, **options: Any) -> comparison.Case:
+    """Gaussians whose opacities have a finite logit, before two cameras."""
+    scene = comparison.scene_of(rng, 40, sh_degree=degree)
+    scene = replace(scene, opacities=comparison.rounded(np.minimum(scene.opacities, 0.99)))
+    return comparison.Case(scene, [comparison.camera_of(rng, WIDTH, HEIGHT) for _ in range(2)], options=options)
+
+
+def rasterization_of_stored(**inputs: Any) -> Any:
+    """As `rasterization` with `Settings.stored`, of activated Gaussians; torch differentiates what lies between."""
+    module = sys.modules[rasterization.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Settings", partial(Settings, stored=True))
+        return rasterization(**inputs | {"scales": inputs["scales"].log(), "opacities": inputs["opacities"].logit()})
+
+
+# Degree, stored or not, mode: each of these, with everything that ships for it.
+GAUSSIANS = [(0, False, "classic"), (1, True, "classic"), (2, False, "antialiased"), (3, True, "antialiased")]
+
+
+def accumulate_gaussians(metal: MetalOnCpu, accumulation: str, degree: int) -> None:
+    """The last of `GAUSSIANS` without atomic additions to floats."""
+    accumulate(metal, accumulation, native=degree < 3)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize(("degree", "stored", "mode"), GAUSSIANS)
+def test_projection_and_harmonics(
+    degree: int, stored: bool, mode: str, accumulation: str, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulate_gaussians(metal, accumulation, degree)
+    monkeypatch.setattr(comparison, "rasterization", rasterization_of_stored if stored else rasterization)
+
+    def check() -> None:
+        rng = np.random.default_rng(degree)
+        comparison.check(with_harmonics(rng, degree, rasterize_mode=mode), rng)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize(("degree", "stored", "mode"), GAUSSIANS)
+def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accumulation: str, metal: MetalOnCpu) -> None:
+    """Those of the Gaussians are the same."""
+    accumulate_gaussians(metal, accumulation, degree)
+    case = with_harmonics(np.random.default_rng(degree), degree)
+    scene, render = case.scene, rasterization_of_stored if stored else rasterization
+
+    def gradients(of_cameras: bool) -> list[torch.Tensor]:
+        values = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)
+        gaussians = [comparison.torch_input(value) for value in values]
+        cameras = [np.stack([getattr(camera, name) for camera in case.cameras]) for name in ("viewmat", "K")]
+        viewmats, Ks = (comparison.torch_input(value).requires_grad_(of_cameras) for value in cameras)
+        inputs = dict(zip(("means", "quats", "scales", "opacities", "colors"), gaussians, strict=True))
+        images, _, _ = render(
+            **inputs, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=degree, rasterize_mode=mode
+        )
+        return list(torch.autograd.grad((images**2).sum(), gaussians))
+
+    def check() -> None:
+        for without, expected in zip(gradients(False), gradients(True), strict=True):
+            scale = float(expected.abs().max())
+            torch.testing.assert_close(without, expected, rtol=1e-5, atol=1e-6 * scale)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize("camera_gradient", [False, True])
+@pytest.mark.parametrize("degree", range(4))
+def test_colours_add_to_the_gradients_of_means(
+    degree: int, camera_gradient: bool, accumulation: str, metal: MetalOnCpu
+) -> None:
+    """As in a training step: what was there, and what the kernel would have written."""
+    rng = np.random.default_rng(degree)
+    case = with_harmonics(rng, degree)
+    count, array = 40, metal.memory.array
+    means, sh = (array(values.astype(np.float32)) for values in (case.scene.means, case.scene.colors))
+    viewmats, Ks = (array(np.stack([getattr(c, n) for c in case.cameras]).astype(np.float32)) for n in ("viewmat", "K"))
+    cameras = stages.Cameras(viewmats, Ks, WIDTH, HEIGHT)
+    radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
+    v_colors = rng.normal(size=(2, count, 3)).astype(np.float32)
+    before = rng.normal(size=(count, 3)).astype(np.float32)
+    settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=degree < 3)
+
+    def gradients(add: bool) -> tuple[Any, ...]:
+        v_means, v_sh = array(before), metal.memory.empty(sh.shape)
+        v_cameras = array(np.zeros((2, stages.CAMERA_ROW), np.float32))
+        recorder = metal.record()
+        stages.shade_backward(
+            recorder, means, sh, cameras, radii, Rows(array(v_colors), 3), v_means, v_sh, v_cameras, degree, settings, add
+        )
+        recorder.submit()
+        return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
+
+    def check() -> None:
+        (added, v_sh, v_cameras), (alone, *others) = gradients(True), gradients(False)
+        np.testing.assert_allclose(added, before + alone, rtol=1e-6, atol=1e-6)
+        assert alone.any() == (degree > 0)
+        np.testing.assert_array_equal(v_sh, others[0])
+        np.testing.assert_allclose(v_cameras, others[1], rtol=1e-4, atol=1e-4)
+        assert v_cameras.any() == (camera_gradient and degree > 0)
+
+    every_order(metal, check)
+
+
+def named(function: Callable[..., None], *arguments: Any) -> Any:
+    """A test of another device's, to be run on this one."""
+    name = function.__name__.removeprefix("test_")
+    return pytest.param(partial(function, *arguments), id="-".join([name, *map(str, arguments)]))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        *(
+            named(test, tile_size)
+            for test, tile_size in product(
+                [
+                    renders.test_crowded_tile_that_is_soon_opaque,
+                    renders.test_long_lists_of_faint_splats,
+                    renders.test_one_gaussian,
+                    renders.test_splats_that_cover_everything,
+                ],
+                TILE_SIZES,
+            )
+        ),
+        *(named(renders.test_sides_that_tiles_do_not_divide, size, 8) for size in ((1, 1), (2, 17), (64, 3))),
+        *(named(renders.test_culled_gaussians_leave_no_trace, kind) for kind in renders.BROKEN),
+        named(renders.test_several_cameras),
+        named(renders.test_no_gaussians_leave_the_background, "RGB+ED", 16),
+        named(renders.test_render_modes, "RGB+ED", "antialiased", True),
+        named(renders.test_plain_colors, 40, True),
+        named(test_binning.test_a_list_that_is_too_small_is_not_overrun),
+        named(test_binning.test_nothing_to_bin, 2),
+        *(named(test_binning.test_lists_hold_what_a_pixel_can_see_and_little_else, True, size) for size in TILE_SIZES),
+    ],
+)
+def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "tile_size", "accumulation"), [("GPU", 4, "PerWave"), *product(TUNINGS, [16], ACCUMULATIONS)]
+)
+def test_other_widths(tuning: str, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
+    """A tile of 4×4 is less than one SIMD group, one of 16×16 several."""
+    metal.tuning = TUNINGS[tuning]
+    accumulate(metal, accumulation)
+
+    def check() -> None:
+        rng = np.random.default_rng(3)
+        comparison.check(scene_over_tiles(rng, 3, tile_size, absgrad=True), rng)
+
+    every_order(metal, check, OTHER_WIDTHS)
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
+    """Their gradients add up over threads of many Gaussians."""
+    accumulate(metal, accumulation)
+
+    def check() -> None:
+        rng = np.random.default_rng(4)
+        comparison.check(with_harmonics(rng, 0), rng)
+
+    every_order(metal, check, OTHER_WIDTHS)

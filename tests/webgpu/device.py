@@ -1,0 +1,182 @@
+"""A device that runs the kernels as WGSL through wgpu: the library's own host code drives it and cannot tell."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pytest
+import slangpy as spy
+from numpy.typing import NDArray
+
+from splat_py.arrays import Array, Bridge, Memory
+from splat_py.device import _GPU_TUNING, Adapter, Device, native_operators
+from splat_py.kernels import Recorder
+from splat_py.profiling import Profile
+from tests.metal.kernels import Specialisation
+from tests.webgpu.wgsl import emit_wgsl, for_naga
+
+# Of wgpu's own, beyond the standard: float atomics. 64-bit words are not among them, because Slang does not emit them.
+FEATURES = ("subgroup", "shader-float32-atomic")
+# As many as Metal has slots; the standard promises 8, GPUs have more.
+_STORAGE_BUFFERS = 28
+_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (\w+)_\d+ :")
+_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> params_\d+ : (\w+);")
+_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32)")
+
+
+def open_wgpu() -> Any:
+    """A device of wgpu's with what the kernels need; skips the test where there is none."""
+    wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'splat_py[webgpu]'")
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if set(FEATURES) <= a.features]
+    if not adapters:
+        pytest.skip(f"wgpu finds no adapter with {' and '.join(FEATURES)}")
+    # A GPU where there is one.
+    adapter = min(adapters, key=lambda a: a.info["adapter_type"] == "CPU")
+    limits = {"max-storage-buffers-per-shader-stage": _STORAGE_BUFFERS}
+    return adapter.request_device_sync(required_features=list(FEATURES), required_limits=limits)
+
+
+class WebGpu(Device):
+    """Takes the place of a `Device` of SlangPy's."""
+
+    def __init__(self, wgpu_device: Any) -> None:
+        self.wgpu = wgpu_device
+        name = wgpu_device.adapter.info["device"]
+        self.adapter = Adapter("webgpu", name, ())
+        self.software = False
+        self.tuning = _GPU_TUNING
+        self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
+        self.memory = _Memory(wgpu_device)
+        self.programs: dict[Specialisation, _Program] = {}
+        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
+        self.handle = cast(spy.Device, nothing)
+
+    def record(self, profile: Profile | None = None) -> Recorder:
+        """Begin a list of commands."""
+        return _Recorder(self)
+
+    def wait(self, submission: int) -> None:
+        """Nothing: who reads a buffer waits for it."""
+
+    def program(self, specialisation: Specialisation) -> _Program:
+        """Compiled when it is first asked for."""
+        if specialisation not in self.programs:
+            module, entry, constants = specialisation
+            source = for_naga(emit_wgsl(module, entry, dict(constants)))
+            self.programs[specialisation] = _Program.of(self.wgpu, source, entry)
+        return self.programs[specialisation]
+
+
+class _Program(NamedTuple):
+    pipeline: Any
+    # Names by binding.
+    buffers: dict[int, str]
+    # Binding of the uniform block and its fields: offset, name, format. -1 if nothing in it is used.
+    uniforms: int
+    fields: list[tuple[int, str, str]]
+
+    @classmethod
+    def of(cls, device: Any, source: str, entry: str) -> _Program:
+        """Everything that a dispatch needs to know of WGSL source."""
+        module = device.create_shader_module(code=source)
+        pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": entry})
+        buffers = {int(binding): name for binding, name in _STORAGE.findall(source)}
+        block = _UNIFORM.search(source)
+        if block is None:
+            return cls(pipeline, buffers, -1, [])
+        body = re.search(rf"struct {block[2]}\s*\{{(.*?)\}}", source, re.DOTALL)
+        assert body is not None
+        fields, end = [], 0
+        for align, name, kind in _FIELD.findall(body[1]):
+            offset = -(-end // int(align)) * int(align)
+            fields.append((offset, name, {"u32": "<I", "i32": "<i", "f32": "<f"}[kind]))
+            end = offset + 4
+        return cls(pipeline, buffers, int(block[1]), fields)
+
+
+class _Recorder(Recorder):
+    """Commands for wgpu."""
+
+    def __init__(self, device: WebGpu) -> None:
+        self._webgpu = device
+        self._memory = device.memory
+        self._encoder = device.wgpu.create_command_encoder()
+        # As in `Recorder`.
+        self._arrays: list[Array] = []
+
+    def dispatch(
+        self,
+        module: str,
+        entry: str,
+        groups: tuple[int, int, int],
+        uniforms: Mapping[str, int | float],
+        buffers: dict[str, Array],
+        **constants: Any,
+    ) -> None:
+        """See `Recorder`."""
+        if 0 in groups:
+            return
+        self._arrays += buffers.values()
+        device = self._webgpu.wgpu
+        program = self._webgpu.program(Specialisation(module, entry, tuple(sorted(constants.items()))))
+        # What is not used, though named, nobody sets.
+        handles = {name: cast(_Buffer, array.buffer).handle for name, array in buffers.items()}
+        bound = [
+            (binding, handles.get(name) or device.create_buffer(size=16, usage="STORAGE"))
+            for binding, name in program.buffers.items()
+        ]
+        if program.fields:
+            block = bytearray(-(-(program.fields[-1][0] + 4) // 16) * 16)
+            for offset, name, kind in program.fields:
+                struct.pack_into(kind, block, offset, uniforms.get(name, 0))
+            bound.append((program.uniforms, device.create_buffer_with_data(data=block, usage="UNIFORM")))
+        entries = [{"binding": binding, "resource": {"buffer": buffer}} for binding, buffer in bound]
+        group = device.create_bind_group(layout=program.pipeline.get_bind_group_layout(0), entries=entries)
+        compute = self._encoder.begin_compute_pass()
+        compute.set_pipeline(program.pipeline)
+        compute.set_bind_group(0, group)
+        compute.dispatch_workgroups(*groups)
+        compute.end()
+
+    def clear(self, array: Array) -> None:
+        """See `Recorder`."""
+        self._encoder.clear_buffer(cast(_Buffer, array.buffer).handle)
+
+    def stage(self, name: str) -> None:
+        """Nothing: nobody times this."""
+
+    def submit(self, wait: bool = True) -> int:
+        """See `Recorder`."""
+        self._webgpu.wgpu.queue.submit([self._encoder.finish()])
+        return 0
+
+
+class _Memory(Memory):
+    """Buffers of wgpu's; data is copied."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(cast(spy.Device, None), Bridge.COPY)
+        self._wgpu = device
+
+    def _create(self, size: int) -> spy.Buffer:
+        return cast(spy.Buffer, _Buffer(self._wgpu, size))
+
+
+class _Buffer:
+    """What `Array` asks of a buffer."""
+
+    def __init__(self, device: Any, size: int) -> None:
+        self.size = size
+        self.handle = device.create_buffer(size=size, usage="STORAGE|COPY_SRC|COPY_DST")
+        self._queue = device.queue
+
+    def to_numpy(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._queue.read_buffer(self.handle), np.uint8)
+
+    def copy_from_numpy(self, values: NDArray[Any]) -> None:
+        self._queue.write_buffer(self.handle, 0, np.ascontiguousarray(values))

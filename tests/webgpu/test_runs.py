@@ -1,0 +1,47 @@
+"""The kernels as WGSL, run through wgpu and compared with the float64 results of `splat selftest`."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import slangpy as spy
+
+from splat_py.selftest import SelfTest, cases
+from tests.webgpu.device import WebGpu, open_wgpu
+
+# A render with all that is before and behind it, its way back, a training step: without float atomics, which WGSL does not
+# have. The other cases differ in constants, and in the time that compiling them takes.
+CASES = (
+    "prefix sum",
+    "radix sort",
+    "shade, degree 3",
+    "tile lists, 16 px",
+    "project, cameras, PerPixel, compare-and-swap",
+    "rasterise, 3 ch, 16 px, PerWave, compare-and-swap",
+    "rasterise, crowded tile, PerPair, 256 a dispatch",
+    "render, RGB, classic",
+    "render, pair by pair",
+    "training step, auto",
+    "image, tiles, compare-and-swap",
+    "portable baseline",
+)
+# The name in the package is the function's.
+_RASTERIZATION = importlib.import_module("splat_py.rasterization")
+
+
+@pytest.fixture(scope="module")
+def device() -> WebGpu:
+    if spy.__version__.startswith("0.42."):
+        pytest.skip("the compiler in SlangPy 0.42 tells no lane its number in WGSL")
+    return WebGpu(open_wgpu())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, device: WebGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "get_device", lambda: device)
+    monkeypatch.setattr(_RASTERIZATION, "device_for", lambda tensor: device)
+    test = SelfTest(device)
+    test.cases = [case for case in test.cases if case.name == name]
+    (outcome,) = test.run()
+    assert outcome.verdict == "ok", f"{outcome.reason}\n{outcome.details}"

@@ -1,0 +1,135 @@
+"""Every kernel, with every value of each of its constants that ships, as WGSL that naga accepts; and those of which WGSL is not
+capable. All combinations of values would take minutes: tests/metal goes through them.
+
+Unlike browsers, naga does not ask whether barriers and subgroup operations are reached by all threads together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from tests.metal.compiler import CompilerError
+from tests.metal.kernels import Specialisation, declared, shipped
+from tests.webgpu.device import open_wgpu
+from tests.webgpu.wgsl import emit_wgsl, for_naga, negated_sums
+
+# Kernels that WGSL cannot express, and what the compiler says.
+_WORDS = "vector with disallowed element type 'uint64_t'"
+INEXPRESSIBLE = {
+    ("volume", "volumeForward"): _WORDS,
+    ("volume", "volumeBackward"): _WORDS,
+}
+# Kernels that cannot do without `atomic<f32>`, an extension of naga's. Others have specialisations for WGSL as it is, which
+# add floats by compare-and-swap or in a fixed order.
+FLOAT_ATOMICS = {("volume_loss", "squaredError")}
+
+
+def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
+    """Of each kernel as few specialisations as have every value of every constant."""
+    every: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
+    for specialisation in shipped():
+        every[specialisation.module, specialisation.entry].append(specialisation)
+    few = {}
+    for kernel, specialisations in every.items():
+        missing = {value for specialisation in specialisations for value in specialisation.constants}
+        few[kernel] = [] if missing else specialisations[:1]
+        while missing:
+            best = max(specialisations, key=lambda s: len(missing.intersection(s.constants)))
+            few[kernel].append(best)
+            missing -= set(best.constants)
+    return few
+
+
+BY_KERNEL = by_kernel()
+
+
+@pytest.fixture(scope="session")
+def validator() -> Any:
+    """A device whose shader modules are validated."""
+    return open_wgpu()
+
+
+def test_every_kernel_and_every_value_is_there() -> None:
+    assert set(BY_KERNEL) == set(declared())
+    for specialisation in shipped():
+        kept = BY_KERNEL[specialisation.module, specialisation.entry]
+        assert all(any(value in other.constants for other in kept) for value in specialisation.constants)
+
+
+def test_the_lists_name_kernels() -> None:
+    assert set(INEXPRESSIBLE) | FLOAT_ATOMICS <= set(declared())
+
+
+@pytest.mark.parametrize(("module", "entry"), [kernel for kernel in BY_KERNEL if kernel not in INEXPRESSIBLE])
+def test_kernel(module: str, entry: str, validator: Any) -> None:
+    atomics = True
+    for specialisation in BY_KERNEL[module, entry]:
+        source = emit_wgsl(module, entry, dict(specialisation.constants))
+        validator.create_shader_module(code=for_naga(source), label=str(specialisation))
+        atomics &= "atomic<f32>" in source
+        assert not negated_sums(source), specialisation
+    # Who can do without has to leave the list.
+    assert atomics == ((module, entry) in FLOAT_ATOMICS)
+
+
+@pytest.mark.parametrize(("module", "entry"), INEXPRESSIBLE)
+def test_what_cannot_be_expressed(module: str, entry: str) -> None:
+    """Who gets through has to leave the list."""
+    for specialisation in BY_KERNEL[module, entry]:
+        with pytest.raises(CompilerError, match=INEXPRESSIBLE[module, entry]):
+            emit_wgsl(module, entry, dict(specialisation.constants))
+
+
+# --- the validator itself, and what is kept from it ---
+
+KERNEL = """
+@group(0) @binding(0) var<storage, read_write> values : array<f32>;
+@compute @workgroup_size(8)
+fn test(@builtin(local_invocation_index) lane : u32, @builtin(workgroup_id) group : vec3<u32>) {{
+    {statement}
+}}
+"""
+
+
+def accepts(validator: Any, source: str) -> bool:
+    import wgpu
+
+    try:
+        validator.create_shader_module(code=source)
+    except wgpu.GPUValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("statement", "right"),
+    [
+        ("values[lane] = subgroupAdd(1.0);", True),
+        ("values[lane] = 1u;", False),
+        ("values[lane] = undeclared;", False),
+        ("let p : ptr<function, f32> = &values[lane];", False),
+    ],
+)
+def test_the_validator_sees_what_is_wrong(statement: str, right: bool, validator: Any) -> None:
+    assert accepts(validator, KERNEL.format(statement=statement)) == right
+
+
+def test_lost_brackets_are_found() -> None:
+    assert negated_sums("(vec2<f32>(0) - vec2<f32>(a + b, c)) + (vec3<f32>(0) - f(a - b)[i + 1])") == []
+    wrong = "x = clamp((vec2<f32>(0) - p / (q + r) + m), (vec2<f32>(0) - a - (b)));"
+    assert negated_sums(wrong) == ["p / (q + r) + m", "a - (b)"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["values[lane] = subgroupShuffle(values[lane], i32(lane ^ 1u));", "if subgroupElect() { values[lane] = 1.0; }"],
+)
+def test_what_naga_lacks(statement: str, validator: Any) -> None:
+    """The standard's words, which naga does not know: if it learns them, `for_naga` can go."""
+    source = KERNEL.format(statement=statement)
+    assert not accepts(validator, source)
+    assert accepts(validator, for_naga(source))
+    assert not accepts(validator, "enable subgroups;\n" + source.replace(statement, "values[lane] = subgroupAdd(1.0);"))

@@ -1,0 +1,69 @@
+"""WGSL of any kernel, from the compiler that SlangPy ships, and what stands between it and its validators."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from splat_py.kernels import shader_folder, specialisation_source
+from tests.metal.compiler import _container, _entry_point_code, _one_at_a_time, _run
+
+
+def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
+    """An entry point of slang/kernels/<module>.slang, its `extern` names set to `constants`.
+
+    Raises:
+        CompilerError: what the compiler says.
+    """
+    include = ["-I", str(shader_folder())]
+    with _one_at_a_time, tempfile.TemporaryDirectory() as folder:
+        linked: list[str] = []
+        if constants:
+            source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
+            source.write_text(specialisation_source(module, constants), encoding="utf-8")
+            compiled.write_bytes(_run([str(source), *include, "-o", str(compiled)], _container))
+            linked = ["-r", str(compiled)]
+        kernel = str(shader_folder() / "kernels" / f"{module}.slang")
+        # With no -o the text is printed and not kept.
+        output = ["-o", str(Path(folder, "kernel.wgsl"))]
+        target = ["-target", "wgsl", "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
+        text = _run([kernel, *include, *linked, *target, *output], _entry_point_code)
+    assert isinstance(text, str)
+    return text
+
+
+_NEGATION = re.compile(r"\(vec[234]<f32>\(0\) - ")
+
+
+def negated_sums(source: str) -> list[str]:
+    """Where the compiler has lost the brackets of a negated sum of vectors, so that -(a + b) is `(vec2<f32>(0) - a + b)`: Slang
+    2026.5 and 2026.12 do.
+
+    In Slang, -a - b says the same and arrives.
+    """
+    found = []
+    for negation in _NEGATION.finditer(source):
+        depth, is_sum, end = 0, False, negation.end()
+        while depth >= 0:
+            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(source[end], 0)
+            is_sum |= depth == 0 and source[end : end + 3] in (" + ", " - ")
+            end += 1
+        if is_sum:
+            found.append(source[negation.end() : end - 1])
+    return found
+
+
+# What naga 29 does not know of the standard, and what it knows instead. Each is checked in test_wgsl.py.
+_ENABLE = "enable subgroups;"
+_SIGNED_LANE = re.compile(r"(subgroupShuffle\([^;]*, )i32\(")
+_ELECT = "subgroupElect()"
+_ELECTED = "fn subgroupElect() -> bool { return subgroupExclusiveAdd(1u) == 0u; }\n"
+
+
+def for_naga(source: str) -> str:
+    """The same for naga, the validator in wgpu: it needs no word to enable subgroups, numbers lanes without a sign, and has to
+    be told who is the first lane."""
+    source = _SIGNED_LANE.sub(r"\1u32(", source.replace(_ENABLE, ""))
+    return _ELECTED + source if _ELECT in source else source
