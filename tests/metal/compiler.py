@@ -131,8 +131,7 @@ def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> Met
     Raises:
         CompilerError: what the compiler says.
     """
-    with _one_at_a_time:
-        source, (x, y, z) = _emit_metal(module, entry, constants)
+    source, (x, y, z) = _emit("metal", module, entry, constants)
     in_source = _INDEX_IN_GROUP.search(source)
     if in_source:
         assert x in (0, int(in_source[1])), f"{module}.{entry} has two numbers of threads"
@@ -141,9 +140,15 @@ def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> Met
     return MetalKernel(source, (x, y, z))
 
 
-def _emit_metal(module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
+def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
+    """The same as WGSL."""
+    return _emit("wgsl", module, entry, constants)[0]
+
+
+def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
+    """Source, and threads of a workgroup as far as the compiler says."""
     include = ["-I", str(shader_folder())]
-    with tempfile.TemporaryDirectory() as folder:
+    with _one_at_a_time, tempfile.TemporaryDirectory() as folder:
         linked: list[str] = []
         if constants:
             source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
@@ -152,10 +157,10 @@ def _emit_metal(module: str, entry: str, constants: dict[str, Any]) -> tuple[str
             linked = ["-r", str(compiled)]
         kernel = str(shader_folder() / "kernels" / f"{module}.slang")
         # With no -o the text is printed and not kept.
-        output = ["-o", str(Path(folder, "kernel.metal"))]
-        target = ["-target", "metal", "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
+        output = ["-o", str(Path(folder, f"kernel.{target}"))]
+        what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
         text, size = _run(
-            [kernel, *include, *linked, *target, *output], lambda request: (_entry_point_code(request), _group_size(request))
+            [kernel, *include, *linked, *what, *output], lambda request: (_entry_point_code(request), _group_size(request))
         )
     assert isinstance(text, str)
     return text, size

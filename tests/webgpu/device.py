@@ -17,8 +17,9 @@ from splat_py.arrays import Array, Bridge, Memory
 from splat_py.device import _GPU_TUNING, Adapter, Device, native_operators
 from splat_py.kernels import Recorder
 from splat_py.profiling import Profile
+from tests.metal.compiler import emit_wgsl
 from tests.metal.kernels import Specialisation
-from tests.webgpu.wgsl import emit_wgsl, for_naga
+from tests.webgpu.wgsl import for_naga
 
 # Of wgpu's own, beyond the standard: float atomics. 64-bit words are not among them, because Slang does not emit them.
 FEATURES = ("subgroup", "shader-float32-atomic")

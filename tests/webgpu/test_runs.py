@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 
 import pytest
-import slangpy as spy
 
 from splat_py.selftest import SelfTest, cases
 from tests.webgpu.device import WebGpu, open_wgpu
@@ -32,8 +31,6 @@ _RASTERIZATION = importlib.import_module("splat_py.rasterization")
 
 @pytest.fixture(scope="module")
 def device() -> WebGpu:
-    if spy.__version__.startswith("0.42."):
-        pytest.skip("the compiler in SlangPy 0.42 tells no lane its number in WGSL")
     return WebGpu(open_wgpu())
 
 

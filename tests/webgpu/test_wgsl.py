@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.metal.compiler import CompilerError
+from tests.metal.compiler import CompilerError, emit_wgsl
 from tests.metal.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import open_wgpu
-from tests.webgpu.wgsl import emit_wgsl, for_naga, negated_sums
+from tests.webgpu.wgsl import for_naga, negated_sums
 
 # Kernels that WGSL cannot express, and what the compiler says.
 _WORDS = "vector with disallowed element type 'uint64_t'"

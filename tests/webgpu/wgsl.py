@@ -1,38 +1,8 @@
-"""WGSL of any kernel, from the compiler that SlangPy ships, and what stands between it and its validators."""
+"""What stands between the compiler's WGSL and those who read it."""
 
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
-from typing import Any
-
-from splat_py.kernels import shader_folder, specialisation_source
-from tests.metal.compiler import _container, _entry_point_code, _one_at_a_time, _run
-
-
-def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
-    """An entry point of slang/kernels/<module>.slang, its `extern` names set to `constants`.
-
-    Raises:
-        CompilerError: what the compiler says.
-    """
-    include = ["-I", str(shader_folder())]
-    with _one_at_a_time, tempfile.TemporaryDirectory() as folder:
-        linked: list[str] = []
-        if constants:
-            source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
-            source.write_text(specialisation_source(module, constants), encoding="utf-8")
-            compiled.write_bytes(_run([str(source), *include, "-o", str(compiled)], _container))
-            linked = ["-r", str(compiled)]
-        kernel = str(shader_folder() / "kernels" / f"{module}.slang")
-        # With no -o the text is printed and not kept.
-        output = ["-o", str(Path(folder, "kernel.wgsl"))]
-        target = ["-target", "wgsl", "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        text = _run([kernel, *include, *linked, *target, *output], _entry_point_code)
-    assert isinstance(text, str)
-    return text
-
 
 _NEGATION = re.compile(r"\(vec[234]<f32>\(0\) - ")
 
