@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import imageio.v3 as iio
 import numpy as np
@@ -26,6 +26,7 @@ from splat_py.device import BACKENDS, Adapter, Device, Operator, adapters, choos
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.evaluation import Scores, ViewScore, evaluate
 from splat_py.image.command import FitImage
+from splat_py.progress import track
 from splat_py.rendering import render, write_image, write_video
 from splat_py.scene.camera import orbit
 from splat_py.scene.dataset import Dataset
@@ -37,8 +38,6 @@ from splat_py.training.config import TrainConfig
 from splat_py.training.run import DataOptions, RunFolder, train, write_json
 from splat_py.training.trainer import StepReport, Trainer
 from splat_py.volume.command import FitVolume
-
-_T = TypeVar("_T")
 
 _console = Console(highlight=False)
 _errors = Console(stderr=True, highlight=False)
@@ -118,7 +117,7 @@ class Render:
         background, antialiased = dataset.background, config.antialiased
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
-            for view in _track(views, "views"):
+            for view in track(views, "views"):
                 camera = dataset.views[view].camera.scaled(self.scale)
                 name = Path(dataset.views[view].name).with_suffix(".png").name
                 write_image(self.out / name, render(gaussians, camera, background, antialiased=antialiased))
@@ -127,7 +126,7 @@ class Render:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
             frames = (
                 render(gaussians, camera.scaled(self.scale), background, antialiased=antialiased)
-                for camera in _track(cameras, "frames")
+                for camera in track(cameras, "frames")
             )
             write_video(self.video, frames)
             _console.print(f"the video is {self.video}")
@@ -388,13 +387,6 @@ def _print_scores(scores: Scores) -> None:
     table.add_section()
     row(ViewScore("mean", scores.psnr, scores.ssim))
     _console.print(table)
-
-
-def _track(items: Iterable[_T], what: str) -> Iterator[_T]:
-    """Iterate with a progress bar."""
-    items = list(items)
-    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_console) as progress:
-        yield from progress.track(items)
 
 
 @contextmanager

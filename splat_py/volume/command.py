@@ -24,6 +24,7 @@ from tyro.conf import OmitArgPrefixes
 
 from splat_py.errors import SplatError
 from splat_py.evaluation import Scores, ViewScore, compare
+from splat_py.progress import track
 from splat_py.rendering import beside, write_image, write_video
 from splat_py.scene.camera import orbit
 from splat_py.scene.dataset import Dataset
@@ -105,7 +106,7 @@ class FitVolume:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
             write_video(
                 self.out / "turntable.mp4",
-                (radiance_field.render(c.viewmat, c.K, c.width, c.height) for c in cameras),
+                (radiance_field.render(c.viewmat, c.K, c.width, c.height) for c in track(cameras, "turntable")),
             )
         _console.print(f"field, pictures and metrics are in {self.out}")
 
@@ -122,7 +123,7 @@ def evaluate(radiance_field: RadianceField, dataset: Dataset, pictures: Path | N
         pictures: where to put each photograph beside its render, as PNG.
     """
     scores = []
-    for index in dataset.test:
+    for index in track(dataset.test, "held-out views"):
         view, photograph = dataset.views[index], dataset.image(index)
         camera = view.camera
         image = radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height)
