@@ -199,7 +199,7 @@ class _CameraRows:
                 "row_sums",
                 "sumGroups",
                 linear_groups(self.buffers["vCameras"].size),
-                {"count": self._parts.shape[0], "rowsEach": self._parts.shape[1]},
+                {"count": self._parts.shape[0], "rows": math.prod(self._parts.shape[:2]), "rowsEach": self._parts.shape[1]},
                 {"parts": self._parts, "sums": self.buffers["vCameras"]},
                 ROW=CAMERA_ROW,
             )
@@ -527,7 +527,7 @@ class Rasterization:
                 "row_sums",
                 "sumPairs",
                 linear_groups(v_splats.size),
-                {"count": self.splats.count},
+                {"count": self.splats.count, "rows": v_pairs.shape[0]},
                 {"parts": v_pairs, "order": lists.order, "pairOffsets": lists.pair_offsets, "sums": v_splats},
                 ROW=row,
             )

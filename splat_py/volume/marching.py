@@ -165,6 +165,7 @@ class Volume:
             self._buffers(rays, background, image),
             K=self.coefficients,
             JITTER=march.jitter,
+            GROUPS=self.groups,
         )
 
     def record_backward(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from splat_py.accumulation import Accumulate
 from splat_py.device import Device
 from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.demo import write_demo_scene
@@ -58,3 +61,23 @@ def test_steps_land_where_the_other_device_does(
             np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * largest, err_msg=f"step {step}: {name}")
     assert trainers[0].parameters.count > 60, "densification added nothing"
     assert np.abs(expected["means"][:10] - beginning.state["means"][:10]).max() > 1e-4, "nothing has moved"
+
+
+@pytest.mark.parametrize("accumulate", ["wave", "pair"])
+def test_a_step_that_runs_out_of_room_touches_nothing_beyond(
+    accumulate: Accumulate, dataset: Dataset, native: Device, metal: MetalOnCpu
+) -> None:
+    """Its lists count pairs that there is no room for, and nothing but the pages around the buffers would tell."""
+    beginning = start(dataset, native)
+    config = replace(beginning.config, accumulate=accumulate)
+    trainers = [
+        Trainer(dataset, device=device, resume=replace(beginning, config=config, capacity=capacity))
+        for device, capacity in ((native, 10_000), (metal, 7))
+    ]
+    for trainer in trainers:
+        trainer.advance()
+        trainer.finish()
+        assert trainer.step == 1
+    expected, actual = (trainer.parameters.state() for trainer in trainers)
+    for name, values in expected.items():
+        np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
