@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from splat_py.accumulation import alert_not_deterministic
 from splat_py.arrays import Array
 from splat_py.device import Device, device_for
 from splat_py.errors import SplatError
@@ -57,7 +58,8 @@ def render(
         Colours [..., 3], transmittances [...] and depths [...] (from the ray's origin, in world units, weighted by w).
 
     Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value.
+        SplatError: an argument has the wrong shape, dtype, device or value; in the backward pass, if torch is to be
+            deterministic and the device adds up gradients atomically.
     """
     tensors = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
     if background is not None:
@@ -130,6 +132,8 @@ class _Render(torch.autograd.Function):
         v_image = Image(*(device.memory.array(v.contiguous()) for v in v_results))
         v_grid = None
         if ctx.needs_input_grad[0]:
+            if volume.groups == 0:
+                alert_not_deterministic("volume.render")
             gradients = volume.empty_gradients()
             recorder = device.record()
             recorder.clear(gradients)

@@ -54,7 +54,7 @@ def without_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     ("backend", "reported", "supported"),
     [
         ("vulkan", {spy.Feature.atomic_float, spy.Feature.wave_ops}, ALL),
-        ("vulkan", {spy.Feature.wave_ops}, {Operator.SPLAT_FORWARD, Operator.IMAGE, Operator.WAVES}),
+        ("vulkan", {spy.Feature.wave_ops}, ALL - {Operator.VOLUME, Operator.FLOAT_ATOMICS}),
         ("vulkan", {spy.Feature.atomic_float}, {Operator.FLOAT_ATOMICS}),
         ("cuda", set(), set()),
         # Metal reports neither and has both.
@@ -173,7 +173,7 @@ def test_native_by_name_is_an_error_where_it_is_not_declared(tmp_path: Any) -> N
 
 
 def test_a_device_without_a_backward_pass_renders_until_gradients_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get_device(), "operators", native_operators("vulkan", [spy.Feature.wave_ops]))
+    monkeypatch.setattr(get_device(), "operators", frozenset({Operator.SPLAT_FORWARD}))
     MODULE._warn_of_flat_colour.cache_clear()
     wanted = scene(colors=torch.rand(N, 3).requires_grad_())
     with torch.no_grad():

@@ -91,8 +91,8 @@ def test_slang_runs_where_the_tile_renderer_cannot() -> None:
     paths = {"include_paths": [spy.SHADER_PATH, str(shader_folder())]}
     handle = spy.Device(type=spy.DeviceType.cpu, compiler_options=spy.SlangCompilerOptions(paths))
     assert native_operators("cpu", handle.features) == set()
-    kernels = KernelCache(handle)
-    device = cast(Device, SimpleNamespace(memory=Memory(handle, Bridge.COPY), record=lambda: Recorder(handle, kernels)))
+    kernels, memory = KernelCache(handle), Memory(handle, Bridge.COPY)
+    device = cast(Device, SimpleNamespace(memory=memory, record=lambda: Recorder(handle, kernels, memory)))
     tensors = inputs(70, 4)
     image = portable.splat_slang(**tensors, width=WIDTH, height=HEIGHT, device=device)
     expected = expression(tensors, WIDTH, HEIGHT)
