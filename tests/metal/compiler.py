@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 import re
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +113,8 @@ class MetalKernel(NamedTuple):
     threads: tuple[int, int, int]
 
 
-# The compiler's session is for one thread at a time.
-_one_at_a_time = threading.Lock()
+# The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
+_thread = ThreadPoolExecutor(1)
 _INDEX_IN_GROUP = re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U")
 
 
@@ -147,8 +147,12 @@ def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
 
 def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
     """Source, and threads of a workgroup as far as the compiler says."""
+    return _thread.submit(_emit_here, target, module, entry, constants).result()
+
+
+def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
     include = ["-I", str(shader_folder())]
-    with _one_at_a_time, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         linked: list[str] = []
         if constants:
             source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
