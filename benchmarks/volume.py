@@ -11,10 +11,8 @@ less.
 from __future__ import annotations
 
 import json
-import platform
 import time
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import numpy as np
 import psutil
 import tyro
 
+from splat_py.benchmark import header
 from splat_py.device import get_device
 from splat_py.kernels import linear_groups
 from splat_py.profiling import Profile
@@ -119,11 +118,8 @@ def cameras() -> list[Camera]:
 
 def main(options: Options) -> None:
     """Run every case."""
-    adapter = get_device().adapter
     results: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
-        "device": f"{adapter.name} ({adapter.backend})",
+        **header(get_device()),
         "milliseconds": {
             f"{resolution}³, degree {degree}": iteration(resolution, degree, options.repeats) for resolution, degree in CASES
         },
