@@ -338,7 +338,7 @@ def main() -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail(
-            "interrupted; what was finished is saved, and `--resume` continues a run of train or fit-volume",
+            "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume",
             130,
         )
     except OSError as error:

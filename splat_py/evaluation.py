@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from splat_py.device import get_device
 from splat_py.errors import SplatError
 from splat_py.rendering import beside, render, write_image
+from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.training.loss import PhotometricLoss, pack
@@ -65,16 +66,31 @@ def evaluate(
     Raises:
         SplatError: the dataset holds out no view.
     """
+
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
+
+    def draw(camera: Camera) -> NDArray[np.float32]:
+        return render(gaussians, camera, dataset.background, antialiased=antialiased)
+
+    return evaluate_views(draw, dataset, dataset.test, pictures, on_view)
+
+
+def evaluate_views(
+    draw: Callable[[Camera], NDArray[np.float32]],
+    dataset: Dataset,
+    views: Iterable[int],
+    pictures: Path | None = None,
+    on_view: Callable[[ViewScore], None] | None = None,
+) -> Scores:
+    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
     scores = []
-    for view in dataset.test:
-        photograph = dataset.image(view)
-        image = render(gaussians, dataset.views[view].camera, dataset.background, antialiased=antialiased)
-        psnr, ssim = compare(image, photograph)
-        scores.append(ViewScore(dataset.views[view].name, psnr, ssim))
+    for index in views:
+        view, photograph = dataset.views[index], dataset.image(index)
+        image = draw(view.camera)
+        scores.append(ViewScore(view.name, *compare(image, photograph)))
         if pictures is not None:
-            name = Path(dataset.views[view].name).with_suffix(".png").name
+            name = Path(view.name).with_suffix(".png").name
             write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
         if on_view is not None:
             on_view(scores[-1])

@@ -1,12 +1,19 @@
-"""Writing files so that an interruption never leaves half of one behind."""
+"""Files that an interruption never leaves half of behind, and arrays in them."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
 
@@ -39,3 +46,20 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, NDArray]) -> None:
+    """Write arrays to a .safetensors file whose metadata has `header` as JSON under the name `kind`, atomically."""
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={kind: json.dumps(header)})
+
+
+def load_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, NDArray]]:
+    """Header and arrays that `save_tensors` wrote.
+
+    Raises:
+        SafetensorError, KeyError, ValueError, OSError: the file is damaged or something else.
+    """
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads((file.metadata() or {})[kind])
+        return header, {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118

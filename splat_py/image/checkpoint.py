@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import load_tensors, save_tensors
 from splat_py.image.pictures import Picture
+
+_KIND = "splat_py.image.checkpoint"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,7 @@ class FitCheckpoint:
     def save(self, path: Path) -> None:
         """Write to a .safetensors file, atomically."""
         header = {"step": self.step, "steps": self.steps, "picture": self.picture}
-        with atomic_path(path) as temporary:
-            save_file(
-                {"params": self.params, "m": self.m, "v": self.v},
-                temporary,
-                metadata={"splat_py.image.checkpoint": json.dumps(header)},
-            )
+        save_tensors(path, _KIND, header, {"params": self.params, "m": self.m, "v": self.v})
 
     @classmethod
     def load(cls, path: Path) -> FitCheckpoint:
@@ -51,10 +46,8 @@ class FitCheckpoint:
         if not path.is_file():
             raise SplatError(f"{path} does not exist; there is no unfinished fit to resume")
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads((file.metadata() or {})["splat_py.image.checkpoint"])
-                params, m, v = (np.array(file.get_tensor(name)) for name in ("params", "m", "v"))
-            return cls(header["step"], header["steps"], header["picture"], params, m, v)
+            header, tensors = load_tensors(path, _KIND)
+            return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in ("params", "m", "v")))
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise SplatError(f"{path} is not the checkpoint of a picture's fit or is damaged; fit without --resume") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from splat_py.arrays import Array, Bridge
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import load_tensors, save_tensors
 from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
 from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
@@ -25,6 +23,7 @@ from splat_py.image.rasterizers import FLOATS, Rasterizer, rasterizer_for
 from splat_py.kernels import linear_groups
 from splat_py.profiling import Profile
 
+_KIND = "splat_py.image"
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 # Gradients are of a mean over the pixels. Above so many of them ε shrinks as the gradients do, lest it slow the fit down: worth
 # 0.9 dB after 200 steps at 512×512, and several dB at a photograph's size.
@@ -91,8 +90,7 @@ class ImageFit:
     def save(self, path: str | Path) -> None:
         """Write to a .safetensors file, atomically."""
         header = {"width": self.width, "height": self.height, "psnr": self.psnr}
-        with atomic_path(path) as temporary:
-            save_file({"params": self.params}, temporary, metadata={"splat_py.image": json.dumps(header)})
+        save_tensors(path, _KIND, header, {"params": self.params})
 
     @classmethod
     def load(cls, path: str | Path) -> ImageFit:
@@ -105,10 +103,8 @@ class ImageFit:
         if not path.is_file():
             raise SplatError(f"{path} does not exist; name a file that `splat fit-image` or ImageFit.save has written")
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads((file.metadata() or {})["splat_py.image"])
-                params = check_params(np.array(file.get_tensor("params")))
-            return cls(params, int(header["width"]), int(header["height"]), float(header["psnr"]))
+            header, tensors = load_tensors(path, _KIND)
+            return cls(check_params(tensors["params"]), int(header["width"]), int(header["height"]), float(header["psnr"]))
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise SplatError(f"{path} is not a file of image blobs or is damaged; fit the image again") from error
 
@@ -231,7 +227,7 @@ class ImageFitter:
         done = []
         while len(self._under_way) > allowed:
             step, submission = self._under_way.popleft()
-            self.device.handle.wait_for_submit(submission)
+            self.device.wait(submission)
             done.append(step)
         every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
         if allowed and not any(step % every == 0 for step in done):

@@ -6,13 +6,11 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import load_tensors, save_tensors
 from splat_py.scene.gaussians import Gaussians
 from splat_py.training.config import TrainConfig
 from splat_py.training.parameters import GROUPS, State
@@ -36,8 +34,7 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""
         header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
-        with atomic_path(path) as temporary:
-            save_file(self.state, temporary, metadata={"splat_py": json.dumps(header)})
+        save_tensors(path, "splat_py", header, self.state)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -49,9 +46,7 @@ class Checkpoint:
         if not path.is_file():
             raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads((file.metadata() or {})["splat_py"])
-                state = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            header, state = load_tensors(path, "splat_py")
             return cls(header["step"], TrainConfig(**header["config"]), state, header["capacity"])
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
             raise SplatError(f"{path} is not a checkpoint of splat_py or is damaged; train without --resume") from error

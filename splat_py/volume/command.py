@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro.conf import OmitArgPrefixes
 
 from splat_py.errors import SplatError
-from splat_py.evaluation import Scores, ViewScore, compare
+from splat_py.evaluation import evaluate_views
 from splat_py.progress import track
-from splat_py.rendering import beside, write_image, write_video
-from splat_py.scene.camera import orbit
-from splat_py.scene.dataset import Dataset
+from splat_py.rendering import write_video
+from splat_py.scene.camera import Camera, orbit
 from splat_py.training.run import DataOptions, write_json
-from splat_py.volume.field import RadianceField
 from splat_py.volume.fitting import FitReport, VolumeCheckpoint, VolumeConfig, VolumeTrainer
 from splat_py.volume.views import Views
 
@@ -97,41 +96,24 @@ class FitVolume:
         radiance_field.save(self.out / "field.safetensors")
         if self.export is not None:
             radiance_field.save(self.export)
+
+        def draw(camera: Camera) -> NDArray[np.float32]:
+            return radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height)
+
         if dataset.test:
-            scores = evaluate(radiance_field, dataset, self.out / "held-out")
+            scores = evaluate_views(draw, dataset, track(dataset.test, "held-out views"), self.out / "held-out")
             metrics["held_out"] = scores.to_json()
             _console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         write_json(self.out / "metrics.json", metrics)
         if self.frames:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
-            write_video(
-                self.out / "turntable.mp4",
-                (radiance_field.render(c.viewmat, c.K, c.width, c.height) for c in track(cameras, "turntable")),
-            )
+            write_video(self.out / "turntable.mp4", (draw(camera) for camera in track(cameras, "turntable")))
         _console.print(f"field, pictures and metrics are in {self.out}")
 
     def _describe(self, trainer: VolumeTrainer) -> None:
         data = {**dataclasses.asdict(self.data), "data": str(self.data.data.resolve())}
         config = dataclasses.asdict(trainer.config)
         write_json(self.out / "run.json", {"data": data, "config": config, "box": trainer.box.numpy().tolist()})
-
-
-def evaluate(radiance_field: RadianceField, dataset: Dataset, pictures: Path | None = None) -> Scores:
-    """Compare with a dataset's held-out views.
-
-    Args:
-        pictures: where to put each photograph beside its render, as PNG.
-    """
-    scores = []
-    for index in track(dataset.test, "held-out views"):
-        view, photograph = dataset.views[index], dataset.image(index)
-        camera = view.camera
-        image = radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height)
-        scores.append(ViewScore(view.name, *compare(image, photograph)))
-        if pictures is not None:
-            name = Path(view.name).with_suffix(".png").name
-            write_image(pictures / name, beside(photograph[..., :3].astype(np.float32) / 255, image))
-    return Scores(scores)
 
 
 class _progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 import zipfile
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import atomic_path, save_tensors
 from splat_py.scene.camera import Camera
 from splat_py.volume.marching import Box, Image, March, Volume
 from splat_py.volume.rendering import check_grid, pack, voxels_per_unit
@@ -49,10 +47,7 @@ class RadianceField:
     def __post_init__(self) -> None:
         check_grid(self.density, self.sh)
         object.__setattr__(self, "box", Box.of(self.box).numpy())
-        background = np.asarray(self.background, np.float32)
-        if background.shape != (3,) or not np.isfinite(background).all():
-            raise SplatError(f"background is {self.background}; give three finite numbers")
-        object.__setattr__(self, "background", background)
+        object.__setattr__(self, "background", check_background(self.background))
 
     @property
     def sh_degree(self) -> int:
@@ -103,12 +98,11 @@ class RadianceField:
             "background": self.background,
         }
         _require_suffix(path)
-        with atomic_path(path) as temporary:
-            if path.suffix == ".npz":
-                with temporary.open("wb") as file:
-                    np.savez(file, **arrays)  # type: ignore[arg-type]
-            else:
-                save_file(arrays, temporary, metadata={"splat_py": json.dumps({"kind": "radiance field"})})
+        if path.suffix == ".npz":
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        else:
+            save_tensors(path, "splat_py", {"kind": "radiance field"}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RadianceField:
@@ -147,6 +141,18 @@ class RadianceField:
                 f"the camera at ({place}) stands inside a wall, where the density is {density:.3g}; move it into the open",
                 stacklevel=3,
             )
+
+
+def check_background(background: ArrayLike) -> NDArray[np.float32]:
+    """rgb as [3] float32.
+
+    Raises:
+        SplatError: it is not three finite numbers.
+    """
+    rgb = np.asarray(background, np.float32)
+    if rgb.shape != (3,) or not np.isfinite(rgb).all():
+        raise SplatError(f"background is {background!r}; give three finite numbers")
+    return rgb
 
 
 def _require_suffix(path: Path) -> None:

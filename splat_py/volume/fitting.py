@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import load_tensors, save_tensors
 from splat_py.kernels import Recorder, linear_groups
 from splat_py.profiling import Profile
 from splat_py.scene.dataset import Dataset
-from splat_py.volume.field import RadianceField
+from splat_py.volume.field import RadianceField, check_background
 from splat_py.volume.marching import Box, Image, March, Volume, row_floats
 from splat_py.volume.rendering import voxels_per_unit
 from splat_py.volume.views import Photographs, Views, camera_rays
@@ -94,8 +93,7 @@ class VolumeCheckpoint:
     def save(self, path: Path) -> None:
         """Write to a .safetensors file, atomically."""
         header = {"step": self.step, "config": dataclasses.asdict(self.config)}
-        with atomic_path(path) as temporary:
-            save_file(self.state, temporary, metadata={"splat_py": json.dumps(header)})
+        save_tensors(path, "splat_py", header, self.state)
 
     @classmethod
     def load(cls, path: Path) -> VolumeCheckpoint:
@@ -107,10 +105,8 @@ class VolumeCheckpoint:
         if not path.is_file():
             raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads((file.metadata() or {})["splat_py"])
-                names = ("grid", "m", "v", "box", "background")
-                state = {name: np.array(file.get_tensor(name)) for name in names}
+            header, tensors = load_tensors(path, "splat_py")
+            state = {name: tensors[name] for name in ("grid", "m", "v", "box", "background")}
             return cls(header["step"], VolumeConfig(**header["config"]), state)
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
             raise SplatError(f"{path} is not the checkpoint of a volume or is damaged; fit without --resume") from error
@@ -155,9 +151,7 @@ class VolumeTrainer:
         # Steps done.
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
-        self.background = np.asarray(resume.state["background"] if resume else background, np.float32)
-        if self.background.shape != (3,) or not np.isfinite(self.background).all():
-            raise SplatError(f"background is {background!r}; give three finite numbers")
+        self.background = check_background(resume.state["background"] if resume else background)
         self.profile: Profile | None = None
         self._photographs = Photographs(self.device, views)
         self._coefficients = (self.config.sh_degree + 1) ** 2
@@ -222,8 +216,6 @@ class VolumeTrainer:
         weight = sum(weight for _, weight in photographs)
         recorder = self.device.record(self.profile)
         volume.record_occupancy(recorder, march)
-        # Everything a recording uses has to outlive it.
-        keep = []
         first_ray = 0
         for view, (photograph, _) in zip(views, photographs, strict=True):
             rays = camera_rays(self.device, recorder, self.views.cameras[view])
@@ -243,7 +235,6 @@ class VolumeTrainer:
                 },
             )
             volume.record_backward(recorder, march, rays, self._behind, image, v_image, self._v_grid, first_ray)
-            keep.append((rays, photograph))
             first_ray += rays.count
         self._record_optimiser(recorder, age)
         recorder.submit()

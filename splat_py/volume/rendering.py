@@ -65,13 +65,13 @@ def render(
     if background is not None:
         tensors["background"] = background
     _check_tensors(tensors)
-    march = March(Box.of(box), 0.0, jitter, seed, skip_empty)
+    bounds = Box.of(box)
     _check_values(density, sh, rays_o, rays_d, background)
     if steps_per_unit is None:
-        steps_per_unit = voxels_per_unit(march.box, tuple(density.shape))
+        steps_per_unit = voxels_per_unit(bounds, tuple(density.shape))
     if not 0 < steps_per_unit < float("inf"):
         raise SplatError(f"steps_per_unit is {steps_per_unit}; it must be above 0")
-    march = March(march.box, float(steps_per_unit), jitter, seed, skip_empty)
+    march = March(bounds, float(steps_per_unit), jitter, seed, skip_empty)
     if background is None:
         background = density.new_zeros(3)
     grid = pack(density, sh)
