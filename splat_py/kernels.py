@@ -103,7 +103,7 @@ class Recorder:
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float],
+        uniforms: Mapping[str, int | float | spy.uint2],
         buffers: dict[str, Array],
         **constants: Any,
     ) -> None:
@@ -121,7 +121,9 @@ class Recorder:
 
     def scratch(self, shape: tuple[int, ...]) -> Array:
         """A float32 array for nobody but what is recorded here."""
-        return self._memory.empty(shape)
+        array = self._memory.empty(shape)
+        self._arrays.append(array)
+        return array
 
     def clear(self, array: Array) -> None:
         """Fill with zeros."""

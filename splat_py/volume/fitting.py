@@ -170,16 +170,21 @@ class VolumeTrainer:
         Args:
             on_step: told of finished steps in order: at the end of each stage and at checkpoints, or at once where the host
                 can look into device memory.
-            checkpoint: file to keep a checkpoint in.
+            checkpoint: file to keep a checkpoint in, also when the user interrupts.
         """
         watched = self.device.software
-        while self.step < self.config.steps:
-            self.advance()
-            saves = checkpoint is not None and self.step % self.config.checkpoint_every == 0
-            if watched or saves or self.step % self.config.steps_per_resolution == 0:
-                self._report(on_step)
-            if saves and checkpoint is not None:
+        try:
+            while self.step < self.config.steps:
+                self.advance()
+                saves = checkpoint is not None and self.step % self.config.checkpoint_every == 0
+                if watched or saves or self.step % self.config.steps_per_resolution == 0:
+                    self._report(on_step)
+                if saves and checkpoint is not None:
+                    self.checkpoint().save(checkpoint)
+        except KeyboardInterrupt:
+            if checkpoint is not None:
                 self.checkpoint().save(checkpoint)
+            raise
         field = self.field()
         if checkpoint is not None:
             self.checkpoint().save(checkpoint)
@@ -220,25 +225,14 @@ class VolumeTrainer:
         for view, (photograph, _) in zip(views, photographs, strict=True):
             rays = camera_rays(self.device, recorder, self.views.cameras[view])
             image, v_image = self._image_for(rays.count)
-            volume.record_forward(recorder, march, rays, self._behind, image, first_ray)
-            recorder.stage("loss")
-            recorder.dispatch(
-                "volume_loss",
-                "squaredError",
-                linear_groups(rays.count),
-                {"rays": rays.count, "scale": 1 / (3 * max(weight, 1e-6)), "slot": step},
-                {
-                    "colors": image.colors,
-                    "photograph": photograph,
-                    "vColors": v_image.colors,
-                    "sums": self._errors,
-                },
-            )
-            volume.record_backward(recorder, march, rays, self._behind, image, v_image, self._v_grid, first_ray)
+            scale = 1 / (3 * max(weight, 1e-6))
+            arrays = self._behind, photograph, scale, image, v_image, self._v_grid, self._errors
+            volume.record_training(recorder, march, rays, *arrays, slot=step, first_ray=first_ray)
             first_ray += rays.count
         self._record_optimiser(recorder, age)
-        recorder.submit()
+        # Before the wait, in which an interrupt finds the step done.
         self.step += 1
+        recorder.submit()
 
     def _record_optimiser(self, recorder: Recorder, age: int) -> None:
         """Total variation, if asked for, and Adam."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import psutil
+import slangpy as spy
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.arrays import Array
@@ -15,8 +17,9 @@ from splat_py.kernels import Recorder, linear_groups
 
 # As in kernels/volume.slang and kernels/volume_occupancy.slang.
 _BRICK = 8
-_BLOCK = 8
+_BLOCK = 32
 _LANES = 64
+_REMEMBERED = 256
 # Where a processor plays the GPU: lanes of a wave, and the most workgroups, each with a copy of the gradient.
 _SOFTWARE_LANES = 8
 _MOST_GROUPS = 8
@@ -27,8 +30,8 @@ COEFFICIENTS = (1, 4, 9)
 
 
 def row_floats(coefficients: int) -> int:
-    """Floats of a voxel on the device: density, then K × rgb, padded to whole float4s."""
-    return -(-(1 + 3 * coefficients) // 4) * 4
+    """Floats of a voxel on the device: density, then K × rgb, padded to a power of two."""
+    return {1: 4, 4: 16, 9: 32}[coefficients]
 
 
 @dataclass(frozen=True)
@@ -163,9 +166,7 @@ class Volume:
             linear_groups(rays.slots),
             self._uniforms(march, rays, first_ray),
             self._buffers(rays, background, image),
-            K=self.coefficients,
-            JITTER=march.jitter,
-            GROUPS=self.groups,
+            **self._constants(march),
         )
 
     def record_backward(
@@ -191,15 +192,67 @@ class Volume:
             "volume",
             "volumeBackward",
             (self.groups, 1, 1) if self.groups else linear_groups(rays.slots),
-            self._uniforms(march, rays, first_ray),
-            {**buffers, "vGridCopies" if self.groups else "vGrid": v_grid},
-            K=self.coefficients,
-            JITTER=march.jitter,
-            GROUPS=self.groups,
+            {
+                **self._uniforms(march, rays, first_ray),
+                "copiesAddress": self._address(v_grid),
+            },
+            {**buffers, "vGrid": v_grid},
+            **self._constants(march),
             LANES=_SOFTWARE_LANES if self.groups else _LANES,
         )
 
-    def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float]:
+    def record_training(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        photograph: Array,
+        scale: float,
+        image: Image,
+        v_image: Image,
+        v_grid: Array,
+        errors: Array,
+        slot: int,
+        first_ray: int = 0,
+    ) -> None:
+        """March rays into `image`, compare them with a photograph [rays, 4] and replay them. This adds to `v_grid`, and to the
+        element `slot` of `errors` the squared errors by their weights, times `scale`.
+        """
+        if self.groups:
+            recorder.stage("march and replay")
+            memory = recorder.scratch((self.groups, _REMEMBERED, _SOFTWARE_LANES, 4))
+            recorder.dispatch(
+                "volume",
+                "volumeTrain",
+                (self.groups, 1, 1),
+                {
+                    **self._uniforms(march, rays, first_ray),
+                    "copiesAddress": self._address(v_grid),
+                    "memoryAddress": self._address(memory),
+                    "scale": scale,
+                },
+                {**self._buffers(rays, background, image), "photograph": photograph, "vGrid": v_grid},
+                **self._constants(march),
+                LANES=_SOFTWARE_LANES,
+            )
+        else:
+            self.record_forward(recorder, march, rays, background, image, first_ray)
+        recorder.stage("loss")
+        recorder.dispatch(
+            "volume_loss",
+            "squaredError",
+            linear_groups(rays.count),
+            {"rays": rays.count, "scale": scale, "slot": slot},
+            {"colors": image.colors, "photograph": photograph, "vColors": v_image.colors, "sums": errors},
+        )
+        if not self.groups:
+            self.record_backward(recorder, march, rays, background, image, v_image, v_grid, first_ray)
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        return {"K": self.coefficients, "JITTER": march.jitter, "SKIPS": march.skip_empty, "GROUPS": self.groups}
+
+    def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float | spy.uint2]:
         (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
         x, y, z = self.size
         return {
@@ -219,7 +272,14 @@ class Volume:
             "highZ": high_z,
             "stepsPerUnit": march.steps_per_unit,
             "minT": MIN_TRANSMITTANCE,
+            "gridAddress": self._address(self.grid),
+            "occupancyAddress": self._address(self._occupancy),
         }
+
+    def _address(self, array: Array) -> spy.uint2:
+        """Where an array lies, as two words, for kernels that read memory by address."""
+        address = array.buffer.device_address if self.groups else 0
+        return spy.uint2(address & 0xFFFFFFFF, address >> 32)
 
     def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
         return {

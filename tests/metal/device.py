@@ -64,6 +64,7 @@ class _Recorder(Recorder):
     def __init__(self, device: MetalOnCpu) -> None:
         self._metal = device
         self._memory = device.memory
+        self._arrays: list[Array] = []
         self._commands: list[Callable[[], None]] = []
 
     def dispatch(
@@ -71,7 +72,7 @@ class _Recorder(Recorder):
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float],
+        uniforms: Mapping[str, int | float | spy.uint2],
         buffers: dict[str, Array],
         **constants: Any,
     ) -> None:

@@ -61,7 +61,11 @@ class _Memory:
         return self.array(np.zeros(shape, dtype))
 
     def array(self, values: Any) -> Array:
-        return cast(Array, SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes))
+        buffer = SimpleNamespace(device_address=0)
+        return cast(
+            Array,
+            SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer),
+        )
 
 
 def shipped() -> list[Specialisation]:
@@ -103,11 +107,13 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
         device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
         volume.groups = groups
-        for jitter in (False, True):
-            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter)
+        for jitter, skip_empty in product((False, True), repeat=2):
+            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
+            arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
+            volume.record_training(recorder, march, rays, *arrays, slot=0)
         for entry in ("adamVolume", "addTotalVariation"):
             recorder.dispatch("volume_optimize", entry, (1, 1, 1), {}, {}, QUADS=quads, COPIES=max(groups, 1))
 

@@ -43,7 +43,7 @@ _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
 _FIELD = re.compile(r"^\s*(\w+) (\w+);", re.MULTILINE)
 # Metal's uniform blocks have the layout of C's structures.
-_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?"}
+_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
 
 class MetalError(Exception):
@@ -194,11 +194,12 @@ class Program:
             raise MetalError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
         formats = [_FORMATS[kind] for _, kind in self._uniforms]
         # What is not given is not zero, but whatever was there.
-        block = bytearray(b"\xff" * struct.calcsize("".join(formats)))
-        for i, (name, _) in enumerate(self._uniforms):
+        block = bytearray(b"\xff" * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats)))
+        for i, (name, kind) in enumerate(self._uniforms):
             if name in uniforms:
                 offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
-                struct.pack_into(formats[i], block, offset, uniforms[name])
+                value = uniforms[name]
+                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
         return bytes(block)
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:

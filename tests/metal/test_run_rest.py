@@ -23,7 +23,7 @@ from tests.image import scenes as pictures
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
-from tests.metal.program import Schedule
+from tests.metal.program import Order, Schedule
 from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.pipeline import test_adam, test_loss, test_sorting
 from tests.portable import test_portable as portables
@@ -178,7 +178,18 @@ def test_volumes(groups: int, coefficients: int, seed: int | None, metal: MetalO
     field = marches.random_field(coefficients)
     for schedule, inside in zip(long_lived_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
         metal.schedule = schedule
-        marches.assert_like_reference(field, marches.random_rays(24, inside), steps_per_unit=9, seed=seed)
+        rays = marches.random_rays(24, inside)
+        marches.assert_like_reference(field, rays, steps_per_unit=9, seed=seed, skip_empty=not inside)
+
+
+@pytest.mark.parametrize("skip_empty", [False, True])
+@pytest.mark.parametrize("jitter", [False, True])
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+def test_training_of_volumes(
+    coefficients: int, jitter: bool, skip_empty: bool, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metal.schedule = Schedule(simd_width=8, order=Order.SHUFFLED)
+    volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, jitter, skip_empty, monkeypatch)
 
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:

@@ -83,13 +83,17 @@ def test_interpolate() -> None:
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
 
 
+def test_integers() -> None:
+    whole = np.concatenate([RNG.integers(-(2**22) + 1, 2**22, (COUNT, 3)), [[0, -1, 1], [2**22 - 1, 1 - 2**22, 7]]])
+    np.testing.assert_array_equal(shader.integers(whole.astype(float)), whole)
+
+
 def test_medium() -> None:
-    """Both clamps come after the interpolation, and stop gradients."""
+    """Both clamps stop gradients."""
     seen = interpolated(CORNERS)
     raw = seen + np.array([0, 0.5, 0.5, 0.5])
     assert (raw < 0).any(0).all() and (raw > 0).any(0).all() and np.abs(raw).min() > 1e-4
     expected = {"density": np.maximum(raw[:, 0], 0), "color": np.maximum(raw[:, 1:], 0)}
-    assert_value(shader.mediumAt(CORNERS, FRACTIONS), expected)
+    assert_value(shader.mediumOf(seen), expected)
     v = RNG.normal(size=(COUNT, 4))
-    (v_corners,) = pullback(interpolated, np.where(raw > 0, v, 0), CORNERS)
-    assert_gradients(shader.mediumAt, {"density": v[:, 0], "color": v[:, 1:]}, [CORNERS, FRACTIONS], [v_corners, None])
+    assert_gradients(shader.mediumOf, {"density": v[:, 0], "color": v[:, 1:]}, [seen], [np.where(raw > 0, v, 0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from splat_py import shaders
 
@@ -19,3 +20,13 @@ def test_active_lanes_of_full_waves_and_of_the_last_one() -> None:
     assert np.all(size >= 4)
     np.testing.assert_array_equal(active, 3)
     np.testing.assert_array_equal(lane, np.arange(3))
+
+
+def test_squares_of_eight_lanes() -> None:
+    if MODULE.lanes(np.arange(64))[0][1] < 8:
+        pytest.skip("waves are smaller than eight lanes here")
+    rng = np.random.default_rng(48)
+    values = rng.integers(0, 1000, (16, 8, 8)).astype(float)
+    found = np.reshape(MODULE.turned(values.reshape(-1, 8)), (16, 8, 9))
+    np.testing.assert_array_equal(found[..., :8], values.transpose(0, 2, 1))
+    np.testing.assert_array_equal(found[..., 8], values.min(axis=1))

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+from splat_py.device import get_device
 from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import load_dataset
 from splat_py.training.run import DataOptions
-from splat_py.volume import RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit
+from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
 from splat_py.volume.command import FitVolume
 from splat_py.volume.views import Views
 
@@ -155,6 +157,19 @@ def test_resumed_fit_is_the_same(capture: tuple[np.ndarray, np.ndarray, np.ndarr
     np.testing.assert_array_equal(field.background, BACKGROUND)
 
 
+def test_an_interrupted_fit_leaves_a_checkpoint(capture: tuple[np.ndarray, np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    def interrupt(report: FitReport) -> None:
+        if report.step == 4:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "checkpoint.safetensors"
+    config = VolumeConfig(resolutions=(8, 16), steps_per_resolution=5, sh_degree=0)
+    trainer = VolumeTrainer(Views.of_arrays(*capture), BOX, config)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(interrupt, path)
+    assert VolumeCheckpoint.load(path).step == trainer.step == 5
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 def test_field_round_trip(tmp_path: Path, suffix: str) -> None:
     field = true_field()
@@ -275,3 +290,55 @@ def test_command_and_dataset(tmp_path: Path) -> None:
         assert torch.equal(again.density, field.density)
     free = fit(dataset, resolutions=(6,), steps_per_resolution=1, sh_degree=0)
     np.testing.assert_array_equal(free.box, dataset.bounds)
+
+
+def assert_training_is_march_loss_and_replay(
+    coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one go, with long-lived workgroups, as in three: also for rays that miss, and pixels that do not count."""
+    rng = np.random.default_rng(9)
+    device, count = get_device(), 13 * 7
+    memory = device.memory
+    origins = rng.normal(size=(count, 3))
+    origins = 3 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
+    directions = rng.uniform(-1.2, 1.2, (count, 3)) - origins
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    target = rng.uniform(size=(count, 4))
+    target[::5, 3] = 0
+    rows = rng.normal(0, 1, (9, 10, 12, marching.row_floats(coefficients)))
+    rows[:, :, 4:, 0] = -1
+    rays_o, rays_d, photograph, rows = (a.astype(np.float32) for a in (origins, directions, target, rows))
+    march = marching.March(marching.Box.of([[-1, -1, -1], [1, 1, 1]]), samples / 2, jitter, 3, skip_empty)
+
+    def step(groups: int) -> list[NDArray]:
+        monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+        volume = marching.Volume(device, memory.array(rows), coefficients)
+        rays = marching.Rays(memory.array(rays_o), memory.array(rays_d), 13)
+        image, v_image = (marching.Image.empty(device, count) for _ in range(2))
+        for array in vars(v_image).values():
+            array.write(np.zeros(array.shape, np.float32))
+        background, errors = memory.array(np.float32([0.2, 0.5, 0.7])), memory.array(np.zeros(2, np.float32))
+        v_grid = volume.empty_gradients()
+        v_grid.write(np.zeros(v_grid.shape, np.float32))
+        recorder = device.record()
+        volume.record_occupancy(recorder, march)
+        arrays = background, memory.array(photograph), 1 / count, image, v_image, v_grid, errors
+        volume.record_training(recorder, march, rays, *arrays, slot=1, first_ray=5)
+        recorder.submit()
+        return [image.colors.numpy().copy(), v_grid.numpy().sum(0), errors.numpy().copy()]
+
+    expected = step(0)
+    assert expected[2][0] == 0 and np.count_nonzero(expected[1]) > expected[1].size / 8
+    for found, wanted in zip(step(2), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("skip_empty", [False, True])
+@pytest.mark.parametrize(("coefficients", "samples"), [(1, 7), (4, 300), (9, 7)])
+def test_training_is_march_loss_and_replay(
+    coefficients: int, samples: int, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of rays with more samples than are remembered."""
+    if not get_device().software:
+        pytest.skip("a step is one kernel only where a processor plays the GPU")
+    assert_training_is_march_loss_and_replay(coefficients, samples, True, skip_empty, monkeypatch)

@@ -14,20 +14,21 @@ import slangpy as spy
 from numpy.typing import NDArray
 
 from splat_py.arrays import Array, Bridge, Memory
-from splat_py.device import _GPU_TUNING, Adapter, Device, native_operators
+from splat_py.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
 from splat_py.kernels import Recorder
 from splat_py.profiling import Profile
 from tests.metal.compiler import emit_wgsl
 from tests.metal.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga
 
-# Of wgpu's own, beyond the standard: float atomics. 64-bit words are not among them, because Slang does not emit them.
+# Of wgpu's own, beyond the standard: float atomics.
 FEATURES = ("subgroup", "shader-float32-atomic")
 # As many as Metal has slots; the standard promises 8, GPUs have more.
 _STORAGE_BUFFERS = 28
 _STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (\w+)_\d+ :")
 _UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> params_\d+ : (\w+);")
-_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32)")
+_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32|vec2<u32>)")
+_FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f", "vec2<u32>": "<Q"}
 
 
 def open_wgpu() -> Any:
@@ -51,7 +52,8 @@ class WebGpu(Device):
         self.adapter = Adapter("webgpu", name, ())
         self.software = False
         self.tuning = _GPU_TUNING
-        self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
+        # Volumes need float atomics, which other operators do without.
+        self.operators = native_operators("webgpu", [spy.Feature.wave_ops]) | {Operator.VOLUME}
         self.memory = _Memory(wgpu_device)
         self.programs: dict[Specialisation, _Program] = {}
         nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
@@ -95,8 +97,8 @@ class _Program(NamedTuple):
         fields, end = [], 0
         for align, name, kind in _FIELD.findall(body[1]):
             offset = -(-end // int(align)) * int(align)
-            fields.append((offset, name, {"u32": "<I", "i32": "<i", "f32": "<f"}[kind]))
-            end = offset + 4
+            fields.append((offset, name, _FORMATS[kind]))
+            end = offset + struct.calcsize(_FORMATS[kind])
         return cls(pipeline, buffers, int(block[1]), fields)
 
 
@@ -115,7 +117,7 @@ class _Recorder(Recorder):
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float],
+        uniforms: Mapping[str, int | float | spy.uint2],
         buffers: dict[str, Array],
         **constants: Any,
     ) -> None:
@@ -132,9 +134,10 @@ class _Recorder(Recorder):
             for binding, name in program.buffers.items()
         ]
         if program.fields:
-            block = bytearray(-(-(program.fields[-1][0] + 4) // 16) * 16)
+            block = bytearray(-(-(program.fields[-1][0] + 8) // 16) * 16)
             for offset, name, kind in program.fields:
-                struct.pack_into(kind, block, offset, uniforms.get(name, 0))
+                value = uniforms.get(name, 0)
+                struct.pack_into(kind, block, offset, value.x | value.y << 32 if isinstance(value, spy.uint2) else value)
             bound.append((program.uniforms, device.create_buffer_with_data(data=block, usage="UNIFORM")))
         entries = [{"binding": binding, "resource": {"buffer": buffer}} for binding, buffer in bound]
         group = device.create_bind_group(layout=program.pipeline.get_bind_group_layout(0), entries=entries)

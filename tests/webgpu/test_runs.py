@@ -10,7 +10,7 @@ from splat_py.selftest import SelfTest, cases
 from tests.webgpu.device import WebGpu, open_wgpu
 
 # A render with all that is before and behind it, its way back, a training step: without float atomics, which WGSL does not
-# have. The other cases differ in constants, and in the time that compiling them takes.
+# have. Volumes cannot do without. The other cases differ in constants, and in the time that compiling them takes.
 CASES = (
     "prefix sum",
     "radix sort",
@@ -24,6 +24,8 @@ CASES = (
     "training step, auto",
     "image, tiles, compare-and-swap",
     "portable baseline",
+    "volume, 4 coefficients, jitter",
+    "volume, fitting step",
 )
 # The name in the package is the function's.
 _RASTERIZATION = importlib.import_module("splat_py.rasterization")

@@ -28,6 +28,7 @@ def negated_sums(source: str) -> list[str]:
 # What naga 29 does not know of the standard, and what it knows instead. Each is checked in test_wgsl.py.
 _ENABLE = "enable subgroups;"
 _SIGNED_LANE = re.compile(r"(subgroupShuffle\([^;]*, )i32\(")
+_SIGNED_VARIABLE = re.compile(r"(subgroupShuffle\([^;]*, )(\w+)\)")
 _ELECT = "subgroupElect()"
 _ELECTED = "fn subgroupElect() -> bool { return subgroupExclusiveAdd(1u) == 0u; }\n"
 
@@ -36,4 +37,5 @@ def for_naga(source: str) -> str:
     """The same for naga, the validator in wgpu: it needs no word to enable subgroups, numbers lanes without a sign, and has to
     be told who is the first lane."""
     source = _SIGNED_LANE.sub(r"\1u32(", source.replace(_ENABLE, ""))
+    source = _SIGNED_VARIABLE.sub(r"\1u32(\2))", source)
     return _ELECTED + source if _ELECT in source else source

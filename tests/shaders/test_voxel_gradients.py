@@ -1,4 +1,4 @@
-"""slang/splat/voxel_cache.slang: whatever way a ray takes, the cache looks up what is there and hands in what it owes."""
+"""slang/splat/voxel_gradients.slang: whatever way a ray takes, it looks up what is there and hands in what it owes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import slangpy as spy
 import tests.reference as ref
 from splat_py import shaders
 from splat_py.device import get_device
-from splat_py.shaders import voxel_cache as shader
+from splat_py.shaders import voxel_gradients as shader
 from tests.shaders.test_volume import weights
 
 MODULE = shaders.load(Path(__file__).with_name("voxel_grid.slang"))
@@ -19,12 +19,21 @@ SIZE = (5, 6, 4)
 K = 4
 
 
-def test_parity_fraction() -> None:
-    """From the even corner to the odd one, in each axis."""
+def test_corners() -> None:
+    """In either order, voxels and weights are those of the cell; by parity, slot i holds a voxel of i's parity."""
     rng = np.random.default_rng(44)
-    base, fraction = rng.integers(-1, 9, (50, 3)), rng.uniform(size=(50, 3))
-    expected = np.where(base % 2 == 0, fraction, 1 - fraction)
-    np.testing.assert_allclose(shader.parityFraction({"base": base, "fraction": fraction}), expected, atol=1e-6)
+    base, fraction = rng.integers(0, np.array(SIZE) - 1, (50, 3)), rng.uniform(size=(50, 3))
+    offsets = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
+    plain, by_parity = (np.array(MODULE.cornersAround(SIZE, base, fraction, order)) for order in (False, True))
+    voxels = base[:, None] + offsets
+    np.testing.assert_array_equal(plain[..., 0], np.ravel_multi_index(tuple(np.moveaxis(voxels, -1, 0)), SIZE))
+    np.testing.assert_allclose(plain[..., 1], weights(fraction), atol=1e-6)
+    found = np.stack(np.unravel_index(by_parity[..., 0].astype(int), SIZE), axis=-1)
+    np.testing.assert_array_equal(found % 2, np.broadcast_to(offsets, found.shape))
+    order = np.argsort(by_parity[..., 0], axis=1), np.argsort(plain[..., 0], axis=1)
+    np.testing.assert_allclose(
+        np.take_along_axis(by_parity, order[0][..., None], 1), np.take_along_axis(plain, order[1][..., None], 1), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("stride", [0.1, 0.5, 1.0, 3.0])
@@ -63,9 +72,8 @@ def test_walks(stride: float) -> None:
     assert np.count_nonzero(expected) > expected.size / 4
 
 
-def test_an_empty_cache_owes_nothing() -> None:
-    cache = shader.emptyCache()
-    assert not cache["values"].any()
+def test_nothing_is_owed_at_first() -> None:
+    assert not shader.noGradients()["sums"].any()
     device = get_device().handle
     gradients = spy.Tensor.from_numpy(device, np.zeros(13 * 8, np.float32))
     rows = spy.Tensor.from_numpy(device, np.ones((8, 13), np.float32))
