@@ -107,9 +107,12 @@ class VolumeCheckpoint:
         try:
             header, tensors = load_tensors(path, "splat_py")
             state = {name: tensors[name] for name in ("grid", "m", "v", "box", "background")}
-            return cls(header["step"], VolumeConfig(**header["config"]), state)
+            checkpoint = cls(header["step"], VolumeConfig(**header["config"]), state)
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
             raise SplatError(f"{path} is not the checkpoint of a volume or is damaged; fit without --resume") from error
+        if state["grid"].shape[3:] != (row_floats((checkpoint.config.sh_degree + 1) ** 2),):
+            raise SplatError(f"{path} was written by another version of splat_py; fit without --resume")
+        return checkpoint
 
 
 @dataclass(frozen=True)

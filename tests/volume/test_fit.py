@@ -167,7 +167,13 @@ def test_an_interrupted_fit_leaves_a_checkpoint(capture: tuple[np.ndarray, np.nd
     trainer = VolumeTrainer(Views.of_arrays(*capture), BOX, config)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(interrupt, path)
-    assert VolumeCheckpoint.load(path).step == trainer.step == 5
+    checkpoint = VolumeCheckpoint.load(path)
+    assert checkpoint.step == trainer.step == 5
+    # As if voxels had been stored in another way.
+    checkpoint.state["grid"] = np.pad(checkpoint.state["grid"], [(0, 0)] * 3 + [(0, 4)])
+    checkpoint.save(path)
+    with pytest.raises(SplatError, match="another version"):
+        VolumeCheckpoint.load(path)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
