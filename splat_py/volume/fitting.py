@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 
+from splat_py.arrays import Array
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
@@ -20,7 +21,7 @@ from splat_py.kernels import Recorder, linear_groups
 from splat_py.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.field import RadianceField, check_background
-from splat_py.volume.marching import Box, Image, March, Volume, row_floats
+from splat_py.volume.marching import Box, Image, March, Volume, from_voxel_order, row_floats, to_voxel_order
 from splat_py.volume.rendering import voxels_per_unit
 from splat_py.volume.views import Photographs, Views, camera_rays
 
@@ -195,17 +196,17 @@ class VolumeTrainer:
 
     def field(self) -> RadianceField:
         """A copy of the field as it is now."""
-        grid = torch.from_numpy(self._volume.grid.numpy().copy())
+        grid = from_voxel_order(self._volume.grid.tensor())
         k = self._coefficients
         sh = grid[..., 1 : 1 + 3 * k].reshape(*grid.shape[:3], k, 3).contiguous()
         return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), self.background)
 
     def checkpoint(self) -> VolumeCheckpoint:
         """Everything that a later fit needs to continue from here."""
-        state = {
-            "grid": self._volume.grid.numpy().copy(),
-            "m": self._m.numpy().copy(),
-            "v": self._v.numpy().copy(),
+        state: dict[str, NDArray] = {
+            "grid": _natural(self._volume.grid),
+            "m": _natural(self._m),
+            "v": _natural(self._v),
             "box": self.box.numpy(),
             "background": self.background,
         }
@@ -216,7 +217,7 @@ class VolumeTrainer:
         config, step, volume = self.config, self.step, self._volume
         stage, age = divmod(step, config.steps_per_resolution)
         if age == 0 and stage > 0:
-            self._hold(_resized(volume.grid.numpy(), self._size_at(stage)))
+            self._hold(_resized(_natural(volume.grid), self._size_at(stage)))
             volume = self._volume
         march = March(self.box, self._steps_per_unit, config.jitter, seed=_word(config.seed, step))
         views = self._views_at(step)
@@ -312,10 +313,10 @@ class VolumeTrainer:
 
     def _hold(self, grid: NDArray[np.float32], m: NDArray | None = None, v: NDArray | None = None) -> None:
         """Take a grid onto the device, with Adam's moments: those of a checkpoint, or none."""
-        array = self.device.memory.array
-        self._volume = Volume(self.device, array(grid), self._coefficients)
-        self._m = array(np.zeros_like(grid) if m is None else m)
-        self._v = array(np.zeros_like(grid) if v is None else v)
+        grids = (grid, np.zeros_like(grid) if m is None else m, np.zeros_like(grid) if v is None else v)
+        arrays = [self.device.memory.array(to_voxel_order(torch.from_numpy(values)).numpy()) for values in grids]
+        self._volume = Volume(self.device, arrays[0], self._coefficients)
+        self._m, self._v = arrays[1:]
         self._v_grid = self._volume.empty_gradients()
         self._steps_per_unit = self.config.steps_per_voxel * voxels_per_unit(self.box, grid.shape[:3])
         recorder = self.device.record()
@@ -369,6 +370,11 @@ def fit(
         views = Views.of_arrays(images, viewmats, Ks)
     background = (0.0, 0.0, 0.0) if background is None else background
     return VolumeTrainer(views, box, config, background=background, device=device).fit(on_step)
+
+
+def _natural(array: Array) -> NDArray[np.float32]:
+    """A copy of a grid on the device, [X, Y, Z, row] as it says."""
+    return np.array(from_voxel_order(array.tensor()).numpy())
 
 
 def _resized(grid: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.float32]:

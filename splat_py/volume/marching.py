@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import slangpy as spy
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from splat_py.arrays import Array
 from splat_py.device import Device, Operator
@@ -32,6 +33,23 @@ COEFFICIENTS = (1, 4, 9)
 def row_floats(coefficients: int) -> int:
     """Floats of a voxel on the device: density, then K × rgb, padded to a power of two."""
     return {1: 4, 4: 16, 9: 32}[coefficients]
+
+
+def _sides(grid: Tensor) -> tuple[int, int, int]:
+    x, y, z = (2 - n % 2 for n in grid.shape[:3])
+    return x, y, z
+
+
+def to_voxel_order(grid: Tensor) -> Tensor:
+    """[X, Y, Z, row] with rows in the order in which kernels want them (`VoxelOrder` in slang/splat/volume.slang)."""
+    (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
+    return grid.reshape(x // a, a, y // b, b, z // c, c, -1).permute(0, 2, 4, 1, 3, 5, 6).reshape(grid.shape)
+
+
+def from_voxel_order(grid: Tensor) -> Tensor:
+    """The inverse of `to_voxel_order`."""
+    (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
+    return grid.reshape(x // a, y // b, z // c, a, b, c, -1).permute(0, 3, 1, 4, 2, 5, 6).reshape(grid.shape)
 
 
 @dataclass(frozen=True)
@@ -122,7 +140,7 @@ class Image:
 
 
 class Volume:
-    """A grid [X, Y, Z, row_floats(K)] on the device, with its occupancy and room for its gradient."""
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy and room for its gradient."""
 
     def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
         device.require(Operator.VOLUME)

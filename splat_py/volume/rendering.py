@@ -11,7 +11,7 @@ from splat_py.accumulation import alert_not_deterministic
 from splat_py.arrays import Array
 from splat_py.device import Device, device_for
 from splat_py.errors import SplatError
-from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats
+from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats, to_voxel_order
 
 _MOST_VOXELS = 1022
 
@@ -85,10 +85,10 @@ def render(
 
 
 def pack(density: Tensor, sh: Tensor) -> Tensor:
-    """[X, Y, Z, row_floats(K)] as the kernels read it."""
+    """[X, Y, Z, row_floats(K)], `to_voxel_order`."""
     coefficients = sh.shape[3]
     padding = density.new_zeros(*density.shape, row_floats(coefficients) - 1 - 3 * coefficients)
-    return torch.cat([density[..., None], sh.flatten(3), padding], dim=-1)
+    return to_voxel_order(torch.cat([density[..., None], sh.flatten(3), padding], dim=-1))
 
 
 def voxels_per_unit(box: Box, size: tuple[int, ...]) -> float:

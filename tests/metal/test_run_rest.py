@@ -198,7 +198,7 @@ def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
 
 
 def test_total_variation(metal: MetalOnCpu) -> None:
-    every_order(metal, volume_fits.test_gradient_of_the_total_variation)
+    every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(4))
 
 
 @pytest.mark.parametrize("sh_degree", range(3))
