@@ -197,8 +197,9 @@ def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
 
 
-def test_total_variation(metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(4))
+@pytest.mark.parametrize("size", [3, 4])
+def test_total_variation(size: int, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(size))
 
 
 @pytest.mark.parametrize("sh_degree", range(3))
