@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from splat_py.arrays import Array
 from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
-from splat_py.kernels import Recorder, linear_groups
+from splat_py.kernels import Recorder
 from splat_py.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.field import RadianceField, check_background
@@ -241,13 +242,9 @@ class VolumeTrainer:
     def _record_optimiser(self, recorder: Recorder, age: int) -> None:
         """Total variation, if asked for, and Adam."""
         config, grid = self.config, self._volume.grid
-        x, y, z = self._volume.size
         rate = config.rate * _LAST_RATE ** (age / max(config.steps_per_resolution - 1, 1))
         side = float(self.box.sides.max())
-        uniforms = {
-            "sizeX": x,
-            "sizeY": y,
-            "sizeZ": z,
+        settings = {
             "densityRate": rate * _DENSITY_RATE / side,
             "rate": rate,
             "restRate": rate * _REST_RATE,
@@ -257,17 +254,11 @@ class VolumeTrainer:
             "correction1": 1 - _BETA1 ** (age + 1),
             "correction2": 1 - _BETA2 ** (age + 1),
             "densityScale": side,
-            "variation": config.total_variation / (x * y * z),
+            "variation": config.total_variation / math.prod(grid.shape[:3]),
         }
-        buffers = {"grid": grid, "gradients": self._v_grid}
-        constants = {"QUADS": grid.shape[3] // 4, "COPIES": self._v_grid.shape[0]}
-        threads = linear_groups(grid.size // 4)
         if config.total_variation > 0:
-            recorder.stage("total variation")
-            recorder.dispatch("volume_optimize", "addTotalVariation", threads, uniforms, buffers, **constants)
-        recorder.stage("adam")
-        buffers |= {"firstMoments": self._m, "secondMoments": self._v}
-        recorder.dispatch("volume_optimize", "adamVolume", threads, uniforms, buffers, **constants)
+            self._volume.record_total_variation(recorder, settings, self._v_grid)
+        self._volume.record_adam(recorder, settings, self._v_grid, self._m, self._v)
 
     def _report(self, on_step: Callable[[FitReport], None] | None) -> None:
         """Tell of the steps done since the last report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -266,6 +267,40 @@ class Volume:
         )
         if not self.groups:
             self.record_backward(recorder, march, rays, background, image, v_image, v_grid, first_ray)
+
+    def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
+        """Add the gradient of the total variation to `v_grid`; settings are those of kernels/volume_optimize.slang."""
+        recorder.stage("total variation")
+        self._record_optimiser(recorder, "addTotalVariation", settings, {"grid": self.grid, "gradients": v_grid})
+
+    def record_adam(
+        self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array, first_moments: Array, second_moments: Array
+    ) -> None:
+        """One step of Adam, which leaves `v_grid` 0; settings are those of kernels/volume_optimize.slang."""
+        arrays = {
+            "grid": self.grid,
+            "gradients": v_grid,
+            "firstMoments": first_moments,
+            "secondMoments": second_moments,
+        }
+        addresses = {f"{name}Address": self._address(array) for name, array in arrays.items()}
+        recorder.stage("adam")
+        self._record_optimiser(recorder, "adamVolume", {**settings, **addresses}, arrays, BY_ADDRESS=self.groups > 0)
+
+    def _record_optimiser(
+        self, recorder: Recorder, entry: str, settings: Mapping[str, Any], arrays: dict[str, Array], **constants: bool
+    ) -> None:
+        x, y, z = self.size
+        recorder.dispatch(
+            "volume_optimize",
+            entry,
+            linear_groups(self.grid.size // 4),
+            {"sizeX": x, "sizeY": y, "sizeZ": z, **settings},
+            arrays,
+            QUADS=self.grid.shape[3] // 4,
+            COPIES=arrays["gradients"].shape[0],
+            **constants,
+        )
 
     def _constants(self, march: March) -> dict[str, Any]:
         return {"K": self.coefficients, "JITTER": march.jitter, "SKIPS": march.skip_empty, "GROUPS": self.groups}

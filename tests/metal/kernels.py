@@ -114,8 +114,8 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, march, rays, *arrays, slot=0)
-        for entry in ("adamVolume", "addTotalVariation"):
-            recorder.dispatch("volume_optimize", entry, (1, 1, 1), {}, {}, QUADS=quads, COPIES=max(groups, 1))
+        volume.record_total_variation(recorder, {}, volume.empty_gradients())
+        volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
 
 
 def declared() -> list[tuple[str, str]]:

@@ -23,7 +23,8 @@ FLOAT_ATOMICS = {("volume_loss", "squaredError"), ("volume", "volumeBackward")}
 
 def by_address(specialisation: Specialisation) -> bool:
     """Whether a kernel reads memory by its address, as where a processor plays the GPU: WGSL has no pointers to it."""
-    return specialisation.module == "volume" and dict(specialisation.constants)["GROUPS"] > 0
+    constants = dict(specialisation.constants)
+    return (specialisation.module == "volume" and constants["GROUPS"] > 0) or bool(constants.get("BY_ADDRESS"))
 
 
 def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
