@@ -22,7 +22,7 @@ _BRICK = 8
 _BLOCK = 32
 _LANES = 64
 _REMEMBERED = 256
-# Where a processor plays the GPU: lanes of a wave, and the most workgroups, each with a copy of the gradient.
+# Where a processor plays the GPU: lanes of a wave, and the most workgroups.
 _SOFTWARE_LANES = 8
 _MOST_GROUPS = 8
 # A ray that lets less light through than this has arrived.
@@ -148,6 +148,8 @@ class Volume:
         self.device, self.grid, self.coefficients = device, grid, coefficients
         # How a replay adds up the gradients of many rays (kernels/volume.slang); 0: atomically.
         self.groups = _long_lived_groups(device)
+        # Chains of blocks of pixels (kernels/block_chains.slang), each with a copy of the gradient; without groups, one.
+        self.chains = self.groups + 1
         x, y, z = self.size
         self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
         self._occupancy = device.memory.empty(self._bricks, np.uint32)
@@ -159,7 +161,7 @@ class Volume:
 
     def empty_gradients(self) -> Array:
         """Room for `record_backward` to add gradients to: [copies, X, Y, Z, row_floats(K)], whose sum over copies counts."""
-        return self.device.memory.empty((max(self.groups, 1), *self.grid.shape))
+        return self.device.memory.empty((self.chains, *self.grid.shape))
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""
@@ -215,7 +217,7 @@ class Volume:
                 **self._uniforms(march, rays, first_ray),
                 "copiesAddress": self._address(v_grid),
             },
-            {**buffers, "vGrid": v_grid},
+            {**buffers, **self._gradients(recorder, v_grid)},
             **self._constants(march),
             LANES=_SOFTWARE_LANES if self.groups else _LANES,
         )
@@ -251,7 +253,7 @@ class Volume:
                     "memoryAddress": self._address(memory),
                     "scale": scale,
                 },
-                {**self._buffers(rays, background, image), "photograph": photograph, "vGrid": v_grid},
+                {**self._buffers(rays, background, image), "photograph": photograph, **self._gradients(recorder, v_grid)},
                 **self._constants(march),
                 LANES=_SOFTWARE_LANES,
             )
@@ -303,7 +305,13 @@ class Volume:
         )
 
     def _constants(self, march: March) -> dict[str, Any]:
-        return {"K": self.coefficients, "JITTER": march.jitter, "SKIPS": march.skip_empty, "GROUPS": self.groups}
+        return {
+            "K": self.coefficients,
+            "JITTER": march.jitter,
+            "SKIPS": march.skip_empty,
+            "GROUPS": self.groups,
+            "CHAINS": self.chains,
+        }
 
     def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float | spy.uint2]:
         (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
@@ -333,6 +341,13 @@ class Volume:
         """Where an array lies, as two words, for kernels that read memory by address."""
         address = array.buffer.device_address if self.groups else 0
         return spy.uint2(address & 0xFFFFFFFF, address >> 32)
+
+    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array]:
+        if not self.groups:
+            return {"vGrid": v_grid}
+        chains = recorder.scratch((self.chains,))
+        recorder.clear(chains)
+        return {"vGrid": v_grid, "chains": chains}
 
     def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
         return {

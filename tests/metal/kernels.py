@@ -106,7 +106,7 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
     for groups in (0, 2):
         device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
-        volume.groups = groups
+        volume.groups, volume.chains = groups, groups + 1
         for jitter, skip_empty in product((False, True), repeat=2):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)

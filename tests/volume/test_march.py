@@ -16,7 +16,9 @@ import torch
 from splat_py import shaders
 from splat_py.device import get_device
 from splat_py.errors import SplatError
+from splat_py.scene.camera import Camera
 from splat_py.volume import marching, render
+from splat_py.volume.views import camera_rays
 from tests.volume import reference as ref
 from tests.volume.reference import Array, Field
 
@@ -95,6 +97,42 @@ def test_rays_from_outside(groups: int, coefficients: int, seed: int | None, mon
     results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), steps_per_unit=9, seed=seed)
     assert (results[1] == 1).any() and (results[1] < 0.5).any()
     assert all(np.any(gradient) for gradient in gradients)
+
+
+def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
+    """Blocks of pixels go to whichever workgroup is free, but to each copy of the gradient in their order."""
+    device = get_device()
+    if not device.software:
+        pytest.skip("gradients are added up without atomics only where a processor plays the GPU")
+    rng = np.random.default_rng(11)
+    array = device.memory.array
+    rows = rng.normal(0, 1, (9, 8, 10, marching.row_floats(4))).astype(np.float32)
+    recorder = device.record()
+    rays = camera_rays(device, recorder, Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100))
+    recorder.submit()
+    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 9, skip_empty=False)
+    adjoints = [array(rng.normal(size=(rays.count, *s)).astype(np.float32)) for s in ((3,), (), ())]
+
+    def gradients(groups: int) -> Array:
+        volume = marching.Volume(device, array(rows), 4)
+        volume.groups, volume.chains = groups, 4
+        image, v_grid, background = (
+            marching.Image.empty(device, rays.count),
+            volume.empty_gradients(),
+            array(np.zeros(3, np.float32)),
+        )
+        recorder = device.record()
+        recorder.clear(v_grid)
+        volume.record_occupancy(recorder, march)
+        volume.record_forward(recorder, march, rays, background, image)
+        volume.record_backward(recorder, march, rays, background, image, marching.Image(*adjoints), v_grid)
+        recorder.submit()
+        return v_grid.numpy().copy()
+
+    expected = gradients(1)
+    assert all(np.any(copy) for copy in expected)
+    for groups in (3, 2, 3):
+        np.testing.assert_array_equal(gradients(groups), expected)
 
 
 @pytest.mark.parametrize("coefficients", [4, 9])
