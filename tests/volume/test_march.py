@@ -116,11 +116,8 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
     def gradients(groups: int) -> Array:
         volume = marching.Volume(device, array(rows), 4)
         volume.groups, volume.chains = groups, 4
-        image, v_grid, background = (
-            marching.Image.empty(device, rays.count),
-            volume.empty_gradients(),
-            array(np.zeros(3, np.float32)),
-        )
+        image, background = marching.Image.empty(device, rays.count), array(np.zeros(3, np.float32))
+        v_grid = volume.empty_gradients()
         recorder = device.record()
         recorder.clear(v_grid)
         volume.record_occupancy(recorder, march)
