@@ -125,6 +125,11 @@ class Recorder:
         self._arrays.append(array)
         return array
 
+    def copy(self, source: Array, target: Array, at: int) -> None:
+        """Into `target`, from byte `at`."""
+        self._arrays += [source, target]
+        self._encoder.copy_buffer(target.buffer, at, source.buffer, 0, source.nbytes)
+
     def clear(self, array: Array) -> None:
         """Fill with zeros."""
         self._arrays.append(array)

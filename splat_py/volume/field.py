@@ -83,7 +83,7 @@ class RadianceField:
         image = Image.empty(device, camera.width * camera.height)
         recorder = device.record()
         volume.record_occupancy(recorder, march)
-        rays = camera_rays(device, recorder, camera)
+        rays = camera_rays(device, recorder, [camera])
         volume.record_forward(recorder, march, rays, device.memory.array(self.background), image)
         recorder.submit()
         return np.clip(image.colors.numpy(), 0, 1).reshape(camera.height, camera.width, 3)

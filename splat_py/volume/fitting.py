@@ -24,7 +24,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.volume.field import RadianceField, check_background
 from splat_py.volume.marching import Box, Image, March, Volume, from_voxel_order, row_floats, to_voxel_order
 from splat_py.volume.rendering import voxels_per_unit
-from splat_py.volume.views import Photographs, Views, camera_rays
+from splat_py.volume.views import Batches, Views
 
 # A larger epsilon than for Gaussians holds directions still that photographs say nothing about: worth 3 dB at degree 2.
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -158,7 +158,7 @@ class VolumeTrainer:
         self.box = Box.of(resume.state["box"] if resume else box)
         self.background = check_background(resume.state["background"] if resume else background)
         self.profile: Profile | None = None
-        self._photographs = Photographs(self.device, views)
+        self._batches = Batches(self.device, views)
         self._coefficients = (self.config.sh_degree + 1) ** 2
         self._behind = self.device.memory.array(self.background)
         self._images: dict[int, tuple[Image, Image]] = {}
@@ -221,17 +221,14 @@ class VolumeTrainer:
             self._hold(_resized(_natural(volume.grid), self._size_at(stage)))
             volume = self._volume
         march = March(self.box, self._steps_per_unit, config.jitter, seed=_word(config.seed, step))
-        views = self._views_at(step)
-        photographs = [self._photographs.get(view) for view in views]
-        weight = sum(weight for _, weight in photographs)
+        batches = self._batches.of(self._views_at(step))
+        scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
         recorder = self.device.record(self.profile)
         volume.record_occupancy(recorder, march)
         first_ray = 0
-        for view, (photograph, _) in zip(views, photographs, strict=True):
-            rays = camera_rays(self.device, recorder, self.views.cameras[view])
+        for rays, photographs in ((batch.rays, batch.photographs) for batch in batches):
             image, v_image = self._image_for(rays.count)
-            scale = 1 / (3 * max(weight, 1e-6))
-            arrays = self._behind, photograph, scale, image, v_image, self._v_grid, self._errors
+            arrays = self._behind, photographs, scale, image, v_image, self._v_grid, self._errors
             volume.record_training(recorder, march, rays, *arrays, slot=step, first_ray=first_ray)
             first_ray += rays.count
         self._record_optimiser(recorder, age)

@@ -110,8 +110,9 @@ class Rays:
 
     origins: Array
     directions: Array
-    # Rays of a row of pixels, if they are an image's.
+    # Of an image, if they are pixels, row by row and image by image.
     width: int = _BLOCK
+    height: int | None = None
 
     @property
     def count(self) -> int:
@@ -119,10 +120,19 @@ class Rays:
         return self.origins.shape[0]
 
     @property
+    def rows(self) -> int:
+        """Of an image."""
+        return self.height or -(-self.count // self.width)
+
+    @property
+    def images(self) -> int:
+        """Number of images."""
+        return -(-self.count // max(self.width * self.rows, 1))
+
+    @property
     def slots(self) -> int:
-        """Threads for them, with the blocks of pixels at the image's edges in full."""
-        rows = -(-self.count // self.width)
-        return -(-rows // _BLOCK) * -(-self.width // _BLOCK) * _BLOCK**2
+        """Threads for them, with the blocks of pixels at an image's edges in full."""
+        return self.images * -(-self.rows // _BLOCK) * -(-self.width // _BLOCK) * _BLOCK**2
 
 
 @dataclass(frozen=True)
@@ -228,7 +238,7 @@ class Volume:
         march: March,
         rays: Rays,
         background: Array,
-        photograph: Array,
+        photographs: Array,
         scale: float,
         image: Image,
         v_image: Image,
@@ -237,7 +247,7 @@ class Volume:
         slot: int,
         first_ray: int = 0,
     ) -> None:
-        """March rays into `image`, compare them with a photograph [rays, 4] and replay them. This adds to `v_grid`, and to the
+        """March rays into `image`, compare them with photographs [rays, 4] and replay them. This adds to `v_grid`, and to the
         element `slot` of `errors` the squared errors by their weights, times `scale`.
         """
         if self.groups:
@@ -253,7 +263,7 @@ class Volume:
                     "memoryAddress": self._address(memory),
                     "scale": scale,
                 },
-                {**self._buffers(rays, background, image), "photograph": photograph, **self._gradients(recorder, v_grid)},
+                {**self._buffers(rays, background, image), "photograph": photographs, **self._gradients(recorder, v_grid)},
                 **self._constants(march),
                 LANES=_SOFTWARE_LANES,
             )
@@ -265,7 +275,7 @@ class Volume:
             "squaredError",
             linear_groups(rays.count),
             {"rays": rays.count, "scale": scale, "slot": slot},
-            {"colors": image.colors, "photograph": photograph, "vColors": v_image.colors, "sums": errors},
+            {"colors": image.colors, "photograph": photographs, "vColors": v_image.colors, "sums": errors},
         )
         if not self.groups:
             self.record_backward(recorder, march, rays, background, image, v_image, v_grid, first_ray)
@@ -320,6 +330,8 @@ class Volume:
             "rays": rays.count,
             "slots": rays.slots,
             "width": rays.width,
+            "height": rays.rows,
+            "images": rays.images,
             "firstRay": first_ray,
             "seed": march.seed,
             "sizeX": x,

@@ -79,8 +79,8 @@ def render(
     device = device or device_for(density)
     shape = rays_o.shape[:-1]
     flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o.detach(), directions))
-    width = shape[-1] if len(shape) > 1 else None
-    color, transmittance, depth = _Render.apply(grid, *flat, background, width, march, device)
+    size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
+    color, transmittance, depth = _Render.apply(grid, *flat, background, size, march, device)
     return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
 
 
@@ -104,14 +104,14 @@ class _Render(torch.autograd.Function):
         rays_o: Tensor,
         rays_d: Tensor,
         background: Tensor,
-        width: int | None,
+        size: tuple[int, ...],
         march: March,
         device: Device,
     ) -> tuple[Tensor, Tensor, Tensor]:
         array = device.memory.array
         coefficients = {row_floats(k): k for k in COEFFICIENTS}[grid.shape[3]]
         volume = Volume(device, array(grid), coefficients)
-        rays = Rays(array(rays_o), array(rays_d), *([width] if width else []))
+        rays = Rays(array(rays_o), array(rays_d), *size)
         image = Image.empty(device, rays.count)
         behind = array(background.detach().contiguous())
         recorder = device.record()

@@ -58,15 +58,49 @@ class Views:
         return len(self.cameras)
 
 
-class Photographs:
-    """Photographs on the device: those that fit stay there."""
+@dataclass(frozen=True)
+class Batch:
+    """Views of one size, in one piece."""
+
+    rays: Rays
+    # [rays, 4]
+    photographs: Array
+    # The sum of the photographs' weights.
+    weight: float
+
+
+class Batches:
+    """What a step looks at, on the device. Photographs stay there as long as they find room."""
 
     def __init__(self, device: Device, views: Views) -> None:
         self._device, self._views = device, views
         self._resident: dict[int, tuple[Array, float]] = {}
         self._resident_bytes = 0
+        self._last: tuple[list[int], list[Batch]] = ([], [])
 
-    def get(self, view: int) -> tuple[Array, float]:
+    def of(self, views: list[int]) -> list[Batch]:
+        """A batch for each size."""
+        if views != self._last[0]:
+            sizes: dict[tuple[int, int], list[int]] = {}
+            for view in views:
+                camera = self._views.cameras[view]
+                sizes.setdefault((camera.width, camera.height), []).append(view)
+            self._last = views, [self._batch(of_one_size) for of_one_size in sizes.values()]
+        return self._last[1]
+
+    def _batch(self, views: list[int]) -> Batch:
+        recorder = self._device.record()
+        rays = camera_rays(self._device, recorder, [self._views.cameras[view] for view in views])
+        photographs = self._device.memory.empty((rays.count, 4))
+        weight, end = 0.0, 0
+        for photograph, its_weight in map(self._photograph, views):
+            recorder.copy(photograph, photographs, end)
+            weight += its_weight
+            end += photograph.nbytes
+        recorder.submit()
+        return Batch(rays, photographs, weight)
+
+    def _photograph(self, view: int) -> tuple[Array, float]:
         """[H · W, 4] on the device, and the sum of its weights."""
         if view in self._resident:
             return self._resident[view]
@@ -78,29 +112,32 @@ class Photographs:
         return pair
 
 
-def camera_rays(device: Device, recorder: Recorder, camera: Camera) -> Rays:
-    """The rays through a camera's pixels, row by row."""
-    count = camera.width * camera.height
-    rays = Rays(device.memory.empty((count, 3)), device.memory.empty((count, 3)), camera.width)
-    pose: dict[str, int | float] = {}
-    for row, axis in enumerate("xyz"):
-        pose |= {f"r{row}{column}": float(camera.viewmat[row, column]) for column in range(3)}
-        pose[f"t{axis}"] = float(camera.viewmat[row, 3])
-    K = camera.K
+def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:
+    """The rays through the pixels of cameras of one size, row by row and camera by camera."""
+    width, height = cameras[0].width, cameras[0].height
+    count = width * height
+    origins, directions = (device.memory.empty((len(cameras) * count, 3)) for _ in range(2))
     recorder.stage("rays")
-    recorder.dispatch(
-        "volume_rays",
-        "cameraRays",
-        linear_groups(count),
-        {
-            "width": camera.width,
-            "height": camera.height,
-            "fx": float(K[0, 0]),
-            "fy": float(K[1, 1]),
-            "cx": float(K[0, 2]),
-            "cy": float(K[1, 2]),
-            **pose,
-        },
-        {"origins": rays.origins, "directions": rays.directions},
-    )
-    return rays
+    for i, camera in enumerate(cameras):
+        pose: dict[str, int | float] = {}
+        for row, axis in enumerate("xyz"):
+            pose |= {f"r{row}{column}": float(camera.viewmat[row, column]) for column in range(3)}
+            pose[f"t{axis}"] = float(camera.viewmat[row, 3])
+        K = camera.K
+        recorder.dispatch(
+            "volume_rays",
+            "cameraRays",
+            linear_groups(count),
+            {
+                "width": width,
+                "height": height,
+                "first": i * count,
+                "fx": float(K[0, 0]),
+                "fy": float(K[1, 1]),
+                "cx": float(K[0, 2]),
+                "cy": float(K[1, 2]),
+                **pose,
+            },
+            {"origins": origins, "directions": directions},
+        )
+    return Rays(origins, directions, width, height)

@@ -108,7 +108,7 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
     array = device.memory.array
     rows = rng.normal(0, 1, (9, 8, 10, marching.row_floats(4))).astype(np.float32)
     recorder = device.record()
-    rays = camera_rays(device, recorder, Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100))
+    rays = camera_rays(device, recorder, [Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100)])
     recorder.submit()
     march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 9, skip_empty=False)
     adjoints = [array(rng.normal(size=(rays.count, *s)).astype(np.float32)) for s in ((3,), (), ())]
