@@ -3,8 +3,8 @@
     python benchmarks/volume.py --out benchmarks/volume.json
 
 The cases and the cameras are those of Mitsuba 3's radiance-field tutorial: the unit cube, cameras around it at a distance of
-1.3 with 45° of view, grids of 16³ and 64³ with as many steps a unit length as voxels, degree 0 and 2. No space is skipped.
-Medians, in milliseconds, of a step of `volume.fit` on all seven views: `iteration`, its stages by the device's clock, and
+1.3 with 45° of view, grids of 16³ and 64³ with as many steps a unit length as voxels, degree 0 and 2; nothing in the cube is
+empty. Medians, in milliseconds, of the steps that `volume.fit` takes: `iteration`, its stages by the device's clock, and
 `processor`, the processor time of the process divided by the cores, which other programs disturb less. `forward` and `replay`
 are the two passes of `volume.render` on the same rays, which know nothing of each other.
 """
@@ -26,20 +26,13 @@ from splat_py.device import get_device
 from splat_py.profiling import Profile
 from splat_py.scene.camera import Camera
 from splat_py.training.run import write_json
-from splat_py.volume.marching import Box, Image, March, Rays, Volume, row_floats
-from splat_py.volume.views import camera_rays
+from splat_py.volume.fitting import VolumeConfig, VolumeTrainer
+from splat_py.volume.marching import Box, Image, March, Volume, row_floats
+from splat_py.volume.views import Views, camera_rays
 
 CASES = ((16, 0), (16, 2), (64, 0), (64, 2))
 VIEWS, SIDE = 7, 128
-# A step too small to change anything: every iteration is the same.
-ADAM = {
-    **dict.fromkeys(("densityRate", "rate", "restRate"), 1e-6),
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "epsilon": 1e-8,
-    "correction1": 0.1,
-    "correction2": 0.001,
-}
+UNIT_CUBE = [[0, 0, 0], [1, 1, 1]]
 
 
 @dataclass
@@ -54,53 +47,55 @@ class Options:
 
 def iteration(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     """Medians of one case: the whole, its stages by the device's clock, and the processor's time."""
+    rng = np.random.default_rng(0)
+    viewmats, Ks = (np.stack([getattr(camera, name) for camera in cameras()]) for name in ("viewmat", "K"))
+    # Steps too small to change anything: every one is the same.
+    config = VolumeConfig((resolution,), repeats + 1, degree, rate=1e-6)
+    trainer = VolumeTrainer(Views.of_arrays(rng.uniform(size=(VIEWS, SIDE, SIDE, 3)), viewmats, Ks), UNIT_CUBE, config)
+    trainer.profile = Profile(trainer.device.handle)
+    samples: list[dict[str, float]] = []
+    for _ in range(repeats + 1):
+        begin, processor = time.perf_counter(), time.process_time()
+        trainer.advance()
+        processor = (time.process_time() - processor) / (psutil.cpu_count() or 1)
+        samples.append({"iteration": time.perf_counter() - begin, "processor": processor, **trainer.profile.collect()})
+    return medians(samples)
+
+
+def passes(resolution: int, degree: int, repeats: int) -> dict[str, float]:
+    """Medians of the two passes of `volume.render`."""
     device = get_device()
     memory = device.memory
     coefficients = (degree + 1) ** 2
     rng = np.random.default_rng(0)
     grid = np.zeros((resolution,) * 3 + (row_floats(coefficients),), np.float32)
-    grid[..., 0] = 0.5
-    grid[..., 1 : 1 + 3 * coefficients] = rng.normal(0, 0.1, (*grid.shape[:3], 3 * coefficients))
+    grid[..., 0] = 1.0
     volume = Volume(device, memory.array(grid), coefficients)
+    march = March(Box.of(UNIT_CUBE), float(resolution))
     recorder = device.record()
-    views = [camera_rays(device, recorder, camera) for camera in cameras()]
+    rays = camera_rays(device, recorder, cameras())
+    volume.record_occupancy(recorder, march)
     recorder.submit()
-    rays = Rays(
-        memory.array(np.concatenate([v.origins.numpy() for v in views])),
-        memory.array(np.concatenate([v.directions.numpy() for v in views])),
-        SIDE,
-    )
-    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), float(resolution), skip_empty=False)
     background, image = memory.array(np.zeros(3, np.float32)), Image.empty(device, rays.count)
-    photograph = memory.array(rng.uniform(size=(rays.count, 4)).astype(np.float32))
     v_image = Image(
         memory.array(rng.normal(0, 1e-6, (rays.count, 3)).astype(np.float32)),
         *(memory.array(np.zeros(rays.count, np.float32)) for _ in range(2)),
     )
-    scale = 1 / (3 * rays.count)
-    errors = memory.array(np.zeros(1, np.float32))
     v_grid = volume.empty_gradients()
-    moments = [memory.array(np.zeros_like(grid)) for _ in range(2)]
-    recorder = device.record()
-    volume.record_occupancy(recorder, march)
-    recorder.clear(v_grid)
-    recorder.submit()
     profile = Profile(device.handle)
     samples: list[dict[str, float]] = []
     for _ in range(repeats + 1):
-        begin, processor = time.perf_counter(), time.process_time()
-        recorder = device.record(profile)
-        volume.record_training(recorder, march, rays, background, photograph, scale, image, v_image, v_grid, errors, 0)
-        volume.record_adam(recorder, ADAM, v_grid, *moments)
-        recorder.submit()
-        processor = (time.process_time() - processor) / (psutil.cpu_count() or 1)
-        samples.append({"iteration": time.perf_counter() - begin, "processor": processor, **profile.collect()})
         recorder = device.record(profile)
         volume.record_forward(recorder, march, rays, background, image)
         volume.record_backward(recorder, march, rays, background, image, v_image, v_grid)
         recorder.submit()
-        samples[-1] |= profile.collect()
-    return {name: 1e3 * float(np.median([s[name] for s in samples[1:]])) for name in samples[0]}
+        samples.append(profile.collect())
+    return medians(samples)
+
+
+def medians(samples: list[dict[str, float]]) -> dict[str, float]:
+    """In milliseconds, without the first, in which kernels are compiled."""
+    return {name: 1e3 * float(np.median([s[name] for s in samples[1:]])) for name in samples[1]}
 
 
 def cameras() -> list[Camera]:
@@ -115,7 +110,9 @@ def main(options: Options) -> None:
     results: dict[str, Any] = {
         **header(get_device()),
         "milliseconds": {
-            f"{resolution}³, degree {degree}": iteration(resolution, degree, options.repeats) for resolution, degree in CASES
+            f"{resolution}³, degree {degree}": iteration(resolution, degree, options.repeats)
+            | passes(resolution, degree, options.repeats)
+            for resolution, degree in CASES
         },
     }
     if options.out is None:

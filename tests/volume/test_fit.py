@@ -17,7 +17,7 @@ from splat_py.scene.dataset import load_dataset
 from splat_py.training.run import DataOptions
 from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
 from splat_py.volume.command import FitVolume
-from splat_py.volume.views import Views
+from splat_py.volume.views import Batches, Views, camera_rays
 
 SIDE = 32
 BOX = np.array([[-1.0, -1, -1], [1, 1, 1]])
@@ -137,6 +137,29 @@ def test_pixels_without_weight_count_for_nothing(
     assert torch.equal(fields[0].density, fields[1].density)
     other = VolumeTrainer(whole, BOX, config).fit()
     assert not torch.equal(fields[0].density, other.density)
+
+
+def test_views_of_several_sizes_come_in_a_batch_each() -> None:
+    device, rng = get_device(), np.random.default_rng(0)
+    sizes = [(5, 4), (7, 3), (5, 4)]
+    eyes = rng.normal(size=(3, 3))
+    views = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, *size) for eye, size in zip(eyes, sizes, strict=True)]
+    images = [rng.uniform(size=(height, width, 4)).astype(np.float32) for width, height in sizes]
+    batches = Batches(device, Views(views, images.__getitem__))
+    for wanted in ([2, 1, 0], [0], [0]):
+        found = batches.of(wanted)
+        groups = [[2, 0], [1]] if wanted == [2, 1, 0] else [[0]]
+        for batch, group in zip(found, groups, strict=True):
+            recorder = device.record()
+            rays = [camera_rays(device, recorder, [views[view]]) for view in group]
+            recorder.submit()
+            for name in ("origins", "directions"):
+                alone = np.concatenate([getattr(r, name).numpy() for r in rays])
+                np.testing.assert_array_equal(getattr(batch.rays, name).numpy(), alone)
+            assert (batch.rays.width, batch.rays.height) == sizes[group[0]] and batch.rays.images == len(group)
+            pictures = np.concatenate([images[view].reshape(-1, 4) for view in group])
+            np.testing.assert_array_equal(batch.photographs.numpy(), pictures)
+            assert batch.weight == pytest.approx(pictures[:, 3].sum())
 
 
 def test_resumed_fit_is_the_same(capture: tuple[np.ndarray, np.ndarray, np.ndarray], tmp_path: Path) -> None:

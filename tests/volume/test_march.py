@@ -421,6 +421,20 @@ def test_shapes_and_no_rays() -> None:
     assert density.grad is not None and not density.grad.any()
 
 
+def test_images_are_marched_like_single_rays() -> None:
+    """Images whose sides are no multiples of a block, the blocks of which take turns."""
+    field = random_field(4)
+    images, v = (3, 35, 41), np.random.default_rng(2)
+    rays = random_rays(3 * 35 * 41)
+    adjoints = tuple(v.normal(size=(*images, *s)) for s in ((3,), (), ()))
+    whole = render_and_replay(field, tuple(a.reshape(*images, 3) for a in rays), 5, adjoints)  # type: ignore[arg-type]
+    single = render_and_replay(field, rays, 5, tuple(a.reshape(-1, *a.shape[3:]) for a in adjoints))  # type: ignore[arg-type]
+    for found, wanted in zip(whole[0], single[0], strict=True):
+        np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+    for found, wanted in zip(whole[1], single[1], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("bits", [128, 512])
 def test_waves_of_other_sizes(bits: int) -> None:
     """Gradients where the software driver's waves have 4 or 16 lanes, in a process of its own."""
