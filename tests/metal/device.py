@@ -89,6 +89,14 @@ class _Recorder(Recorder):
 
         self._commands.append(run)
 
+    def copy(self, source: Array, target: Array, at: int) -> None:
+        """See `Recorder`."""
+
+        def run() -> None:
+            ctypes.memmove(target.buffer.device_address + at, source.buffer.device_address, source.nbytes)
+
+        self._commands.append(run)
+
     def clear(self, array: Array) -> None:
         """See `Recorder`."""
         self._commands.append(lambda: array.write(np.zeros(array.shape, array.dtype)))

@@ -147,6 +147,11 @@ class _Recorder(Recorder):
         compute.dispatch_workgroups(*groups)
         compute.end()
 
+    def copy(self, source: Array, target: Array, at: int) -> None:
+        """See `Recorder`."""
+        begin, end = (cast(_Buffer, array.buffer).handle for array in (source, target))
+        self._encoder.copy_buffer_to_buffer(begin, 0, end, at, source.nbytes)
+
     def clear(self, array: Array) -> None:
         """See `Recorder`."""
         self._encoder.clear_buffer(cast(_Buffer, array.buffer).handle)
