@@ -121,12 +121,12 @@ class Rays:
 
     @property
     def rows(self) -> int:
-        """Of an image."""
-        return self.height or -(-self.count // self.width)
+        """Of an image, or of all of them where images are lower than a block of pixels."""
+        return self.height if self.height and self.height >= _BLOCK else -(-self.count // self.width)
 
     @property
     def images(self) -> int:
-        """Number of images."""
+        """Number of images of so many rows."""
         return -(-self.count // max(self.width * self.rows, 1))
 
     @property

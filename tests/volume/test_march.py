@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -421,11 +422,12 @@ def test_shapes_and_no_rays() -> None:
     assert density.grad is not None and not density.grad.any()
 
 
-def test_images_are_marched_like_single_rays() -> None:
-    """Images whose sides are no multiples of a block, the blocks of which take turns."""
+@pytest.mark.parametrize("images", [(3, 35, 41), (40, 1, 50)])
+def test_images_are_marched_like_single_rays(images: tuple[int, int, int]) -> None:
+    """Images whose sides are no multiples of a block, the blocks of which take turns, and images lower than a block."""
     field = random_field(4)
-    images, v = (3, 35, 41), np.random.default_rng(2)
-    rays = random_rays(3 * 35 * 41)
+    v = np.random.default_rng(2)
+    rays = random_rays(math.prod(images))
     adjoints = tuple(v.normal(size=(*images, *s)) for s in ((3,), (), ()))
     whole = render_and_replay(field, tuple(a.reshape(*images, 3) for a in rays), 5, adjoints)  # type: ignore[arg-type]
     single = render_and_replay(field, rays, 5, tuple(a.reshape(-1, *a.shape[3:]) for a in adjoints))  # type: ignore[arg-type]
