@@ -75,13 +75,14 @@ def passes(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     recorder = device.record()
     rays = camera_rays(device, recorder, cameras())
     volume.record_occupancy(recorder, march)
+    v_grid = volume.empty_gradients()
+    recorder.clear(v_grid)
     recorder.submit()
     background, image = memory.array(np.zeros(3, np.float32)), Image.empty(device, rays.count)
     v_image = Image(
         memory.array(rng.normal(0, 1e-6, (rays.count, 3)).astype(np.float32)),
         *(memory.array(np.zeros(rays.count, np.float32)) for _ in range(2)),
     )
-    v_grid = volume.empty_gradients()
     profile = Profile(device.handle)
     samples: list[dict[str, float]] = []
     for _ in range(repeats + 1):

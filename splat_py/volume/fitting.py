@@ -226,11 +226,11 @@ class VolumeTrainer:
         recorder = self.device.record(self.profile)
         volume.record_occupancy(recorder, march)
         first_ray = 0
-        for rays, photographs in ((batch.rays, batch.photographs) for batch in batches):
-            image, v_image = self._image_for(rays.count)
-            arrays = self._behind, photographs, scale, image, v_image, self._v_grid, self._errors
-            volume.record_training(recorder, march, rays, *arrays, slot=step, first_ray=first_ray)
-            first_ray += rays.count
+        for batch in batches:
+            image, v_image = self._image_for(batch.rays.count)
+            arrays = self._behind, batch.photographs, scale, image, v_image, self._v_grid, self._errors
+            volume.record_training(recorder, march, batch.rays, *arrays, slot=step, first_ray=first_ray)
+            first_ray += batch.rays.count
         self._record_optimiser(recorder, age)
         # Before the wait, in which an interrupt finds the step done.
         self.step += 1

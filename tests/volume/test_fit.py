@@ -146,10 +146,8 @@ def test_views_of_several_sizes_come_in_a_batch_each() -> None:
     views = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, *size) for eye, size in zip(eyes, sizes, strict=True)]
     images = [rng.uniform(size=(height, width, 4)).astype(np.float32) for width, height in sizes]
     batches = Batches(device, Views(views, images.__getitem__))
-    for wanted in ([2, 1, 0], [0], [0]):
-        found = batches.of(wanted)
-        groups = [[2, 0], [1]] if wanted == [2, 1, 0] else [[0]]
-        for batch, group in zip(found, groups, strict=True):
+    for wanted, groups in (([2, 1, 0], [[2, 0], [1]]), ([0], [[0]]), ([0], [[0]])):
+        for batch, group in zip(batches.of(wanted), groups, strict=True):
             recorder = device.record()
             rays = [camera_rays(device, recorder, [views[view]]) for view in group]
             recorder.submit()
