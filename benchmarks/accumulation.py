@@ -2,7 +2,7 @@
 
     python benchmarks/accumulation.py --out benchmarks/accumulation.json
 
-The four ways (A pixel, B wave, C group, D pair; splat/gradient_accumulation) take turns, so that what disturbs one disturbs
+The four ways (A pixel, B wave, C group, D pair; parallel/gradient_accumulation) take turns, so that what disturbs one disturbs
 all. Medians in milliseconds by the device's clock where it has one; `scratch MiB` is what a way needs besides the gradient.
 `compare-and-swap` is B as on a device that cannot add to floats atomically.
 """
@@ -19,18 +19,20 @@ import numpy as np
 import torch
 import tyro
 
-from splat_py.benchmark import header
-from splat_py.device import get_device
-from splat_py.profiling import Profile
-from splat_py.rasterization import bin_tiles, project
-from splat_py.stages import Image, Rasterization, Settings, Splats
-from splat_py.training.run import write_json
+from splat_py.gpu.device import get_device
+from splat_py.gpu.profiling import Profile
+from splat_py.splats.benchmark import header
+from splat_py.splats.data import Settings, Splats
+from splat_py.splats.project import project
+from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.run import write_json
+from splat_py.splats.tiles import bin_tiles
 
 WAYS = {
     "A pixel": {"accumulation": "PerPixel"},
     "B wave": {"accumulation": "PerWave"},
     "C group": {"accumulation": "PerGroup"},
-    "D pair": {"accumulation": "PerPair"},
+    "D pair": {"accumulation": "PerIntersection"},
     "B wave, compare-and-swap": {"accumulation": "PerWave", "native_atomics": False},
 }
 # Standard deviations in pixels, and how many.
@@ -75,7 +77,7 @@ def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str
         for name, how in WAYS.items():
             settings = Settings(device.tuning.tile_size, **how)  # type: ignore[arg-type]
             projected = project(*gaussians, torch.eye(4)[None], K, side, side, settings)
-            tiles = bin_tiles(projected, side, side, settings.tile_size, keep_pairs=settings.per_pair)
+            tiles = bin_tiles(projected, side, side, settings.tile_size, keep_isects=settings.per_isect)
             tensors = (projected.means2d, projected.depths, projected.conics, projected.opacities, projected.radii)
             splats = Splats(*(memory.array(tensor) for tensor in tensors))
             image = Image.empty(device, 1, side, side, 3)

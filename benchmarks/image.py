@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import skimage.data
 
-from splat_py.benchmark import header
-from splat_py.device import Device, get_device
 from splat_py.files import atomic_path
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.profiling import Profile
 from splat_py.image.fitting import FitReport, ImageFitter, fit
 from splat_py.image.initial import blobs_on_detail
 from splat_py.image.pictures import Picture, to_picture
 from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
-from splat_py.profiling import Profile
+from splat_py.splats.benchmark import header
 
 BLOBS = 40_960
 PUBLISHED_BACKWARD_MS = 3300.0
@@ -42,7 +42,7 @@ def pass_times(device: Device, picture: Picture, params: np.ndarray, repeats: in
     parameters, target = device.memory.array(params), device.memory.array(picture)
     image, gradients = device.memory.empty(picture.shape), device.memory.empty(params.shape)
     for rasterizer in ways.values():
-        rasterizer.make_room(parameters)
+        rasterizer.reserve(parameters)
 
     def render(rasterizer: Rasterizer) -> None:
         recorder = device.record()

@@ -5,14 +5,14 @@ colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colo
 """
 
 from splat_py import image, portable, volume
-from splat_py.device import Device, get_device
-from splat_py.device import adapters as devices
 from splat_py.errors import SplatError
-from splat_py.rasterization import rasterization
-from splat_py.rendering import render
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.device import adapters as devices
 from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
-from splat_py.training.config import TrainConfig
-from splat_py.training.trainer import Trainer
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.rasterization import rasterization
+from splat_py.splats.rendering import render
+from splat_py.splats.trainer import Trainer
 
 __all__ = [
     "Camera",

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splat_py.arrays import Array
-from splat_py.device import Device, device_for
 from splat_py.errors import SplatError
-from splat_py.kernels import Recorder, linear_groups
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.kernels import Recorder, linear_groups
 
 # As in kernels/portable.slang.
 _SUMMANDS = 1024
@@ -79,7 +79,7 @@ def splat_slang(
     *,
     device: Device | None = None,
 ) -> Tensor:
-    """As `splat`, in Slang, on the device of `splat_py.device`; tensors are float32."""
+    """As `splat`, in Slang, on the device of `splat_py.gpu.device`; tensors are float32."""
     _check(positions, scales, rotations, opacities, colors, sh, width, height)
     if colors.dtype != torch.float32:
         raise SplatError(

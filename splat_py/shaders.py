@@ -1,4 +1,4 @@
-"""The functions of `slang/splat`, one at a time, on NumPy arrays: for notebooks and unit tests.
+"""The functions of `slang/splat` and `slang/parallel`, one at a time, on NumPy arrays: for notebooks and unit tests.
 
 A Slang module is an attribute of this one, compiled when it is first asked for, and has its public functions:
 
@@ -37,15 +37,17 @@ import slangpy as spy
 from numpy.typing import NDArray
 from slangpy.reflection import StructType
 
-from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
-from splat_py.kernels import shader_folder
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.kernels import shader_folder
 
 # A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
 Value: TypeAlias = Any
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
-_IMPORT = re.compile(r"^(?:__exported )?import splat\.(\w+);", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
+# Where the modules lie that are attributes of this one.
+_ROOMS = ("splat", "parallel")
 _SCALAR = re.compile("float|uint|int|bool")
 _DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
 
@@ -215,18 +217,18 @@ def load(path: str | Path) -> ShaderModule:
 
 
 def __getattr__(name: str) -> ShaderModule:
-    path = _library() / f"{name}.slang"
-    if name.startswith("_") or not path.is_file():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return load(path)
+    for path in _library():
+        if path.stem == name:
+            return load(path)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *(file.stem for file in sorted(_library().glob("*.slang")))]
+    return [*globals(), *(file.stem for file in _library())]
 
 
-def _library() -> Path:
-    return shader_folder() / "splat"
+def _library() -> list[Path]:
+    return [file for room in _ROOMS for file in sorted((shader_folder() / room).glob("*.slang"))]
 
 
 @cache
@@ -235,11 +237,12 @@ def _load(device: Device, path: Path) -> ShaderModule:
 
 
 def _imported(source: str) -> Iterator[Path]:
-    """The files of slang/splat that a source imports, and those that these import."""
+    """The files of ours that a source imports, and those that these import."""
     for name in _IMPORT.findall(source):
-        file = _library() / f"{name}.slang"
-        yield file
-        yield from _imported(file.read_text(encoding="utf-8"))
+        file = shader_folder() / f"{name.replace('.', '/')}.slang"
+        if file.is_file():
+            yield file
+            yield from _imported(file.read_text(encoding="utf-8"))
 
 
 def _products(slang_type: Any, path: str = "") -> Iterator[str]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from splat_py.accumulation import alert_not_deterministic
-from splat_py.device import device_for
 from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import alert_not_deterministic
+from splat_py.gpu.device import device_for
 from splat_py.image.fitting import check_size
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
 
@@ -41,7 +41,7 @@ class _Render(torch.autograd.Function):
         device = device_for(params)
         rasterizer = rasterizer_for(device, params.shape[1], width, height)
         parameters = device.memory.array(params.detach().contiguous())
-        rasterizer.make_room(parameters)
+        rasterizer.reserve(parameters)
         image = device.memory.empty((height, width, 3))
         recorder = device.record()
         rasterizer.record_render(recorder, parameters, image)

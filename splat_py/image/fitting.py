@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 
-from splat_py.arrays import Array, Bridge
-from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
+from splat_py.gpu.arrays import Array, Bridge
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.kernels import linear_groups
+from splat_py.gpu.profiling import Profile
 from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
 from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
 from splat_py.image.rasterizers import FLOATS, Rasterizer, rasterizer_for
-from splat_py.kernels import linear_groups
-from splat_py.profiling import Profile
 
 _KIND = "splat_py.image"
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -151,23 +151,23 @@ class ImageFitter:
         moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
         self._moments = [memory.array(moment) for moment in moments]
         self._status = memory.array(np.zeros(3, np.uint32))
-        self._under_way: deque[tuple[int, int]] = deque()
+        self._in_flight: deque[tuple[int, int]] = deque()
         self._rasterizer = rasterizer or rasterizer_for(self.device, self._blobs, width, height)
-        self._rasterizer.make_room(self._parameters)
+        self._rasterizer.reserve(self._parameters)
 
     def advance(self) -> None:
         """Send the next step to the device, without waiting for it."""
-        self._under_way.append((self.step, self._submit(self.step)))
+        self._in_flight.append((self.step, self._submit(self.step)))
         self.step += 1
-        self._settle(self.device.tuning.steps_ahead)
+        self._retire(self.device.tuning.steps_ahead)
 
     def finish(self) -> None:
         """Wait until every step that was sent has been done, and repeat those that ran out of room."""
         sent = self.step
-        self._settle(0)
+        self._retire(0)
         while self.step < sent:
             self.advance()
-            self._settle(0)
+            self._retire(0)
 
     def params(self) -> NDArray[np.float32]:
         """A copy of the raw blobs as they are now."""
@@ -222,11 +222,11 @@ class ImageFitter:
         )
         return recorder.submit(wait=False)
 
-    def _settle(self, allowed: int) -> None:
+    def _retire(self, allowed: int) -> None:
         """Wait until no more than `allowed` steps are under way; go back to the first one that ran out of room."""
         done = []
-        while len(self._under_way) > allowed:
-            step, submission = self._under_way.popleft()
+        while len(self._in_flight) > allowed:
+            step, submission = self._in_flight.popleft()
             self.device.wait(submission)
             done.append(step)
         every = 1 if self.device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
@@ -235,9 +235,9 @@ class ImageFitter:
         needed, failed, _ = (int(x) for x in self._status.numpy())
         if needed:
             self.device.handle.wait_for_idle()
-            self._under_way.clear()
+            self._in_flight.clear()
             self._status.write(np.zeros(3, np.uint32))
-            self._rasterizer.make_room(self._parameters)
+            self._rasterizer.reserve(self._parameters)
             self.step = failed
 
 
@@ -310,7 +310,7 @@ def fit(
 def draw(device: Device, parameters: Array, width: int, height: int) -> Picture:
     """Raw blobs [9, N] on the device → picture [height, width, 3]."""
     rasterizer = rasterizer_for(device, parameters.shape[1], width, height)
-    rasterizer.make_room(parameters)
+    rasterizer.reserve(parameters)
     image = device.memory.empty((height, width, 3))
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)

@@ -12,14 +12,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from splat_py.arrays import Array
-from splat_py.device import Device
-from splat_py.kernels import Recorder, linear_groups
-from splat_py.stages import ANY_LENGTH, Binning, Splats, TileGrid
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.splats.data import Splats
+from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS = 9
-# As in splat/short_list.slang.
+# As in parallel/short_list.slang.
 _GROUP_WIDTH, _GROUP_HEIGHT = 8, 4
 # Floats of a blob as the pixels see it, and of its packed form (kernels/image_tiles.slang).
 _ROW, _PACKED = 9, 12
@@ -33,10 +34,10 @@ _GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 1_000, 1_000_000
 class Rasterizer(Protocol):
     """Draws N blobs on pictures of one size.
 
-    `make_room` has to be called before the first recording, and again when a step that `record_check` watches has run out.
+    `reserve` has to be called before the first recording, and again when a step that `record_check` watches has run out.
     """
 
-    def make_room(self, parameters: Array) -> None:
+    def reserve(self, parameters: Array) -> None:
         """Wait for the device, and get room for the lists that these blobs [9, N] need."""
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
@@ -76,7 +77,7 @@ class GroupRasterizer:
         self._grid = (-(-width // _GROUP_WIDTH), -(-height // _GROUP_HEIGHT), 1)
         self._pixels = _pixel_arrays(device, width, height)
 
-    def make_room(self, parameters: Array) -> None:
+    def reserve(self, parameters: Array) -> None:
         """Nothing: lists are group-shared and come in as many parts as they need."""
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
@@ -142,13 +143,13 @@ class TileRasterizer:
         self._binning = _IndexOrderBinning(device, self._splats, self._grid)
         self._pixels = _pixel_arrays(device, width, height)
 
-    def make_room(self, parameters: Array) -> None:
+    def reserve(self, parameters: Array) -> None:
         """See `Rasterizer`."""
         recorder = self._device.record()
         self._record_evaluation(recorder, parameters)
         self._binning.record_count(recorder)
         recorder.submit()
-        needed = int(self._binning.pair_count.numpy()[0])
+        needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
             self._binning.reserve(max(int(needed * _HEADROOM), 1))
 
@@ -156,10 +157,10 @@ class TileRasterizer:
         """See `Rasterizer`."""
         recorder.dispatch(
             "status",
-            "checkRoom",
+            "checkCapacity",
             (1, 1, 1),
-            {"capacity": self._binning.capacity, "reach": ANY_LENGTH, "step": step},
-            {"pairCount": self._binning.pair_count, "longest": self._binning.longest, "status": status},
+            {"capacity": self._binning.capacity, "maxListLength": ANY_LENGTH, "step": step},
+            {"isectCount": self._binning.isect_count, "maxTileCount": self._binning.max_tile_count, "status": status},
         )
 
     def record_lists(self, recorder: Recorder, parameters: Array) -> None:
@@ -250,7 +251,7 @@ class _IndexOrderBinning(Binning):
         """Count the tiles that each splat touches."""
         recorder.stage("bin")
         self._dispatch(recorder, "countTiles", self.splats.count)
-        self._pair_offsets.record(recorder, self._tile_counts)
+        self._isect_offsets.record(recorder, self._tile_counts)
 
 
 def _pixel_arrays(device: Device, width: int, height: int) -> dict[str, Array]:

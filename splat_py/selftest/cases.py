@@ -17,24 +17,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from splat_py import portable, volume
-from splat_py.accumulation import Accumulate
-from splat_py.arrays import Array
-from splat_py.device import Device, Operator, get_device
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, Operator, get_device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
-from splat_py.kernels import Recorder, linear_groups
-from splat_py.rasterization import ProjectedSplats, bin_tiles, project, rasterization, rasterize_to_pixels, shade
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.selftest import inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
-from splat_py.sorting import PrefixSum, RadixSort
-from splat_py.stages import Settings
-from splat_py.training.checkpoint import Checkpoint
-from splat_py.training.config import TrainConfig
-from splat_py.training.loss import PhotometricLoss, pack
-from splat_py.training.parameters import GROUPS, MOMENTS, Parameters
-from splat_py.training.trainer import Trainer
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.data import Settings
+from splat_py.splats.loss import PhotometricLoss, pack
+from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
+from splat_py.splats.project import ProjectedSplats, project
+from splat_py.splats.rasterization import rasterization
+from splat_py.splats.rasterize import rasterize_to_pixels
+from splat_py.splats.shade import shade
+from splat_py.splats.tiles import bin_tiles
+from splat_py.splats.trainer import Trainer
 from splat_py.volume.fitting import VolumeCheckpoint, VolumeConfig, VolumeTrainer
 from splat_py.volume.marching import row_floats
 from splat_py.volume.views import Views
@@ -45,7 +49,7 @@ Arrays = dict[str, NDArray[Any]]
 _ROUNDING = 1e-4
 _TILE_SIZES = (4, 8, 16)
 # How gradients add up, and whether by float atomics (else by compare-and-swap).
-ACCUMULATIONS = [*product(("PerPixel", "PerWave", "PerGroup"), (True, False)), ("PerPair", True)]
+ACCUMULATIONS = [*product(("PerPixel", "PerWave", "PerGroup"), (True, False)), ("PerIntersection", True)]
 # Splats of a list that one dispatch blends: many segments of the crowded tile.
 SEGMENT = 256
 CHANNELS = (1, 3, 4, 32)
@@ -89,7 +93,7 @@ def cases() -> list[Case]:
             settings = Settings(tile, absgrad=True, accumulation=how, native_atomics=native)
             name = f"rasterise, {channels} ch, {tile} px, {how}"
             found.append(_adding(name, f"rasterize {channels}", settings, partial(_rasterize, channels, settings)))
-    for how, native in (("PerPixel", False), ("PerGroup", True), ("PerPair", True)):
+    for how, native in (("PerPixel", False), ("PerGroup", True), ("PerIntersection", True)):
         # Cameras' gradients: the only ones that add up in these two.
         settings = Settings(16, accumulation=how, native_atomics=native)
         found += [
@@ -153,7 +157,7 @@ def _adding(name: str, reference: str, settings: Settings, run: Callable[[Arrays
     needs = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
     if not settings.native_atomics:
         return Case(f"{name}, compare-and-swap", reference, run, needs=needs)
-    return Case(name, reference, run, needs=needs if settings.per_pair else (*needs, Operator.FLOAT_ATOMICS))
+    return Case(name, reference, run, needs=needs if settings.per_isect else (*needs, Operator.FLOAT_ATOMICS))
 
 
 RENDERS: tuple[tuple[Any, Literal["classic", "antialiased"]], ...] = (
@@ -257,7 +261,7 @@ def _rasterized(s: inputs.Splats, width: int, height: int, settings: Settings, s
         s.means2d, s.conics, s.opacities, s.colors, s.backgrounds
     )
     splats = ProjectedSplats(means2d, torch.from_numpy(s.depths), conics, opacities, _visible(s))
-    tiles = bin_tiles(_projected(s), width, height, settings.tile_size, keep_pairs=settings.per_pair, device=device)
+    tiles = bin_tiles(_projected(s), width, height, settings.tile_size, keep_isects=settings.per_isect, device=device)
     image, alphas = rasterize_to_pixels(splats, colors, tiles, width, height, backgrounds, settings, device=device)
     v_image, v_alphas = inputs.v(81, stored["image"]), inputs.v(82, stored["alphas"])
     names = ("v_means2d", "v_conics", "v_opacities", "v_colors", "v_backgrounds")
@@ -400,7 +404,7 @@ class _SimpleRasterizer:
         self._constants = {"BLOBS": blobs}
         self._native = native_atomics
 
-    def make_room(self, parameters: Array) -> None:
+    def reserve(self, parameters: Array) -> None:
         pass
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
@@ -435,7 +439,7 @@ def _image(way: str, native: bool, stored: Arrays) -> Arrays:
     rasterizer = _WAYS[way](device, inputs.BLOBS, WIDTH, HEIGHT, native)
     parameters, v_parameters = device.memory.array(raw), device.memory.empty(raw.shape)
     image = device.memory.empty((HEIGHT, WIDTH, 3))
-    rasterizer.make_room(parameters)
+    rasterizer.reserve(parameters)
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)
     rasterizer.record_lists(recorder, parameters)

@@ -19,16 +19,16 @@ import psutil
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from splat_py import benchmark
-from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path
-from splat_py.kernels import shader_folder
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.kernels import shader_folder
+from splat_py.gpu.sorting import RadixSort
 from splat_py.selftest import inputs
 from splat_py.selftest.cases import Arrays, Case, cases, dataset
-from splat_py.sorting import RadixSort
-from splat_py.training.config import TrainConfig
-from splat_py.training.trainer import Trainer
+from splat_py.splats import benchmark
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.trainer import Trainer
 
 # Of an array's largest element, what counts as much as an element's own size (`error`).
 _FLOOR = 0.1

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path, save_tensors
+from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.volume.marching import Box, Image, March, Volume
 from splat_py.volume.rendering import check_grid, pack, voxels_per_unit

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 
-from splat_py.arrays import Array
-from splat_py.device import Device, get_device
 from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
-from splat_py.kernels import Recorder
-from splat_py.profiling import Profile
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.field import RadianceField, check_background
 from splat_py.volume.marching import Box, Image, March, Volume, from_voxel_order, row_floats, to_voxel_order
@@ -50,7 +50,7 @@ class VolumeConfig:
     rate: float = 0.2
     # Samples a voxel.
     steps_per_voxel: float = 1.0
-    # Place samples at random in their steps.
+    # GroupThread samples at random in their steps.
     jitter: bool = False
     # Weight of the total variation of coefficients and of densities (times the longest side), a mean over voxels.
     total_variation: float = 0.0

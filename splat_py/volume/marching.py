@@ -12,10 +12,10 @@ import slangpy as spy
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from splat_py.arrays import Array
-from splat_py.device import Device, Operator
 from splat_py.errors import SplatError
-from splat_py.kernels import Recorder, linear_groups
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, Operator
+from splat_py.gpu.kernels import Recorder, linear_groups
 
 # As in kernels/volume.slang and kernels/volume_occupancy.slang.
 _BRICK = 8
@@ -97,7 +97,7 @@ class March:
     box: Box
     # Samples a unit length, at least; a ray's chord is cut into equal steps.
     steps_per_unit: float
-    # Place each sample at random in its step, not in the middle.
+    # GroupThread each sample at random in its step, not in the middle.
     jitter: bool = False
     seed: int = 0
     # Pass over bricks of voxels that have no density.
@@ -158,7 +158,7 @@ class Volume:
         self.device, self.grid, self.coefficients = device, grid, coefficients
         # How a replay adds up the gradients of many rays (kernels/volume.slang); 0: atomically.
         self.groups = _long_lived_groups(device)
-        # Chains of blocks of pixels (kernels/block_chains.slang), each with a copy of the gradient; without groups, one.
+        # Chains of blocks of pixels (kernels/cpu/block_chains.slang), each with a copy of the gradient; without groups, one.
         self.chains = self.groups + 1
         x, y, z = self.size
         self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splat_py.accumulation import alert_not_deterministic
-from splat_py.arrays import Array
-from splat_py.device import Device, device_for
 from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import alert_not_deterministic
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, device_for
 from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats, to_voxel_order
 
 _MOST_VOXELS = 1022

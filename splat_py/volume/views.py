@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from splat_py.arrays import Array
-from splat_py.device import Device
 from splat_py.errors import SplatError
-from splat_py.kernels import Recorder, linear_groups
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.marching import Rays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from splat_py.device import Device, get_device
+from splat_py.gpu.device import Device, get_device
 from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
 from tests.image.reference import Array
 
@@ -30,7 +30,7 @@ class SimpleRasterizer:
         self._groups = (-(-width // 4), -(-height // 4), 1)
         self._native = device.native_float_atomics if native_atomics is None else native_atomics
 
-    def make_room(self, parameters) -> None: ...
+    def reserve(self, parameters) -> None: ...
 
     def record_check(self, recorder, status, step) -> None: ...
 
@@ -72,7 +72,7 @@ def draw(way: str, raw: Array, width: int, height: int) -> Array:
     rasterizer = rasterizer_of(way, raw, width, height)
     parameters = device.memory.array(raw.astype(np.float32))
     image = device.memory.array(np.full((height, width, 3), np.nan, np.float32))
-    rasterizer.make_room(parameters)
+    rasterizer.reserve(parameters)
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)
     recorder.submit()
@@ -86,7 +86,7 @@ def differentiate(way: str, raw: Array, target: Array, linear: bool, native: boo
     rasterizer = rasterizer_of(way, raw, width, height, native)
     parameters = device.memory.array(raw.astype(np.float32))
     gradients = device.memory.array(np.full(raw.shape, np.nan, np.float32))
-    rasterizer.make_room(parameters)
+    rasterizer.reserve(parameters)
     recorder = device.record()
     rasterizer.record_lists(recorder, parameters)
     rasterizer.record_gradients(recorder, parameters, device.memory.array(target.astype(np.float32)), gradients, linear)

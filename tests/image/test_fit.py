@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from splat_py import image
-from splat_py.device import get_device
 from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
 from splat_py.image.fitting import ImageFitter, Rates
 from splat_py.image.initial import blobs_on_detail
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
@@ -70,14 +70,14 @@ def test_lists_that_ran_out_of_room_lose_no_step() -> None:
         fitter = ImageFitter(picture, params, 8, Rates(final=0.3), device, rasterizer)
         if not tight:
             rasterizer._binning.reserve(100_000)
-        repeated, make_room = 0, rasterizer.make_room
+        repeated, reserve = 0, rasterizer.reserve
 
         def counted(parameters) -> None:
             nonlocal repeated
             repeated += 1
-            make_room(parameters)
+            reserve(parameters)
 
-        rasterizer.make_room = counted  # type: ignore[method-assign]
+        rasterizer.reserve = counted  # type: ignore[method-assign]
         if tight:
             rasterizer._binning.reserve(50)
         while fitter.step < 8:

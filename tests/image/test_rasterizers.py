@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer, rasterizer_for
 from tests.image import reference as ref
 from tests.image.scenes import WAYS, assert_gradients, blobs_of, differentiate, draw

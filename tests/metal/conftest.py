@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from splat_py import device as devices
+from splat_py.gpu import device as devices
 from tests.metal.checker import find_clang
 from tests.metal.device import MetalOnCpu
 from tests.metal.kernels import shipped

@@ -16,10 +16,10 @@ import numpy as np
 import slangpy as spy
 from numpy.typing import NDArray
 
-from splat_py.arrays import Array, Bridge, Memory
-from splat_py.device import _METAL_TUNING, Adapter, Device, Tuning, native_operators
-from splat_py.kernels import Recorder
-from splat_py.profiling import Profile
+from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.device import _METAL_TUNING, Adapter, Device, Tuning, native_operators
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.profiling import Profile
 from tests.metal.kernels import Specialisation
 from tests.metal.program import Buffer, Schedule
 from tests.metal.programs import Programs

@@ -11,17 +11,21 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from splat_py import stages
-from splat_py.arrays import Array
-from splat_py.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.kernels import Recorder, shader_folder
-from splat_py.stages import Binning, Cameras, GaussianArrays, Image, Rasterization, Rows, Settings, Splats, TileGrid
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
+from splat_py.gpu.kernels import Recorder, shader_folder
+from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
+from splat_py.splats.project import Projection
+from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.shade import Shading
+from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 
 TILE_SIZES = (4, 8, 16)
 # Depth alone; colours; colours and depth; features, up to as many as one pass takes.
 CHANNELS = (1, 3, 4, 32)
-ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerPair")
+ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerIntersection")
 
 
 class Specialisation(NamedTuple):
@@ -149,10 +153,10 @@ def _record_rasterization(recorder: Recorder, tuning: Tuning, settings: Settings
     device, empty = _device(tuning), _Memory().empty
     splats = Splats.empty(device, 1, 8)
     grid = TileGrid(settings.tile_size, 2, 2, 1)
-    binning = Binning(device, splats, grid, settings.per_pair)
+    binning = Binning(device, splats, grid, settings.per_isect)
     binning.record_count(recorder)
     binning.record_lists(recorder)
-    binning.record_longest(recorder)
+    binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
     work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), grid, image)
@@ -166,27 +170,25 @@ def _record_gaussians(recorder: Recorder) -> None:
     gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
     splats = Splats.empty(_device(_GPU_TUNING), 1, 8)
-    rows, v_cameras = Rows(empty((8, 9)), 9), empty((1, stages.CAMERA_ROW))
+    v_cameras = empty((1, CAMERA_ROW))
+    v_splats = SplatGradients.of_rows(empty((1, 8, 9)), splats.depths)
     for stored, antialiased, camera_gradient, accumulation in product(*[(False, True)] * 3, ACCUMULATIONS):
         settings = Settings(
             16,
-            stored=stored,
+            raw_params=stored,
             antialiased=antialiased,
             camera_gradient=camera_gradient,
             accumulation=accumulation,
             native_atomics=not (stored and antialiased),
         )
-        stages.project(recorder, gaussians, cameras, splats, settings)
-        stages.project_backward(
-            recorder, gaussians, cameras, splats, rows, splats.depths, rows, rows, gaussians, v_cameras, settings
-        )
+        projection = Projection(gaussians, cameras, splats, settings)
+        projection.record(recorder)
+        projection.record_backward(recorder, v_splats, gaussians, v_cameras)
     for degree in range(4):
-        sh = empty((8, 16, 3))
-        stages.shade(recorder, gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), degree)
+        sh, v_colors = empty((8, 16, 3)), StridedView(empty((1, 8, 9)), 9)
         for camera_gradient, add_to_means, accumulation in product(*[(False, True)] * 2, ACCUMULATIONS):
             native = degree < 3
             settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
-            stages.shade_backward(
-                recorder, gaussians.means, sh, cameras, splats.radii, rows, gaussians.means, sh, v_cameras,
-                degree, settings, add_to_means,
-            )  # fmt: skip
+            shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), degree, settings)
+            shading.record(recorder)
+            shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras, add_to_means)

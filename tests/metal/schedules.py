@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from splat_py.device import _GPU_TUNING, _SOFTWARE_TUNING, Operator
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Operator
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
 

@@ -13,20 +13,21 @@ import pytest
 import torch
 
 from splat_py import portable
-from splat_py.device import Device, Operator, Tuning
+from splat_py.gpu.device import Device, Operator, Tuning
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
-from splat_py.training.loss import LossValues, PhotometricLoss, pack
+from splat_py.splats.loss import LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeConfig, VolumeTrainer, marching
 from splat_py.volume.views import Views
+from tests.gpu import test_sorting
 from tests.image import scenes as pictures
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
 from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
-from tests.pipeline import test_adam, test_loss, test_sorting
 from tests.portable import test_portable as portables
+from tests.splats import test_adam, test_loss
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_march as marches
 

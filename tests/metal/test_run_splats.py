@@ -16,15 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import stages
-from splat_py.device import Tuning
-from splat_py.rasterization import bin_tiles, rasterization
-from splat_py.stages import Rows, Settings
+from splat_py.gpu.device import Tuning
+from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.data import Cameras, Settings, StridedView
+from splat_py.splats.rasterization import rasterization
+from splat_py.splats.shade import Shading
+from splat_py.splats.tiles import bin_tiles
 from tests.metal.device import MetalOnCpu
 from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
-from tests.pipeline import comparison, test_binning
-from tests.pipeline import test_rasterization as renders
+from tests.splats import comparison, test_binning
+from tests.splats import test_rasterization as renders
 
 WIDTH, HEIGHT = 37, 29
 
@@ -121,7 +123,7 @@ def rasterization_of_stored(**inputs: Any) -> Any:
     """As `rasterization` with `Settings.stored`, of activated Gaussians; torch differentiates what lies between."""
     module = sys.modules[rasterization.__module__]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Settings", partial(Settings, stored=True))
+        patch.setattr(module, "Settings", partial(Settings, raw_params=True))
         return rasterization(**inputs | {"scales": inputs["scales"].log(), "opacities": inputs["opacities"].logit()})
 
 
@@ -188,7 +190,7 @@ def test_colours_add_to_the_gradients_of_means(
     count, array = 40, metal.memory.array
     means, sh = (array(values.astype(np.float32)) for values in (case.scene.means, case.scene.colors))
     viewmats, Ks = (array(np.stack([getattr(c, n) for c in case.cameras]).astype(np.float32)) for n in ("viewmat", "K"))
-    cameras = stages.Cameras(viewmats, Ks, WIDTH, HEIGHT)
+    cameras = Cameras(viewmats, Ks, WIDTH, HEIGHT)
     radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
     v_colors = rng.normal(size=(2, count, 3)).astype(np.float32)
     before = rng.normal(size=(count, 3)).astype(np.float32)
@@ -196,11 +198,11 @@ def test_colours_add_to_the_gradients_of_means(
 
     def gradients(add: bool) -> tuple[Any, ...]:
         v_means, v_sh = array(before), metal.memory.empty(sh.shape)
-        v_cameras = array(np.zeros((2, stages.CAMERA_ROW), np.float32))
+        v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
         recorder = metal.record()
-        stages.shade_backward(
-            recorder, means, sh, cameras, radii, Rows(array(v_colors), 3), v_means, v_sh, v_cameras, degree, settings, add
-        )
+        colors = metal.memory.empty((2, count, 3))
+        shading = Shading(means, sh, cameras, radii, colors, degree, settings)
+        shading.record_backward(recorder, StridedView(array(v_colors), 3), v_means, v_sh, v_cameras, add)
         recorder.submit()
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
 

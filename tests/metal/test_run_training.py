@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from splat_py.accumulation import Accumulate
-from splat_py.device import Device
+from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.device import Device
 from splat_py.scene import Dataset, load_dataset
-from splat_py.scene.demo import write_demo_scene
-from splat_py.training.checkpoint import Checkpoint
-from splat_py.training.config import TrainConfig
-from splat_py.training.trainer import Trainer
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.trainer import Trainer
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
 

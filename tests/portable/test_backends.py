@@ -11,16 +11,17 @@ import pytest
 import slangpy as spy
 import torch
 
-from splat_py import SplatError, cli, load_dataset, portable, rasterization
-from splat_py.device import Operator, get_device, native_operators
+from splat_py import SplatError, load_dataset, portable, rasterization
+from splat_py.commands import main as cli
+from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import NoDeviceError
-from splat_py.scene.demo import write_demo_scene
-from splat_py.training.trainer import Trainer
+from splat_py.gpu.device import Operator, get_device, native_operators
+from splat_py.splats.trainer import Trainer
 
 N, C, WIDTH, HEIGHT = 6, 2, 8, 5
 ALL = set(Operator)
 # The function has the module's name in the package.
-MODULE = importlib.import_module("splat_py.rasterization")
+MODULE = importlib.import_module("splat_py.splats.rasterization")
 
 
 def scene(**changes: Any) -> dict[str, Any]:

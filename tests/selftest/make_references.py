@@ -24,7 +24,7 @@ from splat_py.scene.gaussians import SH_C0
 from splat_py.selftest import cases, inputs
 from splat_py.selftest.cases import Arrays
 from splat_py.selftest.inputs import HEIGHT, WIDTH
-from splat_py.training.parameters import GROUPS
+from splat_py.splats.parameters import GROUPS
 from splat_py.volume.fitting import _BETA1 as VOLUME_BETA1
 from splat_py.volume.fitting import _BETA2 as VOLUME_BETA2
 from splat_py.volume.fitting import _DENSITY_RATE

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splat_py import SplatError, cli
-from splat_py.device import Operator, get_device
-from splat_py.kernels import KernelCache
+from splat_py import SplatError
+from splat_py.commands import main as cli
+from splat_py.gpu.device import Operator, get_device
+from splat_py.gpu.kernels import KernelCache
 from splat_py.selftest import Outcome, SelfTest, checking
 from splat_py.selftest.cases import Arrays
 from splat_py.selftest.checking import error, references

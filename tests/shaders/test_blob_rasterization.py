@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import slangpy as spy
 
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from tests.shaders.oracle import Array
 
 BLOBS, PIXELS, ROW = 40, 16, 9
@@ -17,7 +17,7 @@ KERNEL = """
 import splat.blending;
 import splat.blob_rasterization;
 import splat.footprint;
-import splat.gradient_accumulation;
+import parallel.gradient_accumulation;
 import splat.rasterization;
 
 struct Params { uint blobs; uint part; };
@@ -30,7 +30,7 @@ RWStructuredBuffer<Atomic<float>> vBlobs;
 
 static uint partAtHand = 0;
 
-struct Rows : IGradientRows
+struct Rows : IGradientSink
 {
     void add(uint index, float value) { vBlobs[index].add(value); }
 };

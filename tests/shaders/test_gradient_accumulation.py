@@ -1,4 +1,4 @@
-"""slang/splat/gradient_accumulation.slang: every strategy comes to the same sums."""
+"""slang/parallel/gradient_accumulation.slang: every strategy comes to the same sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import slangpy as spy
 
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 
 SOURCE = Path(__file__).with_name("accumulation.slang").read_text(encoding="utf-8")
 GROUPS, ROUNDS, SLOTS = 5, 2, 3
@@ -32,7 +32,7 @@ def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     encoder = device.handle.create_command_encoder()
     with encoder.begin_compute_pass() as compute:
         cursor = spy.ShaderCursor(compute.bind_pipeline(pipeline))
-        used = {"values", "parts" if strategy == "PerPair" else "sums"}
+        used = {"values", "parts" if strategy == "PerIntersection" else "sums"}
         for name in used:
             cursor[name] = arrays[name].buffer
         compute.dispatch_compute(spy.uint3(GROUPS, 1, 1))
@@ -42,7 +42,7 @@ def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("threads", [8, 64])
 @pytest.mark.parametrize("length", [1, 3, 4, 9, 11])
-@pytest.mark.parametrize("strategy", ["PerPixel", "PerWave", "PerGroup", "PerPair"])
+@pytest.mark.parametrize("strategy", ["PerPixel", "PerWave", "PerGroup", "PerIntersection"])
 def test_sums_of_rows(strategy: str, length: int, threads: int) -> None:
     """Rows of any length, from lanes and from whole waves that give nothing; what lies beside them stays; round after round."""
     rng = np.random.default_rng(length)
@@ -52,7 +52,7 @@ def test_sums_of_rows(strategy: str, length: int, threads: int) -> None:
     values[..., 1, 32:, :] = 0
     sums, parts = add_up(strategy, values)
     expected = values.astype(float).sum(axis=3)
-    if strategy == "PerPair":
+    if strategy == "PerIntersection":
         np.testing.assert_allclose(parts[..., :-1], expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(parts, add_up(strategy, values)[1])
         assert not parts[..., -1].any() and not sums.any()

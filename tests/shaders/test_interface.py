@@ -9,12 +9,12 @@ import pytest
 import slangpy as spy
 
 from splat_py import shaders
-from splat_py.device import get_device
 from splat_py.errors import SplatError
-from splat_py.kernels import shader_folder
+from splat_py.gpu.device import get_device
+from splat_py.gpu.kernels import shader_folder
 
 HERE = Path(__file__).parent
-MODULES = sorted(file.stem for file in (shader_folder() / "splat").glob("*.slang"))
+MODULES = sorted(file.stem for room in ("splat", "parallel") for file in (shader_folder() / room).glob("*.slang"))
 QUATS = np.array([[1.0, 0, 0, 0], [0.5, 0.5, -0.5, 0.5], [1, 2, 3, 4]])
 GAUSSIAN = {"mean": [0, 0, 1], "quat": QUATS, "scale": [1, 1, 1], "opacity": 0.0}
 
@@ -23,7 +23,7 @@ GAUSSIAN = {"mean": [0, 0, 1], "quat": QUATS, "scale": [1, 1, 1], "opacity": 0.0
 def test_every_module_is_listed_and_has_a_test(name: str) -> None:
     assert name in dir(shaders)
     assert getattr(shaders, name).name == name
-    assert (HERE / f"test_{name}.py").is_file(), f"slang/splat/{name}.slang needs tests/shaders/test_{name}.py"
+    assert (HERE / f"test_{name}.py").is_file(), f"{name}.slang needs tests/shaders/test_{name}.py"
 
 
 def test_functions_are_listed() -> None:

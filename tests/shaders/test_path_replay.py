@@ -9,7 +9,7 @@ import pytest
 import slangpy as spy
 
 from splat_py import shaders
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from splat_py.shaders import path_replay as shader
 from tests.volume import reference as ref
 from tests.volume.reference import Field

@@ -10,7 +10,7 @@ import slangpy as spy
 
 import tests.reference as ref
 from splat_py import shaders
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from tests.shaders.oracle import Array, assert_value
 
 MODULE = shaders.load(Path(__file__).with_name("splat_list.slang"))

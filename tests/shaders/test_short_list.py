@@ -1,4 +1,4 @@
-"""slang/splat/short_list.slang: a workgroup's list, stage by stage."""
+"""slang/parallel/short_list.slang: a workgroup's list, stage by stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import slangpy as spy
 
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from splat_py.shaders import short_list as shader
 from tests.shaders.oracle import Array
 
@@ -24,7 +24,7 @@ STAGES = {
 
 KERNEL = """
 import splat.blob2d;
-import splat.short_list;
+import parallel.short_list;
 
 struct Params { uint first; uint end; uint fromEnd; };
 ConstantBuffer<Params> params;

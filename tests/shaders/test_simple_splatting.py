@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of, differentiate, draw
 

@@ -10,7 +10,7 @@ import slangpy as spy
 
 import tests.reference as ref
 from splat_py import shaders
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 from splat_py.shaders import voxel_gradients as shader
 from tests.shaders.test_volume import weights
 

@@ -1,4 +1,4 @@
-"""slang/splat/voxel_outbox.slang: whatever eight rays put in arrives, once."""
+"""slang/kernels/cpu/voxel_outbox.slang: whatever eight rays put in arrives, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import slangpy as spy
 from numpy.typing import NDArray
 
 from splat_py import shaders
-from splat_py.device import get_device
+from splat_py.gpu.device import get_device
 
 MODULE = shaders.load(Path(__file__).with_name("outbox.slang"))
 LANES = shaders.load(Path(__file__).with_name("lanes.slang"))

@@ -1,4 +1,4 @@
-"""slang/splat/wave.slang."""
+"""slang/parallel/wave.slang."""
 
 from __future__ import annotations
 

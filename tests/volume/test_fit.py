@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from splat_py.device import get_device
+from splat_py.commands.fit_volume import FitVolume
 from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import load_dataset
-from splat_py.training.run import DataOptions
+from splat_py.splats.run import DataOptions
 from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
-from splat_py.volume.command import FitVolume
 from splat_py.volume.views import Batches, Views, camera_rays
 
 SIDE = 32

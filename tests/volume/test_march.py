@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from splat_py import shaders
-from splat_py.device import get_device
 from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
 from splat_py.volume import marching, render
 from splat_py.volume.views import camera_rays

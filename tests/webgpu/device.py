@@ -13,10 +13,10 @@ import pytest
 import slangpy as spy
 from numpy.typing import NDArray
 
-from splat_py.arrays import Array, Bridge, Memory
-from splat_py.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
-from splat_py.kernels import Recorder
-from splat_py.profiling import Profile
+from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.profiling import Profile
 from tests.metal.compiler import emit_wgsl
 from tests.metal.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga

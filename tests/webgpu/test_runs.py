@@ -18,7 +18,7 @@ CASES = (
     "tile lists, 16 px",
     "project, cameras, PerPixel, compare-and-swap",
     "rasterise, 3 ch, 16 px, PerWave, compare-and-swap",
-    "rasterise, crowded tile, PerPair, 256 a dispatch",
+    "rasterise, crowded tile, PerIntersection, 256 a dispatch",
     "render, RGB, classic",
     "render, pair by pair",
     "training step, auto",
@@ -28,7 +28,7 @@ CASES = (
     "volume, fitting step",
 )
 # The name in the package is the function's.
-_RASTERIZATION = importlib.import_module("splat_py.rasterization")
+_RASTERIZATION = importlib.import_module("splat_py.splats.rasterization")
 
 
 @pytest.fixture(scope="module")

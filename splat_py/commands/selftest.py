@@ -1,0 +1,87 @@
+"""`splat selftest`: a table of the cases, and a JSON file to attach to an issue."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.selftest.checking import Outcome, SelfTest
+
+_console = Console(highlight=False)
+
+
+@dataclass
+class SelfTestCommand:
+    """Run every kernel once on this machine's device, and compare with stored results of double precision.
+
+    Takes about two minutes the first time on two processor cores without a GPU, most of it compiling. Prints a line a case: by
+    how much its worst number is off, relative to the reference, and by how much it may be. The exit code is 1 if a case failed.
+    The file --out has the same, versions, what the device says of itself and a few timings, but no names and no paths: please
+    attach it to an issue, whether or not all is well, above all from an Apple GPU.
+
+    Example: splat selftest --device metal --out mac.json
+    """
+
+    # Write the results here, as JSON.
+    out: Path = Path("splat-selftest.json")
+    # metal, cuda, vulkan or software; see `splat devices`.
+    device: str | None = None
+
+    def run(self) -> None:
+        """Run with a progress bar, print a table, write the file."""
+        if self.out.is_dir():
+            raise SplatError(f"--out {self.out} is a folder; name a file")
+        if self.device is not None:
+            os.environ["SPLAT_DEVICE"] = self.device
+        test = SelfTest(get_device())
+        adapter = test.device.adapter
+        _console.print(f"{adapter.name} ({adapter.backend})")
+        columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+        with Progress(*columns, console=_console, transient=True) as progress:
+            task = progress.add_task("", total=len(test.cases))
+            for outcome in test.run():
+                progress.update(task, advance=1, description=outcome.name)
+            for name in test.measure():
+                progress.update(task, description=f"timing: {name}")
+        _print_outcomes(test)
+        _print_timings(test)
+        test.save(self.out)
+        failed = sum(outcome.verdict == "FAILED" for outcome in test.outcomes)
+        verdict = f"{failed} of {len(test.outcomes)} cases FAILED" if failed else "all is well"
+        _console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
+        if failed:
+            sys.exit(1)
+
+
+def _print_outcomes(test: SelfTest) -> None:
+    table = Table("case", "worst error", "allowed", "", "ms")
+    for outcome in test.outcomes:
+        error = "" if outcome.error is None else f"{outcome.error:.1e} {outcome.worst}"
+        style = "red" if outcome.verdict == "FAILED" else None
+        table.add_row(outcome.name, error, _allowed(outcome), outcome.verdict, f"{outcome.milliseconds:.0f}", style=style)
+    _console.print(table)
+    for outcome in test.outcomes:
+        if outcome.reason:
+            _console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True, markup=False)
+
+
+def _allowed(outcome: Outcome) -> str:
+    if outcome.error is None:
+        return ""
+    return f"{outcome.allowed:.0e}" if outcome.allowed else "exact"
+
+
+def _print_timings(test: SelfTest) -> None:
+    table = Table("median of 7", "ms")
+    for name, milliseconds in test.timings.items():
+        table.add_row(name, f"{milliseconds:.2f}")
+    if test.timings:
+        _console.print(table)

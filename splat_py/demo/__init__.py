@@ -1,0 +1,1 @@
+"""The embedded scene of `splat demo`."""

@@ -1,0 +1,1 @@
+"""The device, its memory and its kernels: everything between Python and a GPU."""

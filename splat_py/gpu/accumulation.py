@@ -1,0 +1,56 @@
+"""How the gradients of many pixels add up in one Gaussian, and what torch's wish for determinism means for that.
+
+The ways are those of parallel/gradient_accumulation.slang. The rasteriser's backward pass at 512×512, milliseconds on two
+cores through software Vulkan (benchmarks/accumulation.py), and memory besides the gradient:
+
+                          100,000 of 0.5-1.5 px   1,000 of 15-40 px   10,000 of 0.5-20 px
+    A  pixel                        110                   71                  55
+    B  wave                          77                   31                  29
+       with compare-and-swap         89                   32                  29
+    C  group                        162                   59                  55
+    D  pair                         165, 6.5 MiB          58, 3.0 MiB         57, 3.3 MiB
+
+There, waves have eight lanes and barriers cost as much as all the rest of the walk: the wave's sum is the default. On GPUs too,
+until one has been measured: it needs neither group-shared memory nor barriers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import Device
+
+# What `accumulate` and `--accumulate` take.
+Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
+_SLANG_TYPES = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pair": "PerIntersection"}
+
+
+def accumulation(device: Device, name: Accumulate) -> str:
+    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic.
+
+    Raises:
+        SplatError: the name means nothing.
+    """
+    if name == "auto":
+        return "PerIntersection" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
+    if name not in _SLANG_TYPES:
+        raise SplatError(f"accumulate is {name!r}; use auto, {', '.join(_SLANG_TYPES)}")
+    return _SLANG_TYPES[name]
+
+
+def alert_not_deterministic(what: str) -> None:
+    """Do what `torch.use_deterministic_algorithms` asks for where gradients add up atomically, in any order.
+
+    Raises:
+        SplatError: torch is to be deterministic, and not only to warn.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        return
+    message = f"the gradient of {what} adds up in any order, which torch.use_deterministic_algorithms(True) forbids"
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise SplatError(f"{message}; turn that off around it, or use warn_only=True")
+    warnings.warn(message, stacklevel=3)

@@ -1,0 +1,287 @@
+"""Which GPU, through which backend, and why.
+
+Metal on macOS first, then CUDA where torch has it, then Vulkan on hardware, then Vulkan in software. `--device` on the command
+line and the environment variable SPLAT_DEVICE overrule that.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cache
+
+import slangpy as spy
+import torch
+
+from splat_py.errors import NoDeviceError, SplatError
+from splat_py.gpu.arrays import Bridge, Memory
+from splat_py.gpu.compile_cache import compile_cache_folder
+from splat_py.gpu.kernels import KernelCache, Recorder, shader_folder, translate_device_lost
+from splat_py.gpu.profiling import Profile
+from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
+
+BACKENDS = {
+    "metal": spy.DeviceType.metal,
+    "cuda": spy.DeviceType.cuda,
+    "vulkan": spy.DeviceType.vulkan,
+    "software": spy.DeviceType.vulkan,
+}
+# Slang's warnings of arrays that link-time constants size, and of variables in derivatives that it makes itself.
+_MUTED_WARNINGS = ["31000", "41035"]
+
+_SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
+
+
+class Operator(Enum):
+    """What a device may be able to do natively."""
+
+    SPLAT_FORWARD = "splat forward"
+    SPLAT_BACKWARD = "splat backward"
+    IMAGE = "image"
+    VOLUME = "volume"
+    FLOAT_ATOMICS = "float atomics"
+    WAVES = "wave operations"
+
+
+_FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
+# What the kernels of the others use. Splats and images make do with compare-and-swap where there are no float atomics.
+_NEEDS = {
+    Operator.SPLAT_FORWARD: {Operator.WAVES},
+    Operator.SPLAT_BACKWARD: {Operator.WAVES},
+    Operator.IMAGE: {Operator.WAVES},
+    Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+}
+# Backends that have more than SlangPy reports.
+_UNREPORTED = {"metal": {Operator.WAVES, Operator.FLOAT_ATOMICS}}
+
+
+def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozenset[Operator]:
+    """What a backend's device supports natively, from the features that SlangPy reports for it."""
+    own = {operator for operator, feature in _FEATURES.items() if feature in reported} | _UNREPORTED.get(backend, set())
+    return frozenset(own | {operator for operator, needed in _NEEDS.items() if needed <= own})
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What differs between kinds of devices: link-time constants, measured, not guessed where a device was at hand."""
+
+    # Side of a tile in pixels, and how many of its pixels a thread blends.
+    tile_size: int
+    pixels_per_thread: int
+    # Radix sort: digit, threads and pairs a thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
+    sort_digit_bits: int
+    sort_threads: int
+    sort_items: int
+    # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
+    accumulation: str
+    # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
+    segment: int | None
+    # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
+    steps_ahead: int
+
+
+_GPU_TUNING = Tuning(
+    tile_size=16,
+    pixels_per_thread=1,
+    sort_digit_bits=4,
+    sort_threads=256,
+    sort_items=16,
+    accumulation="PerWave",
+    segment=None,
+    steps_ahead=2,
+)
+# The watchdog of macOS ends a workgroup after about two seconds.
+_METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
+_SOFTWARE_TUNING = Tuning(
+    tile_size=16,
+    pixels_per_thread=8,
+    sort_digit_bits=8,
+    sort_threads=32,
+    sort_items=256,
+    accumulation="PerWave",
+    segment=None,
+    steps_ahead=0,
+)
+_TUNINGS = {"metal": _METAL_TUNING, "software": _SOFTWARE_TUNING}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One way to run: a backend and the adapter it would use."""
+
+    # metal, cuda, vulkan or software: what `--device` takes.
+    backend: str
+    name: str
+    luid: tuple[int, ...] = field(repr=False)
+
+
+class Device:
+    """An open device: its memory, its kernels, its tuning."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.software = adapter.backend == "software"
+        self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
+        cache = compile_cache_folder(shader_folder())
+        shared = _torch_context(adapter) if adapter.backend == "cuda" else None
+        try:
+            self.handle = spy.Device(
+                type=BACKENDS[adapter.backend],
+                adapter_luid=None if shared else list(adapter.luid),
+                existing_device_handles=shared,
+                enable_rhi_validation=False,
+                enable_hot_reload=False,
+                shader_cache_path=cache and cache / "shaders",
+                compiler_options=spy.SlangCompilerOptions(
+                    {
+                        "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+                        "disable_warnings": _MUTED_WARNINGS,
+                    }
+                ),
+                label="splat_py",
+            )
+        except RuntimeError as error:
+            raise NoDeviceError(_why_not_opened(adapter, error)) from error
+        self.operators = native_operators(adapter.backend, self.handle.features)
+        bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
+        self.memory = Memory(self.handle, bridge)
+        self.kernels = KernelCache(self.handle)
+
+    @property
+    def native_float_atomics(self) -> bool:
+        """Whether floats in device memory can be added to atomically without a compare-and-swap loop."""
+        return Operator.FLOAT_ATOMICS in self.operators
+
+    def shortcoming(self, *operators: Operator) -> str | None:
+        """A clause that says which of these the device does not support natively; None if it supports all."""
+        missing = ", ".join(operator.value for operator in operators if operator not in self.operators)
+        return f"{self.adapter.name} does not support {missing} through {self.adapter.backend}" if missing else None
+
+    def require(self, *operators: Operator) -> None:
+        """Raise SplatError if the device does not support all of these natively."""
+        shortcoming = self.shortcoming(*operators)
+        if shortcoming:
+            raise SplatError(f"{shortcoming}; choose another device, see `splat devices`")
+
+    def record(self, profile: Profile | None = None) -> Recorder:
+        """Begin a list of commands."""
+        return Recorder(self.handle, self.kernels, self.memory, profile)
+
+    def wait(self, submission: int) -> None:
+        """Wait until what `Recorder.submit` sent has been done.
+
+        Raises:
+            DeviceLostError: it will never be.
+        """
+        with translate_device_lost():
+            self.handle.wait_for_submit(submission)
+
+
+@cache
+def adapters() -> tuple[Adapter, ...]:
+    """Every adapter of every backend, the one that is taken by default first."""
+    found: list[Adapter] = []
+    for backend in ("metal", "cuda", "vulkan"):
+        if backend == "metal" and platform.system() != "Darwin":
+            continue
+        if backend == "cuda" and not torch.cuda.is_available():
+            continue
+        for info in spy.Device.enumerate_adapters(type=BACKENDS[backend]):
+            software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
+            found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
+    order = list(BACKENDS)
+    return tuple(sorted(found, key=lambda adapter: order.index(adapter.backend)))
+
+
+def choose(name: str | None = None) -> Adapter:
+    """The adapter for `name`, or for SPLAT_DEVICE, or the best there is.
+
+    Args:
+        name: metal, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`).
+
+    Raises:
+        NoDeviceError: there is no such device here.
+        SplatError: the name means nothing.
+    """
+    asked = name or os.environ.get("SPLAT_DEVICE") or ""
+    backend, _, index = asked.partition(":")
+    if asked and (backend not in BACKENDS or not (index or "0").isdigit()):
+        raise SplatError(f"device {asked!r} is not known; use one of {', '.join(BACKENDS)}, or for example vulkan:1")
+    candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
+    position = int(index or 0)
+    if position >= len(candidates):
+        others = ", ".join(sorted({adapter.backend for adapter in adapters()}))
+        wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
+        raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {_why_none()}")
+    return candidates[position]
+
+
+@cache
+def _open(adapter: Adapter) -> Device | NoDeviceError:
+    try:
+        return Device(adapter)
+    except NoDeviceError as error:
+        return error
+
+
+def get_device(name: str | None = None) -> Device:
+    """The device for `name` (see `choose`), opened once a process.
+
+    Raises:
+        NoDeviceError: there is no such device here, or its driver is too old or broken.
+        SplatError: the name means nothing.
+    """
+    device = _open(choose(name))
+    if isinstance(device, NoDeviceError):
+        raise NoDeviceError(str(device)) from device.__cause__
+    return device
+
+
+def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
+    """torch's CUDA context on an adapter: only within one context can its tensors be shared."""
+    index = [other for other in adapters() if other.backend == "cuda"].index(adapter)
+    torch.cuda.init()
+    with torch.cuda.device(index):
+        torch.cuda.current_stream()
+        return list(spy.get_cuda_current_context_native_handles())
+
+
+def device_for(tensor: torch.Tensor) -> Device:
+    """The device that renders a torch tensor: CUDA for CUDA tensors, if SPLAT_DEVICE says nothing else; else the default."""
+    if tensor.is_cuda and not os.environ.get("SPLAT_DEVICE"):
+        return get_device(f"cuda:{tensor.device.index or 0}")
+    return get_device()
+
+
+_METAL_ADVICE = "Metal needs macOS 15 or later and Xcode's metal compiler (xcodebuild -downloadComponent MetalToolchain)"
+_LOADER_ADVICE = "install the Vulkan loader (package libvulkan1) and a driver (package mesa-vulkan-drivers, if there is no GPU)"
+_DRIVER_ADVICE = "install a driver, the software one if there is no GPU: package mesa-vulkan-drivers, Mesa 23 or later"
+_NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's present driver"
+
+
+def _why_none() -> str:
+    """Why there is no adapter, and what to do."""
+    if platform.system() == "Darwin":
+        return _METAL_ADVICE
+    if not has_loader():
+        return f"there is no Vulkan loader; {_LOADER_ADVICE}"
+    return f"the Vulkan loader found no driver that works; {_DRIVER_ADVICE}"
+
+
+def _why_not_opened(adapter: Adapter, error: RuntimeError) -> str:
+    """Why there is an adapter but no device, and what to do."""
+    reason = str(error).strip().split("\n")[0].rstrip(".!")
+    what = f"cannot open {adapter.name} through {adapter.backend}"
+    if adapter.backend == "metal":
+        return f"{what}: {reason}; {_METAL_ADVICE}"
+    driver = None
+    if adapter.backend != "cuda":
+        driver = next((driver for driver in drivers() if driver.adapter == adapter.name), None)
+    if driver is None:
+        return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
+    if NEEDED_EXTENSION not in driver.extensions:
+        return f"{what}: its driver, {driver.version}, is too old and lacks {NEEDED_EXTENSION}; {_NEWER_DRIVER_ADVICE}"
+    return f"{what}: {reason} (driver {driver.version}); {_NEWER_DRIVER_ADVICE}"

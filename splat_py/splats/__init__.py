@@ -1,0 +1,1 @@
+"""3D Gaussian splatting: a file a stage, the public functions, training."""

@@ -1,0 +1,50 @@
+"""Gradients of cameras, to which every Gaussian contributes (kernels/camera_gradients.slang)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.splats.data import Settings
+
+# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy (kernels/cameras.slang).
+CAMERA_ROW = 16
+
+
+class CameraGradients:
+    """Rows [C, CAMERA_ROW] of one recording, and where they add up."""
+
+    def __init__(self, recorder: Recorder, v_cameras: Array, gaussians: int, settings: Settings) -> None:
+        self.buffers = {"vCameras": v_cameras, "vCameraBits": v_cameras}
+        self._parts: Array | None = None
+        if settings.camera_gradient and settings.per_isect:
+            workgroups = math.prod(linear_groups(gaussians))
+            self._parts = recorder.scratch((v_cameras.shape[0], workgroups, CAMERA_ROW))
+            recorder.clear(self._parts)
+            self.buffers["vCameraParts"] = self._parts
+
+    def record_sum(self, recorder: Recorder) -> None:
+        """Add what the workgroups have left in rows of their own."""
+        if self._parts is not None:
+            recorder.dispatch(
+                "row_sums",
+                "sumGroups",
+                linear_groups(self.buffers["vCameras"].size),
+                {"count": self._parts.shape[0], "rows": math.prod(self._parts.shape[:2]), "rowsEach": self._parts.shape[1]},
+                {"parts": self._parts, "sums": self.buffers["vCameras"]},
+                ROW=CAMERA_ROW,
+            )
+
+
+def camera_gradients(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [C, CAMERA_ROW] → gradients of viewmats [C, 4, 4] and Ks [C, 3, 3]."""
+    v_viewmats = torch.zeros(rows.shape[0], 4, 4, device=rows.device)
+    v_viewmats[:, :3] = rows[:, :12].reshape(-1, 3, 4)
+    v_Ks = torch.zeros(rows.shape[0], 3, 3, device=rows.device)
+    v_Ks[:, 0, 0], v_Ks[:, 1, 1] = rows[:, 12], rows[:, 13]
+    v_Ks[:, :2, 2] = rows[:, 14:]
+    return v_viewmats, v_Ks

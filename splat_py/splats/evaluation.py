@@ -1,0 +1,110 @@
+"""How well Gaussians predict the photographs that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.splats.loss import PhotometricLoss, pack
+from splat_py.splats.rendering import beside, render, write_image
+
+
+@dataclass(frozen=True)
+class ViewScore:
+    """One view's PSNR in dB over the pixels that count, and SSIM (11×11 Gaussian window, σ 1.5, zero-padded)."""
+
+    name: str
+    psnr: float
+    ssim: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Views and their means."""
+
+    views: list[ViewScore]
+
+    @property
+    def psnr(self) -> float:
+        """Mean over views, dB."""
+        return float(np.mean([view.psnr for view in self.views]))
+
+    @property
+    def ssim(self) -> float:
+        """Mean over views."""
+        return float(np.mean([view.ssim for view in self.views]))
+
+    def to_json(self) -> dict[str, Any]:
+        """For a metrics file."""
+        return {"psnr": self.psnr, "ssim": self.ssim, "views": [asdict(view) for view in self.views]}
+
+
+def evaluate(
+    gaussians: Gaussians,
+    dataset: Dataset,
+    *,
+    antialiased: bool = False,
+    pictures: Path | None = None,
+    on_view: Callable[[ViewScore], None] | None = None,
+) -> Scores:
+    """Render the held-out views and compare.
+
+    Args:
+        pictures: where to put each photograph beside its render, as PNG.
+        on_view: told of each view.
+
+    Raises:
+        SplatError: the dataset holds out no view.
+    """
+
+    if not dataset.test:
+        raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
+
+    def draw(camera: Camera) -> NDArray[np.float32]:
+        return render(gaussians, camera, dataset.background, antialiased=antialiased)
+
+    return evaluate_views(draw, dataset, dataset.test, pictures, on_view)
+
+
+def evaluate_views(
+    draw: Callable[[Camera], NDArray[np.float32]],
+    dataset: Dataset,
+    views: Iterable[int],
+    pictures: Path | None = None,
+    on_view: Callable[[ViewScore], None] | None = None,
+) -> Scores:
+    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
+    scores = []
+    for index in views:
+        view, photograph = dataset.views[index], dataset.image(index)
+        image = draw(view.camera)
+        scores.append(ViewScore(view.name, *compare(image, photograph)))
+        if pictures is not None:
+            name = Path(view.name).with_suffix(".png").name
+            write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
+        if on_view is not None:
+            on_view(scores[-1])
+    return Scores(scores)
+
+
+def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> tuple[float, float]:
+    """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight)."""
+    device = get_device()
+    height, width, _ = image.shape
+    loss = PhotometricLoss(device, width, height, ssim_share=0.2)
+    sums = device.memory.empty(4)
+    recorder = device.record()
+    loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)
+    recorder.submit()
+    values = loss.values(sums)
+    return values.psnr, values.ssim

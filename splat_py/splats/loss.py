@@ -1,0 +1,90 @@
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+
+# As in kernels/loss.slang.
+_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = 3, 8, 5, 3
+
+
+@dataclass(frozen=True)
+class LossValues:
+    """What one evaluation of the loss says."""
+
+    loss: float
+    # Means over pixels and channels; PSNR over those pixels that count, in dB.
+    l1: float
+    ssim: float
+    psnr: float
+
+
+class PhotometricLoss:
+    """The loss for images of one size."""
+
+    def __init__(self, device: Device, width: int, height: int, ssim_share: float) -> None:
+        self.width, self.height, self.ssim_share = width, height, ssim_share
+        self._constants = {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
+        empty = device.memory.empty
+        self._along_rows = empty((_MOMENTS, height, width, _CHANNELS))
+        self._adjoints = empty((_ADJOINTS, height, width, _CHANNELS))
+        self.v_render = empty((1, height, width, _CHANNELS))
+
+    def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
+        """Leave ∂loss/∂render in `v_render` and the loss's sums in `sums`, [4] float32, for `values`.
+
+        Args:
+            render: [1, H, W, 3] float32.
+            photograph: [H, W] uint32 from `pack`.
+        """
+        recorder.stage("loss")
+        recorder.clear(sums)
+        row_runs = self.height * -(-self.width // _RUN) * _CHANNELS
+        column_runs = self.width * -(-self.height // _RUN) * _CHANNELS
+        for entry, threads in (
+            ("momentsAlongRows", row_runs),
+            ("ssimAlongColumns", column_runs),
+            ("adjointsAlongRows", row_runs),
+            ("lossGradient", column_runs),
+        ):
+            recorder.dispatch(
+                "loss",
+                entry,
+                linear_groups(threads),
+                {"width": self.width, "height": self.height, "ssimShare": self.ssim_share},
+                {
+                    "render": render,
+                    "photograph": photograph,
+                    "alongRows": self._along_rows,
+                    "adjoints": self._adjoints,
+                    "vRender": self.v_render,
+                    "sums": sums,
+                    "sumBits": sums,
+                },
+                **(self._constants if entry == "ssimAlongColumns" else {}),
+            )
+
+    def values(self, sums: Array) -> LossValues:
+        """Read what `record` left in `sums`, once it has run."""
+        absolute, similarity, squared, weight = (float(x) for x in sums.numpy())
+        count = self.width * self.height * _CHANNELS
+        l1, ssim = absolute / count, similarity / count
+        mse = squared / max(weight, 1.0)
+        return LossValues(
+            loss=(1 - self.ssim_share) * l1 + self.ssim_share * (1 - ssim),
+            l1=l1,
+            ssim=ssim,
+            psnr=-10 * float(np.log10(max(mse, 1e-10))),
+        )
+
+
+def pack(photograph: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """A photograph [H, W, 4] (rgb, weight) as the loss reads it: [H, W] uint32, red in the lowest byte."""
+    return np.ascontiguousarray(photograph).view("<u4")[..., 0]

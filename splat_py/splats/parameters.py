@@ -1,0 +1,130 @@
+"""The Gaussians under training, their gradients and their optimiser, resident on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.scene.gaussians import Gaussians
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.data import GaussianArrays
+
+# Parameter groups, in the order of `Gaussians`' fields.
+GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
+MOMENTS = ("m", "v")
+
+# Floats a thread, as in kernels/optimize.slang.
+_ADAM_RUN = 4
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-15
+
+State = dict[str, NDArray[np.float32]]
+
+
+class Parameters:
+    """N Gaussians in stored form with Adam's two moments and the statistics of densification.
+
+    `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", each with "….m" and
+    "….v", and "gradient_norms", "times_seen", "max_radii", [N].
+    """
+
+    STATISTICS = ("gradient_norms", "times_seen", "max_radii")
+
+    def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32]]) -> None:
+        self._arrays = {name: device.memory.array(values) for name, values in state.items()}
+        self.count = state["means"].shape[0]
+        self.gaussians = GaussianArrays(*(self._arrays[name] for name in GROUPS[:4]))
+        self.sh = self._arrays["sh"]
+        empty = device.memory.empty
+        self.v_gaussians = GaussianArrays(*(empty(self._arrays[name].shape) for name in GROUPS[:4]))
+        self.v_sh = empty(self.sh.shape)
+
+    @classmethod
+    def fresh(cls, device: Device, gaussians: Gaussians) -> Parameters:
+        """Parameters at the start of training."""
+        state: State = {name: getattr(gaussians, name).numpy() for name in GROUPS}
+        for name in GROUPS:
+            for moment in MOMENTS:
+                state[f"{name}.{moment}"] = np.zeros_like(state[name])
+        for name in cls.STATISTICS:
+            state[name] = np.zeros(len(gaussians), np.float32)
+        return cls(device, state)
+
+    def state(self) -> State:
+        """A copy of everything, on the host. Nothing that writes it may still be running."""
+        return {name: array.numpy().copy() for name, array in self._arrays.items()}
+
+    def to_gaussians(self) -> Gaussians:
+        """A copy of the Gaussians."""
+        return Gaussians(*(torch.from_numpy(self._arrays[name].numpy().copy()) for name in GROUPS))
+
+    def record_statistics(
+        self, recorder: Recorder, v_splats: Array, radii: Array, width: int, height: int, status: Array
+    ) -> None:
+        """Add a step's screen-space gradients to the statistics (kernels/densify.slang)."""
+        recorder.stage("statistics")
+        recorder.dispatch(
+            "densify",
+            "addStatistics",
+            linear_groups(self.count),
+            {
+                "gaussians": self.count,
+                "stride": v_splats.shape[-1],
+                "offset": 0,
+                "halfWidth": width / 2,
+                "halfHeight": height / 2,
+                "largerSide": max(width, height),
+            },
+            {
+                "status": status,
+                "radii": radii,
+                "vMeans2d": v_splats,
+                "gradientNorms": self._arrays["gradient_norms"],
+                "timesSeen": self._arrays["times_seen"],
+                "maxRadii": self._arrays["max_radii"],
+            },
+        )
+
+    def record_adam(self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, status: Array) -> None:
+        """One step of Adam on every group (kernels/optimize.slang)."""
+        recorder.stage("adam")
+        rates = {
+            "means": config.rate_means_at(step, scene_scale),
+            "quats": config.rate_quats,
+            "log_scales": config.rate_scales,
+            "logit_opacities": config.rate_opacities,
+            "sh": config.rate_sh / 20,
+        }
+        gradients = dict(zip(GROUPS, (*vars(self.v_gaussians).values(), self.v_sh), strict=True))
+        for name, rate in rates.items():
+            array = self._arrays[name]
+            recorder.dispatch(
+                "optimize",
+                "adam",
+                linear_groups(-(-array.size // _ADAM_RUN)),
+                {
+                    "count": array.size,
+                    "active": 3 * (config.degree_at(step) + 1) ** 2 if name == "sh" else 1,
+                    "headRate": config.rate_sh,
+                    "rate": rate,
+                    "beta1": _BETA1,
+                    "beta2": _BETA2,
+                    "epsilon": _EPSILON,
+                    "correction1": 1 - _BETA1 ** (step + 1),
+                    "correction2": 1 - _BETA2 ** (step + 1),
+                },
+                {
+                    "status": status,
+                    "parameters": array,
+                    "gradients": gradients[name],
+                    "firstMoments": self._arrays[f"{name}.m"],
+                    "secondMoments": self._arrays[f"{name}.v"],
+                },
+                ROW=3 * array.shape[1] if name == "sh" else 1,
+                HEAD=3 if name == "sh" else 0,
+            )

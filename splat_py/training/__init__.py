@@ -1,1 +1,0 @@
-"""Training Gaussians on posed photographs."""

@@ -1,0 +1,93 @@
+"""`splat fit-image`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+import tyro
+
+from splat_py import image
+from splat_py.commands.fit_image import FitImage
+from splat_py.errors import SplatError
+from splat_py.image.checkpoint import FitCheckpoint
+from splat_py.image.fitting import ImageFitter
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A small RGBA picture with odd sides."""
+    x, y = np.meshgrid(np.arange(33), np.arange(21))
+    pixels = np.stack([x * 7, y * 10, (x // 4 + y // 4) % 2 * 200, 255 - x], axis=-1).astype(np.uint8)
+    iio.imwrite(tmp_path / "photo.png", pixels)
+    return tmp_path / "photo.png"
+
+
+def test_fit_image(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "out"
+    arguments = [str(photo), "--out", str(out), "--blobs", "150", "--steps", "40", "--video", "--background", "0", "0", "1"]
+    tyro.cli(FitImage, args=arguments).run()
+    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.mp4", "fit.png"]
+    loaded = image.ImageFit.load(out / "blobs.safetensors")
+    assert loaded.params.shape == (9, 150) and (loaded.width, loaded.height) == (33, 21)
+    picture = iio.imread(out / "fit.png")
+    assert picture.shape == (21, 33, 3)
+    assert np.abs(picture / 255 - np.clip(loaded.render(), 0, 1)).max() < 0.003
+    target = image.read_picture(photo, (0.0, 0.0, 1.0))
+    assert -10 * np.log10(np.mean((loaded.render() - target) ** 2)) == pytest.approx(loaded.psnr, abs=0.01)
+    assert iio.imread(out / "fit.mp4").shape == (41, 20, 32, 3)
+    assert f"PSNR {loaded.psnr:.2f} dB" in capsys.readouterr().out
+
+
+def test_no_video_unless_asked_for(photo: Path, tmp_path: Path) -> None:
+    FitImage(photo, tmp_path / "out", blobs=20, steps=2).run()
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["blobs.safetensors", "fit.png"]
+
+
+def test_errors_come_before_the_work(photo: Path, tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match=r"gone\.jpg does not exist"):
+        FitImage(tmp_path / "gone.jpg", tmp_path / "out").run()
+    with pytest.raises(SplatError, match=r"--out .*photo\.png is a file; name a folder"):
+        FitImage(photo, photo).run()
+    with pytest.raises(SplatError, match="blobs is 0; it must be at least 1"):
+        FitImage(photo, tmp_path / "out", blobs=0).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted, it leaves a checkpoint; resumed, it comes to where it would have come, to the order of sums."""
+    straight, out = tmp_path / "straight", tmp_path / "out"
+    FitImage(photo, straight, blobs=60, steps=30).run()
+
+    advance = ImageFitter.advance
+
+    def interrupt(fitter: ImageFitter) -> None:
+        if fitter.step == 17:
+            raise KeyboardInterrupt
+        advance(fitter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFitter, "advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            FitImage(photo, out, blobs=60, steps=30).run()
+    assert [file.name for file in out.iterdir()] == ["checkpoint.safetensors"]
+    assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 17
+    with pytest.raises(SplatError, match="holds an unfinished fit; continue it with --resume"):
+        FitImage(photo, out).run()
+    with pytest.raises(SplatError, match="the checkpoint is of another picture"):
+        FitImage(photo, out, background=(0, 0, 0), resume=True).run()
+    FitImage(photo, out, resume=True).run()
+    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.png"]
+    resumed, expected = (image.ImageFit.load(folder / "blobs.safetensors") for folder in (out, straight))
+    assert np.quantile(np.abs(resumed.params - expected.params), 0.95) < 1e-3
+    assert resumed.psnr == pytest.approx(expected.psnr, abs=0.1)
+
+
+def test_checkpoints_that_are_none(photo: Path, tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match="there is no unfinished fit to resume"):
+        FitImage(photo, tmp_path, resume=True).run()
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
+    with pytest.raises(SplatError, match="is damaged; fit without --resume"):
+        FitImage(photo, tmp_path, resume=True).run()

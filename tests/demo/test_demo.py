@@ -1,0 +1,193 @@
+"""The embedded scene: its geometry is exact, its files agree with it, and a folder is whole or absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+from plyfile import PlyData
+
+from splat_py.demo import scene as demo
+from splat_py.demo.scene import Array, demo_cameras, render_view, write_demo_scene
+from splat_py.errors import SplatError
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_scene(tmp_path_factory.mktemp("demo") / "scene", views=9, size=64)
+
+
+def sphere_sdf(p: Array) -> Array:
+    return np.linalg.norm(p, axis=-1) - 0.5
+
+
+def box_sdf(p: Array) -> Array:
+    q = np.abs(p) - [0.2, 0.3, 0.4]
+    return np.linalg.norm(np.maximum(q, 0), axis=-1) + np.minimum(q.max(axis=-1), 0)
+
+
+def cylinder_sdf(p: Array) -> Array:
+    q = np.stack([np.hypot(p[..., 0], p[..., 1]) - 0.3, np.abs(p[..., 2]) - 0.4], axis=-1)
+    return np.linalg.norm(np.maximum(q, 0), axis=-1) + np.minimum(q.max(axis=-1), 0)
+
+
+def torus_sdf(p: Array) -> Array:
+    return np.hypot(np.hypot(p[..., 0], p[..., 1]) - 0.4, p[..., 2]) - 0.1
+
+
+@pytest.mark.parametrize(
+    ("shape", "sdf"),
+    [
+        (demo.Sphere(0.5), sphere_sdf),
+        (demo.Box((0.2, 0.3, 0.4)), box_sdf),
+        (demo.Cylinder(0.3, 0.4), cylinder_sdf),
+        (demo.Torus(0.4, 0.1), torus_sdf),
+    ],
+    ids=["sphere", "box", "cylinder", "torus"],
+)
+def test_hits_are_the_first_zero_of_the_signed_distance(shape, sdf) -> None:
+    generator = np.random.default_rng(1)
+    origins = 2 * demo.unit(generator.normal(size=(500, 3)))
+    directions = demo.unit(generator.uniform(-0.6, 0.6, (500, 3)) - origins)
+    t = shape.hit(origins.astype(np.float32), directions.astype(np.float32))
+
+    along = np.linspace(0, 4, 4001)
+    distance = sdf(origins[:, None] + along[:, None] * directions[:, None])
+    inside = distance < 0
+    expected = np.where(inside.any(axis=1), along[inside.argmax(axis=1)], np.inf)
+    grazing = np.abs(distance.min(axis=1)) < 2e-3  # the march may step over the very edge
+    assert np.isfinite(t).sum() > 100
+    np.testing.assert_array_equal(np.isfinite(t)[~grazing], np.isfinite(expected)[~grazing])
+    hit = np.isfinite(t) & np.isfinite(expected) & ~grazing
+    assert np.all(expected[hit] - t[hit] < 5e-2)
+    assert np.median(np.abs(expected[hit] - t[hit])) < 1e-3
+
+    points = origins[hit] + t[hit, None] * directions[hit]
+    assert np.abs(sdf(points)).max() < 5e-4
+    step = 1e-4 * np.eye(3)
+    gradient = (sdf(points[:, None] + step) - sdf(points[:, None] - step)) / 2e-4
+    smooth = np.abs(np.linalg.norm(gradient, axis=-1) - 1) < 1e-3  # not on an edge of the box or the cylinder
+    assert smooth.mean() > 0.95
+    np.testing.assert_allclose(shape.normal(points.astype(np.float32))[smooth], gradient[smooth], atol=2e-2)
+
+
+def test_the_files_describe_the_pictures(scene: Path) -> None:
+    meta = json.loads((scene / "transforms.json").read_text())
+    assert len(meta["frames"]) == 9 and (meta["w"], meta["h"]) == (64, 64)
+    red_ball = np.array([0.62, -0.55, 0.27, 1.0])
+    for frame in meta["frames"][:3]:  # the overhead ones, where nothing stands before the ball
+        image = imageio.imread(scene / frame["file_path"])
+        assert image.shape == (64, 64, 3) and image.dtype == np.uint8
+        x, y, z, _ = np.linalg.inv(frame["transform_matrix"]) @ red_ball  # OpenGL: +y up, -z forward
+        column, row = meta["fl_x"] * x / -z + meta["cx"], meta["fl_y"] * -y / -z + meta["cy"]
+        red, green, blue = image[int(row), int(column)].astype(int)
+        assert red > 100 and red > 1.5 * max(green, blue)
+    corner = imageio.imread(scene / meta["frames"][-1]["file_path"])[0, 0]
+    np.testing.assert_array_equal(corner, 0)
+
+
+def test_render_view_gives_the_photograph_of_its_camera(scene: Path) -> None:
+    viewmats, K = demo_cameras(9, 64)
+    photograph = imageio.imread(scene / "images" / "004.png")
+    np.testing.assert_array_equal(np.round(255 * render_view(viewmats[4], K, 64, 64)), photograph)
+    # A window of the same camera: the principal point and an oblong size are honoured.
+    K[:2, 2] -= [8, 20]
+    window = np.round(255 * render_view(viewmats[4], K, 37, 24))
+    assert np.abs(window - photograph[20:44, 8:45]).mean() < 0.5
+
+
+def test_pixel_centres_are_at_one_half() -> None:
+    down = np.diag([1.0, -1.0, -1.0, 1.0])
+    down[2, 3] = 6.0
+    K = np.array([[80.0, 0.0, 30.25], [0.0, 80.0, 26.5], [0.0, 0.0, 1.0]])
+    table = render_view(down, K, 60, 52).max(axis=-1) > 0.02
+    row, column = (np.mean(index) + 0.5 for index in np.nonzero(table))
+    assert (column, row) == pytest.approx((30.25, 26.5), abs=0.05)
+    assert table.sum() == pytest.approx(np.pi * (80 * 1.5 / 6) ** 2, rel=0.05)
+
+
+def test_cameras_look_at_the_centre_from_above() -> None:
+    viewmats, _ = demo_cameras(40, 128)
+    rotations = viewmats[:, :3, :3]
+    np.testing.assert_allclose(
+        rotations @ rotations.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)), atol=1e-12
+    )
+    np.testing.assert_allclose(np.linalg.det(rotations), 1)
+    centre = viewmats @ np.append(demo.LOOK_AT, 1)
+    np.testing.assert_allclose(centre[:, :3], np.tile([0, 0, demo.CAMERA_DISTANCE], (40, 1)), atol=1e-12)
+    assert np.all(-rotations[:, 1, 2] > 0)  # the world's up is up in the picture
+
+    held_out = np.arange(40) % 8 == 0
+    forward = rotations[:, 2]
+    nearest = np.rad2deg(np.arccos((forward[held_out] @ forward[~held_out].T).max(axis=1)))
+    assert nearest.max() < 27
+
+
+def test_only_the_glossy_sphere_depends_on_the_view() -> None:
+    lamp, sky = demo.light_samples()[0]
+
+    def change(target: list[float], eyes: list[list[float]]) -> float:
+        directions = demo.unit((np.array(target) - np.array(eyes)).astype(np.float32))
+        colors = demo.radiance(np.array(eyes, np.float32), directions, lamp, sky)
+        return float(np.abs(colors[0] - colors[1]).max())
+
+    eyes = [[2.0, -1.5, 3.0], [3.0, -2.5, 1.0]]
+    assert change([1.0, -0.91, 0.0], eyes) < 0.01
+    assert change([0.62, -0.55, 0.54], eyes) > 0.05
+
+
+def test_points_are_near_what_the_cameras_see(scene: Path) -> None:
+    vertices = PlyData.read(scene / "points.ply")["vertex"]
+    points = np.stack([vertices[axis] for axis in "xyz"], axis=-1)
+    colors = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=-1)
+    assert 1800 <= len(points) <= 2100 and colors.dtype == np.uint8
+    assert colors.std() > 30
+    table = np.abs(points[:, 2]) < 4 * demo.POINT_NOISE
+    planet = np.abs(np.linalg.norm(points - [0, 0.12, 0.78], axis=-1) - 0.36) < 4 * demo.POINT_NOISE
+    assert table.sum() > 600 and planet.sum() > 100
+    assert np.linalg.norm(points, axis=-1).max() < 1.6
+    ball = np.abs(np.linalg.norm(points - [0.62, -0.55, 0.27], axis=-1) - 0.27) < 2 * demo.POINT_NOISE
+    red, green, _ = colors[ball & (points[:, 2] > 0.1)].T.astype(int)
+    assert len(red) > 20
+    assert np.mean(red > 1.3 * green) > 0.9
+
+
+def test_the_scene_is_reused_and_nothing_else_is_overwritten(scene: Path) -> None:
+    before = (scene / "images" / "000.png").stat().st_mtime_ns
+    assert write_demo_scene(scene, views=9, size=64) == scene
+    assert (scene / "images" / "000.png").stat().st_mtime_ns == before
+    with pytest.raises(SplatError, match="holds something other"):
+        write_demo_scene(scene, views=8, size=64)
+    assert len(list((scene / "images").iterdir())) == 9
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
+    a, b = (write_demo_scene(tmp_path / name, views=2, size=16) for name in "ab")
+    files = sorted(path.relative_to(a) for path in a.rglob("*") if path.is_file())
+    assert len(files) == 4
+    assert all((a / file).read_bytes() == (b / file).read_bytes() for file in files)
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "sparse_points", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_demo_scene(tmp_path / "scene", views=2, size=8)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [{"views": 1}, {"size": 4}])
+def test_senseless_sizes_are_refused(tmp_path: Path, bad: dict[str, int]) -> None:
+    with pytest.raises(SplatError, match="at least"):
+        write_demo_scene(tmp_path / "scene", **bad)
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SplatError, match="cannot write"):
+        write_demo_scene(tmp_path / "file" / "scene", views=2, size=8)

@@ -1,0 +1,188 @@
+"""No Vulkan loader, no driver, a driver too old, and a device that is lost while it trains.
+
+The loader is told by its environment variables to take a driver that is broken, or one that passes everything on to the real
+software driver except what is to go wrong (fake_driver.c). Each case runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splat_py.demo.scene import write_demo_scene
+from splat_py.errors import DeviceLostError
+from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
+from splat_py.scene import Gaussians
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.run import DataOptions, train
+from splat_py.splats.trainer import Trainer
+
+HERE = Path(__file__).parent
+MANIFESTS = [
+    Path(root) / "vulkan" / "icd.d" for root in ("/usr/share", "/usr/local/share", "/etc", Path.home() / ".local" / "share")
+]
+STEPS, CHECKPOINT_EVERY = 60, 20
+
+pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the loader and its variables are those of Linux")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """No other device than Vulkan's, and none that was asked for."""
+    own = ("SPLAT_DEVICE", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    if "manifest" in changes:
+        # The second name is what loaders before 1.3.207 read.
+        manifest = changes.pop("manifest")
+        changes |= {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}
+    return {**kept, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200", **changes}
+
+
+def python(*arguments: object, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=120)
+
+
+def write_manifest(folder: Path, library: Path) -> str:
+    manifest = folder / "driver.json"
+    icd = {"library_path": str(library), "api_version": "1.3.0"}
+    manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}))
+    return str(manifest)
+
+
+def not_a_library(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_text("not a library\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables that put fake_driver.c between the loader and the software driver."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler, to build a driver that fails on purpose")
+    found = [path for folder in MANIFESTS for path in sorted(folder.glob("lvp_icd*.json"))]
+    if not found:
+        pytest.skip("needs Mesa's software driver, which the failing driver stands in front of")
+    real = json.loads(found[0].read_text())["ICD"]["library_path"]
+    if "/" in real:
+        real = str((found[0].parent / real).resolve())
+    folder = tmp_path_factory.mktemp("driver")
+    library = folder / "libfake_driver.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, HERE / "fake_driver.c", "-ldl"], check=True)
+    return {"manifest": write_manifest(folder, library), "FAKE_DRIVER_REAL": real}
+
+
+def check_that_nothing_runs_and_all_say(pattern: str, cwd: Path, **changes: str) -> None:
+    process = python(HERE / "everything.py", cwd=cwd, **changes)
+    assert process.returncode == 0, process.stdout + process.stderr
+    # Neither SlangPy nor the loader has anything to add.
+    assert process.stderr == ""
+    results: dict[str, Any] = json.loads(process.stdout)
+    for command in ("devices", "train"):
+        result = results[command]
+        assert result["code"] == 1
+        assert re.fullmatch(rf"splat: .*{pattern}.*\n", result["err"]), result["err"]
+    assert re.search(pattern, results["native"]["error"])
+    assert results["auto"]["backend"] == results["portable"]["backend"] == "portable"
+    assert results["auto"]["flat"]
+    (warning,) = results["auto"]["warnings"]
+    assert re.search(f"only one flat colour that fills the image .*{pattern}", warning)
+    assert results["portable"]["warnings"] == []
+    assert not list(cwd.glob("nothing*"))
+
+
+def test_no_loader(tmp_path: Path) -> None:
+    for name in ("libvulkan.so", "libvulkan.so.1"):
+        not_a_library(tmp_path, name)
+    check_that_nothing_runs_and_all_say(
+        "there is no Vulkan loader; install the Vulkan loader", tmp_path, LD_LIBRARY_PATH=str(tmp_path)
+    )
+
+
+def test_no_driver(tmp_path: Path) -> None:
+    if not has_loader():
+        pytest.skip("needs the Vulkan loader, which is to find no driver")
+    nowhere = str(tmp_path / "nowhere.json")
+    check_that_nothing_runs_and_all_say("the Vulkan loader found no driver that works; install", tmp_path, manifest=nowhere)
+
+
+def test_a_driver_too_old(tmp_path: Path, fake_driver: dict[str, str]) -> None:
+    """The version that was found is named, and the one that is needed."""
+    pattern = rf"its driver, Mesa 22\.3\.6, is too old and lacks {NEEDED_EXTENSION}; install Mesa 23 or later"
+    check_that_nothing_runs_and_all_say(pattern, tmp_path, FAKE_DRIVER_VERSION="22.3.6", **fake_driver)
+
+
+def test_a_broken_driver(tmp_path: Path) -> None:
+    """Without the harness around `main`: the exit code and the streams of a real process."""
+    if not has_loader():
+        pytest.skip("needs the Vulkan loader, which is to load the broken driver")
+    broken = write_manifest(tmp_path, not_a_library(tmp_path, "libbroken.so"))
+    process = python("-m", "splat_py.commands.main", "devices", cwd=tmp_path, manifest=broken)
+    assert process.returncode == 1 and process.stdout == ""
+    assert re.fullmatch(r"splat: .* the Vulkan loader found no driver that works; install a driver, .*\n", process.stderr)
+
+
+def test_drivers_of_this_machine() -> None:
+    if not has_loader():
+        pytest.skip("needs the Vulkan loader")
+    for driver in drivers():
+        assert driver.adapter and re.search(r"\d", driver.version) and "VK_KHR_8bit_storage" in driver.extensions
+
+
+# Loss
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=24)
+
+
+def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
+    out = tmp_path / "run"
+    checkpoint = out / "checkpoint.safetensors"
+    command = ("-m", "splat_py.commands.main", "train", capture, "--out", out)
+    lost = (
+        rf"splat: the device stopped working \(VK_ERROR_DEVICE_LOST\): .*; {re.escape(str(checkpoint))} is safe: continue .*\n"
+    )
+
+    fresh = ("--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY, "--sh-degree", 0, "--test-every", 0)
+    process = python(*command, *fresh, cwd=tmp_path, FAKE_DRIVER_LOST_AFTER="30", **fake_driver)
+    assert process.returncode == 1
+    # Above it stands what the driver itself had to say.
+    assert re.search(rf"^{lost}\Z", process.stderr, re.MULTILINE), process.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert Checkpoint.load(checkpoint).step == CHECKPOINT_EVERY
+
+    process = python(*command, "--resume", "--test-every", 0, cwd=tmp_path, **fake_driver)
+    assert process.returncode == 0, process.stderr
+    assert Checkpoint.load(checkpoint).step == STEPS
+    assert len(Gaussians.load_ply(out / "scene.ply")) > 0
+
+
+def test_a_device_lost_before_the_first_checkpoint(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(trainer: Trainer) -> None:
+        raise RuntimeError("submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST")
+
+    monkeypatch.setattr(Trainer, "advance", lose)
+    with pytest.raises(DeviceLostError, match=r"VK_ERROR_DEVICE_LOST.*; no checkpoint was due yet$"):
+        train(DataOptions(capture), TrainConfig(steps=5), tmp_path / "run")
+
+
+def test_other_errors_are_not_taken_for_a_loss(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Trainer) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(Trainer, "advance", fail)
+    with pytest.raises(RuntimeError, match=r"^a mistake of ours$"):
+        train(DataOptions(capture), TrainConfig(steps=5), tmp_path / "run")

@@ -1,0 +1,138 @@
+"""Prefix sum and radix sort against NumPy, at sizes around every block's border and in both tunings."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning, get_device
+from splat_py.gpu.sorting import PrefixSum, RadixSort
+
+Uints = npt.NDArray[np.uint32]
+
+SCAN_BLOCK = 2048
+TUNINGS = {"4-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
+# A block of the software tuning is 8,192 pairs, one of the GPUs' 4,096.
+SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
+
+
+def tuned(tuning: Tuning) -> Device:
+    """The device as sorting sees it, with another tuning."""
+    return cast(Device, SimpleNamespace(memory=get_device().memory, tuning=tuning))
+
+
+def prefix_sum(values: Uints) -> tuple[Uints, int]:
+    device = get_device()
+    scan = PrefixSum(device, len(values))
+    scan.offsets.write(np.full(len(values) + 1, 0xDEAD, np.uint32))
+    recorder = device.record()
+    scan.record(recorder, device.memory.array(values))
+    recorder.submit()
+    return scan.offsets.numpy().copy(), int(scan.total.numpy()[0])
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *(0, 1, 255, 256, 257, SCAN_BLOCK - 1, SCAN_BLOCK, SCAN_BLOCK + 1, 3 * SCAN_BLOCK, 1_000_000),
+        # As many blocks as the middle pass takes at a time, and about that many.
+        *(256 * SCAN_BLOCK - 1, 256 * SCAN_BLOCK, 256 * SCAN_BLOCK + 1, 513 * SCAN_BLOCK),
+    ],
+)
+def test_prefix_sum(size: int) -> None:
+    values = np.random.default_rng(size).integers(0, 1000, size, dtype=np.uint32)
+    offsets, total = prefix_sum(values)
+    np.testing.assert_array_equal(offsets, np.concatenate([[0], np.cumsum(values)]))
+    assert total == values.sum()
+
+
+def test_prefix_sum_of_zeros_and_of_one_large_value() -> None:
+    values = np.zeros(5000, np.uint32)
+    assert prefix_sum(values)[1] == 0
+    values[4321] = 0xFFFF_FFFF
+    offsets, total = prefix_sum(values)
+    assert total == 0xFFFF_FFFF and not offsets[:4322].any() and (offsets[4322:] == total).all()
+
+
+def radix_sort(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None) -> tuple[Uints, Uints]:
+    """Sorted keys and their former places; the arrays have room for `capacity` pairs."""
+    device = get_device()
+    room = len(keys) if capacity is None else capacity
+    rest = np.full(room - len(keys), 0xFFFF_FFFF, np.uint32)
+    keys_array = device.memory.array(np.concatenate([keys, rest]))
+    values_array = device.memory.array(np.arange(room, dtype=np.uint32))
+    count = device.memory.array(np.array([len(keys)], np.uint32))
+    sort = RadixSort(tuned(tuning), room)
+    recorder = device.record()
+    sorted_keys, sorted_values = sort.record(recorder, keys_array, values_array, count, bits)
+    recorder.submit()
+    return sorted_keys.numpy()[: len(keys)].copy(), sorted_values.numpy()[: len(keys)].copy()
+
+
+def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None) -> None:
+    """The order is that of a stable sort by the lowest `bits`."""
+    places = np.argsort(keys & np.uint32((1 << bits) - 1), kind="stable")
+    sorted_keys, sorted_values = radix_sort(keys, tuning, bits=bits, capacity=capacity)
+    np.testing.assert_array_equal(sorted_values, places)
+    np.testing.assert_array_equal(sorted_keys, keys[places])
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes(size: int, tuning: Tuning) -> None:
+    check(np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32), tuning)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_a_million(tuning: Tuning) -> None:
+    check(np.random.default_rng(0).integers(0, 1 << 32, 1_000_000, dtype=np.uint32), tuning)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize("bits", [1, 3, 4, 5, 8, 9, 12, 17, 31])
+def test_low_bits_only(bits: int, tuning: Tuning) -> None:
+    """With a number of bits that a digit does not divide, too. The bits above must be zero, as tile numbers' are."""
+    check(np.random.default_rng(bits).integers(0, 1 << bits, 5000, dtype=np.uint32), tuning, bits=bits)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize("kind", ["all equal", "two values", "largest", "descending", "sorted"])
+def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
+    rng = np.random.default_rng(1)
+    keys = {
+        "all equal": np.full(20_000, 0x1234_5678),
+        "two values": rng.choice([7, 0x7000_0000], 20_000),
+        "largest": np.where(rng.random(20_000) < 0.5, 0xFFFF_FFFF, 0xFFFF_FFFE),
+        "descending": np.arange(20_000, 0, -1),
+        "sorted": np.arange(20_000),
+    }[kind]
+    check(keys.astype(np.uint32), tuning)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@pytest.mark.parametrize("count", [0, 1, 257, 8192, 20_000])
+def test_fewer_pairs_than_room(count: int, tuning: Tuning) -> None:
+    """How many there are is known on the device only."""
+    check(np.random.default_rng(2).integers(0, 1 << 32, count, dtype=np.uint32), tuning, capacity=30_001)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_more_pairs_than_room(tuning: Tuning) -> None:
+    """A count beyond the capacity sorts what fits and touches nothing behind it."""
+    device = get_device()
+    room, behind = 5000, 3000
+    keys = np.random.default_rng(3).integers(0, 1 << 32, room + behind, dtype=np.uint32)
+    arrays = [device.memory.array(x) for x in (keys, np.arange(room + behind, dtype=np.uint32))]
+    count = device.memory.array(np.array([room + behind], np.uint32))
+    sort = RadixSort(tuned(tuning), room)
+    recorder = device.record()
+    sorted_keys, sorted_values = sort.record(recorder, arrays[0], arrays[1], count, 32)
+    recorder.submit()
+    places = np.argsort(keys[:room], kind="stable")
+    np.testing.assert_array_equal(sorted_values.numpy()[:room], places)
+    np.testing.assert_array_equal(sorted_keys.numpy()[:room], keys[places])
+    np.testing.assert_array_equal(arrays[0].numpy()[room:], keys[room:])
