@@ -103,21 +103,21 @@ def shipped() -> list[Specialisation]:
 
 
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
-    """March, replay and optimiser, adding up gradients atomically and in copies, those of a processor of two cores."""
+    """March, replay and optimiser, adding up gradients atomically, and in the replicas of a processor of two cores."""
     empty = _Memory().empty
     quads = marching.row_floats(coefficients) // 4
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
     for groups in (0, 2):
         device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
-        volume.groups, volume.chains = groups, groups + 1
+        volume.groups, volume.replicas = groups, groups + 1
         for jitter, skip_empty in product((False, True), repeat=2):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-            volume.record_training(recorder, march, rays, *arrays, slot=0)
+            volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
 
@@ -125,8 +125,12 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 def declared() -> list[tuple[str, str]]:
     """Module and name of every entry point in slang/kernels."""
     entry = re.compile(r'\[shader\("compute"\)\]\s*\[numthreads\([^\]]*\)\]\s*void (\w+)\(')
-    files = sorted((shader_folder() / "kernels").glob("*.slang"))
-    return [(file.stem, name) for file in files for name in entry.findall(file.read_text(encoding="utf-8"))]
+    folder = shader_folder() / "kernels"
+    return [
+        (file.relative_to(folder).with_suffix("").as_posix(), name)
+        for file in sorted(folder.rglob("*.slang"))
+        for name in entry.findall(file.read_text(encoding="utf-8"))
+    ]
 
 
 def _device(tuning: Tuning) -> Device:
