@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder, shader_folder
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
@@ -123,10 +124,11 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def declared() -> list[tuple[str, str]]:
-    """Module and name of every entry point in slang/kernels."""
+    """Module and name of every entry point in slang/kernels and its folders."""
     entry = re.compile(r'\[shader\("compute"\)\]\s*\[numthreads\([^\]]*\)\]\s*void (\w+)\(')
-    files = sorted((shader_folder() / "kernels").glob("*.slang"))
-    return [(file.stem, name) for file in files for name in entry.findall(file.read_text(encoding="utf-8"))]
+    folder = shader_folder() / "kernels"
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.slang"))}
+    return [(module, name) for module, file in files.items() for name in entry.findall(file.read_text(encoding="utf-8"))]
 
 
 def _device(tuning: Tuning) -> Device:
