@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import slangpy as spy
@@ -15,7 +15,7 @@ from splat_py.errors import BindingError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.sources import Globals, declared, mentioned
 
-Uniform = int | float | spy.uint2
+Uniform: TypeAlias = int | float | spy.uint2
 
 _VECTOR = re.compile(r"vector<(\w+), *(\d)>")
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import slangpy as spy
+from numpy.typing import DTypeLike
 
 from splat_py.errors import BindingError
 from splat_py.gpu.arrays import Array, Memory
@@ -137,9 +139,9 @@ class Recorder:
                 cursor[name] = array.buffer
             compute.dispatch_compute(spy.uint3(*groups))
 
-    def scratch(self, shape: tuple[int, ...]) -> Array:
-        """A float32 array for nobody but what is recorded here."""
-        array = self._memory.empty(shape)
+    def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
+        """An array for nobody but what is recorded here."""
+        array = self._memory.empty(shape, dtype)
         self._arrays.append(array)
         return array
 

@@ -347,6 +347,8 @@ class Volume:
             "minT": MIN_TRANSMITTANCE,
             "gridAddress": self._address(self.grid),
             "occupancyAddress": self._address(self._occupancy),
+            "copiesAddress": spy.uint2(0, 0),
+            "memoryAddress": spy.uint2(0, 0),
         }
 
     def _address(self, array: Array) -> spy.uint2:
@@ -354,14 +356,14 @@ class Volume:
         address = array.buffer.device_address if self.groups else 0
         return spy.uint2(address & 0xFFFFFFFF, address >> 32)
 
-    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array]:
+    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array | None]:
         if not self.groups:
-            return {"vGrid": v_grid}
-        chains = recorder.scratch((self.chains,))
+            return {"vGrid": v_grid, "chains": None}
+        chains = recorder.scratch((self.chains,), np.uint32)
         recorder.clear(chains)
         return {"vGrid": v_grid, "chains": chains}
 
-    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
+    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array | None]:
         return {
             "grid": self.grid,
             "occupancy": self._occupancy,
@@ -371,6 +373,7 @@ class Volume:
             "colors": image.colors,
             "transmittances": image.transmittances,
             "depths": image.depths,
+            "vGrid": None,
         }
 
 

@@ -49,8 +49,8 @@ class _Dispatches:
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
-    def scratch(self, shape: tuple[int, ...]) -> Array:
-        return _Memory().empty(shape)
+    def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
+        return _Memory().empty(shape, dtype)
 
     def clear(self, array: Array) -> None:
         pass
@@ -67,10 +67,11 @@ class _Memory:
 
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
-        return cast(
-            Array,
-            SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer),
+        array = SimpleNamespace(
+            shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer
         )
+        array.bits = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
+        return cast(Array, array)
 
 
 def shipped() -> list[Specialisation]:
