@@ -52,8 +52,11 @@ def constant(module: str, name: str) -> Any:
     """
     for source in scope(module):
         if name in source.constants:
-            expression = _SUFFIX.sub(r"\1", source.constants[name])
-            return _value(ast.parse(expression.strip(), mode="eval").body, source.name)
+            expression = _SUFFIX.sub(r"\1", source.constants[name]).strip()
+            try:
+                return _value(ast.parse(expression, mode="eval").body, source.name)
+            except (SyntaxError, TypeError) as error:
+                raise ValueError(f"slang/{source.name}.slang: the value of {name} cannot be read: {expression}") from error
     raise KeyError(f"slang/{module}.slang knows no constant {name}")
 
 
@@ -69,7 +72,7 @@ def _value(node: ast.expr, module: str) -> Any:
             return _OPERATORS[type(op)](_value(left, module), _value(right, module))
         case ast.Call(ast.Name(), arguments, []):
             return tuple(_value(argument, module) for argument in arguments)
-    raise ValueError(f"slang/{module}.slang: no constant that can be read here: {ast.unparse(node)}")
+    raise TypeError(ast.unparse(node))
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +213,8 @@ def mentioned(module: str, entry: str) -> Globals:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
             found |= {member: home for member in declaration.members if member.name in called and not member.type}
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
-    words = frozenset().union(*(declaration.words for declaration in reached))
-    everything = declared(module)
+    uniforms = declared(module).uniforms
     return Globals(
-        {name: kind for name, kind in everything.buffers.items() if name in words},
-        {name: kind for name, kind in everything.uniforms.items() if f"params.{name}" in words or "params" in words},
+        {declaration.name: declaration.type for declaration in reached if declaration.is_buffer},
+        {name: kind for name, kind in uniforms.items() if called & {f"params.{name}", "params"}},
     )
