@@ -94,7 +94,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_constants() -> None:
     names = ("SIDE", "AREA", "SMALL", "PAIR", "BASE")
     assert [constant("kernels/parent", name) for name in names] == [4, 17, -1e-3, (4, 16), 7]
-    with pytest.raises(KeyError, match="kernels/parent.slang knows no constant NONE"):
+    with pytest.raises(KeyError, match=r"kernels/parent\.slang knows no constant NONE"):
         constant("kernels/parent", "NONE")
     with pytest.raises(ValueError, match="ODD"):
         constant("kernels/parent", "ODD")
