@@ -113,7 +113,7 @@ class GroupRasterizer:
                 "parameters": parameters,
                 "target": target,
                 "vParameters": v_parameters,
-                "vParameterBits": v_parameters,
+                "vParameterBits": v_parameters.bits,
             },
             NATIVE_ATOMICS=self._native,
             LINEAR=linear,
@@ -189,7 +189,7 @@ class TileRasterizer:
             parameters=parameters,
             target=target,
             vBlobs=self._v_blobs,
-            vBlobBits=self._v_blobs,
+            vBlobBits=self._v_blobs.bits,
         )
         recorder.stage("blob derivatives")
         recorder.dispatch(

@@ -421,7 +421,7 @@ class _SimpleRasterizer:
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
     ) -> None:
         recorder.clear(v_parameters)
-        buffers = {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters}
+        buffers = {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters.bits}
         constants = {**self._constants, "NATIVE_ATOMICS": self._native, "LINEAR": linear}
         recorder.dispatch("image_simple", "differentiateSimply", self._groups, self._uniforms, buffers, **constants)
 

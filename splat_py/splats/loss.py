@@ -66,7 +66,7 @@ class PhotometricLoss:
                     "adjoints": self._adjoints,
                     "vRender": self.v_render,
                     "sums": sums,
-                    "sumBits": sums,
+                    "sumBits": sums.bits,
                 },
                 **(self._constants if entry == "ssimAlongColumns" else {}),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,8 @@ class Rasterization:
         recorder.stage("rasterize backward")
         lists = self.lists
         row = v_splats.shape[-1]
-        buffers = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas, "vSplats": v_splats, "vSplatBits": v_splats}
+        buffers: dict[str, Array | None] = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas}
+        buffers |= {"vSplats": v_splats, "vSplatBits": v_splats.bits, "tileIsects": None, "vIsects": None, "undone": None}
         if settings.per_isect:
             assert lists.pairs is not None
             v_isects = recorder.scratch((lists.pairs.size, row))
@@ -112,12 +114,12 @@ class Rasterization:
         entry: str,
         segment: int,
         constants: dict[str, bool | str],
-        buffers: dict[str, Array],
+        buffers: Mapping[str, Array | None],
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
         pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8)
-        uniforms = {}
+        uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
             length = self.device.tuning.segment or 0
             is_last = segment == self.lists.segments - 1
@@ -132,7 +134,7 @@ class Rasterization:
         groups: tuple[int, int, int],
         uniforms: dict[str, int] | None = None,
         constants: dict[str, Any] | None = None,
-        **buffers: Array,
+        **buffers: Array | None,
     ) -> None:
         _, height, width, channels = self.image.colors.shape
         recorder.dispatch(

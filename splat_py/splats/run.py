@@ -21,7 +21,7 @@ from tyro.conf import Positional
 
 from splat_py.errors import DeviceLostError, SplatError
 from splat_py.files import atomic_path
-from splat_py.gpu.kernels import translate_device_lost
+from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.scene.dataset import Dataset, Format, load_dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.checkpoint import Checkpoint

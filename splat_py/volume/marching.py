@@ -14,12 +14,12 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/voxel_layout.slang, kernels/volume_memory.slang, and kernels/cpu/voxel_grid.slang and wave_scatter.slang.
-_BRICK = 8
-_BLOCK = 32
-_REMEMBERED = 256
-_WAVE = 8
+_BRICK = constant("kernels/voxel_layout", "BRICK")
+_BLOCK = constant("kernels/volume_memory", "BLOCK")
+_REMEMBERED = constant("kernels/cpu/voxel_grid", "REMEMBERED")
+_WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
 # The most persistent workgroups on CPU drivers (llvmpipe).
 _MOST_GROUPS = 8
 # A ray that lets less light through than this has arrived.
@@ -262,6 +262,7 @@ class Volume:
                     **self._buffers(rays, step.background, image),
                     **self._gradients(recorder, step.v_grid),
                     "photograph": step.photographs,
+                    "samples": recorder.scratch((self.groups, _REMEMBERED, _WAVE, 4)),
                 },
                 **self._constants(march),
             )
@@ -282,7 +283,8 @@ class Volume:
     def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
         """Add the gradient of the total variation to `v_grid`; settings are those of kernels/volume_optimize.slang."""
         recorder.stage("total variation")
-        self._record_optimiser(recorder, "volume_optimize", "addTotalVariation", settings, {"grid": self.grid, "gradients": v_grid})
+        arrays = {"grid": self.grid, "gradients": v_grid}
+        self._record_optimiser(recorder, "volume_optimize", "addTotalVariation", settings, arrays)
 
     def record_adam(
         self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array, first_moments: Array, second_moments: Array
@@ -350,14 +352,14 @@ class Volume:
             "scale": scale,
         }
 
-    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array]:
+    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array | None]:
         if not self.groups:
             return {"vGrid": v_grid}
-        queues = recorder.scratch((self.replicas,))
+        queues = recorder.scratch((self.replicas,), np.uint32)
         recorder.clear(queues)
-        return {"vGrid": v_grid, "queues": queues, "samples": recorder.scratch((self.groups, _REMEMBERED, _WAVE, 4))}
+        return {"vGrid": v_grid, "queues": queues}
 
-    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
+    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array | None]:
         return {
             "grid": self.grid,
             "occupancy": self._occupancy,
@@ -367,6 +369,8 @@ class Volume:
             "colors": image.colors,
             "transmittances": image.transmittances,
             "depths": image.depths,
+            "vGrid": None,
+            **({"samples": None} if self.groups else {}),
         }
 
 

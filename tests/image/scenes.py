@@ -54,7 +54,7 @@ class SimpleRasterizer:
             "differentiateSimply",
             self._groups,
             self._uniforms | {"weight": weight},
-            {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters},
+            {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters.bits},
             BLOBS=self._uniforms["blobs"],
             NATIVE_ATOMICS=self._native,
             LINEAR=linear,

@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder, shader_folder
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
@@ -48,8 +49,8 @@ class _Dispatches:
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
-    def scratch(self, shape: tuple[int, ...]) -> Array:
-        return _Memory().empty(shape)
+    def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
+        return _Memory().empty(shape, dtype)
 
     def clear(self, array: Array) -> None:
         pass
@@ -66,10 +67,11 @@ class _Memory:
 
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
-        return cast(
-            Array,
-            SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer),
+        array = SimpleNamespace(
+            shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer
         )
+        array.bits = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
+        return cast(Array, array)
 
 
 def shipped() -> list[Specialisation]:
@@ -123,14 +125,11 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def declared() -> list[tuple[str, str]]:
-    """Module and name of every entry point in slang/kernels."""
+    """Module and name of every entry point in slang/kernels and its folders."""
     entry = re.compile(r'\[shader\("compute"\)\]\s*\[numthreads\([^\]]*\)\]\s*void (\w+)\(')
     folder = shader_folder() / "kernels"
-    return [
-        (file.relative_to(folder).with_suffix("").as_posix(), name)
-        for file in sorted(folder.rglob("*.slang"))
-        for name in entry.findall(file.read_text(encoding="utf-8"))
-    ]
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.slang"))}
+    return [(module, name) for module, file in files.items() for name in entry.findall(file.read_text(encoding="utf-8"))]
 
 
 def _device(tuning: Tuning) -> Device:

@@ -168,7 +168,7 @@ class Program:
                 if name == "params":
                     own.append(self._guarded(name, self._pack(uniforms)))
                 elif name == "globalParams":
-                    pointers = [buffers[pointer].address for pointer, _ in self._pointers]
+                    pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
                     own.append(self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers)))
                 elif name not in buffers:
                     # Metal minds only if the kernel looks at it: nothing is there.

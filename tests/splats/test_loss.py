@@ -30,6 +30,7 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], share: float) -> tuple
         "vRender": empty((height, width, 3)),
         "sums": device.memory.array(np.zeros(4, np.float32)),
     }
+    buffers["sumBits"] = buffers["sums"].bits
     uniforms = {"width": width, "height": height, "ssimShare": share}
     along_rows = linear_groups(height * -(-width // RUN) * 3)
     along_columns = linear_groups(width * 3 * -(-height // RUN))
