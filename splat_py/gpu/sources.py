@@ -152,7 +152,7 @@ def _declaration(tokens: list[str]) -> Declaration:
         head = head[: len(head) - head[::-1].index("[") - 1]
     words = _words(tokens) - {head[-1]}
     # Pointers are bound like buffers.
-    is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or "uniform" in words and "*" in head
+    is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or ("uniform" in words and "*" in head)
     kinds = [token for token in head[:-1] if _is_name(token)]
     return Declaration(head[-1], words, parts, derivatives, (), kinds[-1] if kinds else "", is_buffer)
 
