@@ -23,7 +23,8 @@ _EXTERN_CONSTANT = re.compile(r"\bextern\s+static\s+const\s+(\w+)\s+(\w+)")
 _EXTERN_TYPE = re.compile(r"\bextern\s+struct\s+(\w+)\s*:\s*(\w+)")
 _SUFFIX = re.compile(r"\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][+-]?\d+)?)[uUlLfFhH]*\b")
 # A field of the uniform block, any other member, a name, a number, or a character.
-_TOKEN = re.compile(r"(?<![\w.])params\s*\.\s*\w+|\.\s*[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
+_TOKEN = re.compile(r"(?<![\w.])params\.\w+|\.[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
+_DOT = re.compile(r"\s*\.\s*")
 _TYPES = ("struct", "interface", "extension", "enum")
 _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
@@ -107,7 +108,7 @@ class Source:
     @cached_property
     def declarations(self) -> tuple[Declaration, ...]:
         """All but members of types."""
-        return _declarations(["".join(token.split()) for token in _TOKEN.findall(self._text)])
+        return _declarations(_TOKEN.findall(_DOT.sub(".", self._text)))
 
 
 @cache
