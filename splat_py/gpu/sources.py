@@ -30,6 +30,8 @@ _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    # Of integers to the next towards 0, as in Slang.
+    ast.Div: lambda a, b: a / b if float in (type(a), type(b)) else int(a / b),
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
@@ -49,7 +51,7 @@ def constant(module: str, name: str) -> Any:
 
     Raises:
         KeyError: there is none of this name.
-        ValueError: its value takes more than numbers, names, + - * << and >>.
+        ValueError: its value takes more than numbers, names, + - * / << and >>.
     """
     for source in scope(module):
         if name in source.constants:

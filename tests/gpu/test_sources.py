@@ -18,8 +18,9 @@ _MODULES = {
         import kernels.cpu.child;
         extern static const uint SIDE = 4;
         extern struct Way : IWay = First;
-        static const int AREA = SIDE * SIDE + (2 << 1) - 3;  // static const int AREA = 1;
+        static const int AREA = SIDE * SIDE + (2 << 1) - 9 / 3;  // static const int AREA = 1;
         static const float SMALL = -1e-3f;
+        static const float TWELFTH = 1.0 / 12.0;
         static const uint2 PAIR = uint2(SIDE, 0x10u);
         static const int ODD = SIDE == 4 ? 1 : 2;
 
@@ -92,8 +93,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("modules")
 def test_constants() -> None:
-    names = ("SIDE", "AREA", "SMALL", "PAIR", "BASE")
-    assert [constant("kernels/parent", name) for name in names] == [4, 17, -1e-3, (4, 16), 7]
+    names = ("SIDE", "AREA", "SMALL", "TWELFTH", "PAIR", "BASE")
+    assert [constant("kernels/parent", name) for name in names] == [4, 17, -1e-3, 1 / 12, (4, 16), 7]
     with pytest.raises(KeyError, match=r"kernels/parent\.slang knows no constant NONE"):
         constant("kernels/parent", "NONE")
     with pytest.raises(ValueError, match="ODD"):
