@@ -23,6 +23,8 @@ from splat_py.gpu.profiling import Profile
 _EXTERN_CONSTANT = re.compile(r"^extern static const (\w+) (\w+)", re.MULTILINE)
 _EXTERN_TYPE = re.compile(r"^extern struct (\w+) : (\w+)", re.MULTILINE)
 
+# The modules that the types lie in which link-time interfaces take.
+_TYPES_OF = {"IAccumulation": "parallel.gradient_accumulation", "IStopRule": "splat.splat2d"}
 # As in parallel/threads.slang.
 _THREADS = 64
 _GROUPS_PER_ROW = 32768
@@ -46,7 +48,7 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
     source = (shader_folder() / "kernels" / f"{module}.slang").read_text(encoding="utf-8")
     types = {name: kind for kind, name in _EXTERN_CONSTANT.findall(source)}
     interfaces = dict(_EXTERN_TYPE.findall(source))
-    lines = ["import parallel.gradient_accumulation;"] if interfaces else []
+    lines = [f"import {_TYPES_OF[interface]};" for name, interface in interfaces.items() if name in constants]
     for name, value in sorted(constants.items()):
         if name in interfaces:
             lines.append(f"export struct {name} : {interfaces[name]} = {value};")

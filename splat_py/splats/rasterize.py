@@ -50,6 +50,8 @@ class Rasterization:
     image: Image
     packed: Array  # [C, N, packed_row(D)]
     device: Device
+    # When a pixel takes no more: SceneStop or ImageStop (splat/splat2d.slang).
+    stop: str = "SceneStop"
 
     @classmethod
     def of(
@@ -61,11 +63,12 @@ class Rasterization:
         lists: TileLists,
         grid: TileGrid,
         image: Image,
+        stop: str = "SceneStop",
     ) -> Rasterization:
-        """The parts put together, with room for what the kernels need besides."""
+        """The parts put together, with the array that the kernels need besides."""
         row = -(-(COLOR_OFFSET + colors.shape[-1]) // 4) * 4
         packed = device.memory.empty((*splats.depths.shape, row))
-        return cls(splats, colors, backgrounds, lists, grid, image, packed, device)
+        return cls(splats, colors, backgrounds, lists, grid, image, packed, device, stop)
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -84,10 +87,10 @@ class Rasterization:
         row = v_splats.shape[-1]
         buffers = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas, "vSplats": v_splats, "vSplatBits": v_splats}
         if settings.per_isect:
-            assert lists.pairs is not None
-            v_isects = recorder.scratch((lists.pairs.size, row))
+            assert lists.isects is not None
+            v_isects = recorder.scratch((lists.isects.size, row))
             recorder.clear(v_isects)
-            buffers |= {"tileIsects": lists.pairs, "vIsects": v_isects}
+            buffers |= {"tileIsects": lists.isects, "vIsects": v_isects}
         else:
             recorder.clear(v_splats)
         if lists.segments > 1:
@@ -116,6 +119,8 @@ class Rasterization:
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
+        if self.stop != "SceneStop":
+            constants = {"Stop": self.stop, **constants}
         pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8)
         uniforms = {}
         if self.lists.segments > 1:
@@ -134,7 +139,7 @@ class Rasterization:
         constants: dict[str, Any] | None = None,
         **buffers: Array,
     ) -> None:
-        _, height, width, channels = self.image.colors.shape
+        _, height, width = self.image.final_T.shape
         recorder.dispatch(
             "rasterize",
             entry,
@@ -145,6 +150,7 @@ class Rasterization:
                 "height": height,
                 "columns": self.grid.columns,
                 "rows": self.grid.rows,
+                "capacity": self.lists.ids.size,
                 **(uniforms or {}),
             },
             {
@@ -161,7 +167,7 @@ class Rasterization:
             }
             | buffers,
             TILE=self.grid.tile_size,
-            CHANNELS=channels,
+            CHANNELS=self.colors.shape[-1],
             **(constants or {}),
         )
 
