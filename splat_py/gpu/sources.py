@@ -13,6 +13,7 @@ import operator
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Declaration:
     """A function, a type or a variable, and the words that it is made of."""
 
     name: str
-    # Names; names behind a dot; names in attributes.
+    # Names; names behind a dot, which stays behind a type's name; names in attributes.
     words: frozenset[str]
     parts: frozenset[str]
     derivatives: frozenset[str]
@@ -92,6 +93,11 @@ class Declaration:
     # Of a variable; of a buffer, its elements'.
     type: str = ""
     is_buffer: bool = False
+    is_static: bool = False
+
+    def is_called(self, names: set[str]) -> bool:
+        """Whether a method is among names that are called: by `Type.name` only if it is static."""
+        return not self.type and (self.name in names or (self.is_static and f".{self.name}" in names))
 
 
 class Source:
@@ -148,9 +154,11 @@ def _declaration(tokens: list[str]) -> Declaration:
         words = _words(head).union(*(member.words for member in members if member.type))
         return Declaration(head[head.index(kind) + 1], words, frozenset(), derivatives, members)
     head = head[: head.index("=")] if "=" in head else head
-    parts = frozenset(token[1:] for token in tokens if token[0] == ".")
+    parts = frozenset(
+        token if len(owner) > 1 and owner[0].isupper() else token[1:] for owner, token in pairwise(tokens) if token[0] == "."
+    )
     if "(" in head:
-        return Declaration(_function_name(head), _words(tokens), parts, derivatives)
+        return Declaration(_function_name(head), _words(tokens), parts, derivatives, is_static="static" in head)
     while head[-1] == "]":
         head = head[: len(head) - head[::-1].index("[") - 1]
     words = _words(tokens) - {head[-1]}
@@ -214,7 +222,7 @@ def mentioned(module: str, entry: str) -> Globals:
                 words |= declaration.derivatives
             for word in words:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
-            found |= {member: home for member in declaration.members if member.name in called and not member.type}
+            found |= {member: home for member in declaration.members if member.is_called(called)}
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
     uniforms = declared(module).uniforms
     return Globals(

@@ -44,6 +44,8 @@ _MODULES = {
             uint first;
             void add(uint index) { rows[index] = 0.0; }
             void subtract(uint index) { unused[index]; }
+            void begin() { unused[0]; }
+            static uint size() { return size[0]; }
         };
 
         [BackwardDerivative(square_bwd)]
@@ -69,7 +71,7 @@ _MODULES = {
         public struct Second : IWay { void go() {} }
         public RWStructuredBuffer<uint> counters;
         public float[2] twice<T>(T x, float rate[2]) { unused; return { counters[x], 0 }; }
-        public void fill<Sink : ISink>(Sink sink) { sink.add(1); }
+        public void fill<Sink : ISink>(Sink sink) { sink.add(1); Sink.begin(); Sink.size(); }
         public static const int BASE = 7;
     """,
 }
@@ -126,8 +128,8 @@ def test_declared() -> None:
         # Through an imported function, which sees no names of who imports it; not what only a derivative refers to.
         ("read", {"values": "float", "counters": "uint"}, {"rate": "float"}),
         ("differentiate", {"values": "float", "bits": "uint"}, {"count": "uint"}),
-        # Through a method, by way of an imported function that calls it.
-        ("sink", {"rows": "float4"}, {}),
+        # Through methods, by way of an imported function that calls them; by a type, only static ones.
+        ("sink", {"rows": "float4", "size": "int"}, {}),
     ],
 )
 def test_mentioned(entry: str, buffers: dict[str, str], uniforms: dict[str, str]) -> None:
