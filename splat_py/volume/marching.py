@@ -16,12 +16,9 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/volume.slang and kernels/volume_occupancy.slang.
-_BRICK = 8
-_BLOCK = 32
-_LANES = 64
-_REMEMBERED = 256
+_BRICK, _BLOCK, _LANES, _REMEMBERED = (constant("kernels/volume", name) for name in ("BRICK", "BLOCK", "LANES", "REMEMBERED"))
 # Where a processor plays the GPU: lanes of a wave, and the most workgroups.
 _SOFTWARE_LANES = 8
 _MOST_GROUPS = 8
