@@ -13,6 +13,7 @@ import operator
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ _EXTERN_CONSTANT = re.compile(r"\bextern\s+static\s+const\s+(\w+)\s+(\w+)")
 _EXTERN_TYPE = re.compile(r"\bextern\s+struct\s+(\w+)\s*:\s*(\w+)")
 _SUFFIX = re.compile(r"\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][+-]?\d+)?)[uUlLfFhH]*\b")
 # A field of the uniform block, any other member, a name, a number, or a character.
-_TOKEN = re.compile(r"(?<![\w.])params\s*\.\s*\w+|\.\s*[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
+_TOKEN = re.compile(r"(?<![\w.])params\.\w+|\.[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
+_DOT = re.compile(r"\s*\.\s*")
 _TYPES = ("struct", "interface", "extension", "enum")
 _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    # Of integers to the next towards 0, as in Slang.
+    ast.Div: lambda a, b: a / b if float in (type(a), type(b)) else int(a / b),
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
@@ -48,7 +52,7 @@ def constant(module: str, name: str) -> Any:
 
     Raises:
         KeyError: there is none of this name.
-        ValueError: its value takes more than numbers, names, + - * << and >>.
+        ValueError: its value takes more than numbers, names, + - * / << and >>.
     """
     for source in scope(module):
         if name in source.constants:
@@ -80,7 +84,7 @@ class Declaration:
     """A function, a type or a variable, and the words that it is made of."""
 
     name: str
-    # Names; names behind a dot; names in attributes.
+    # Names; names behind a dot, which stays behind a type's name; names in attributes.
     words: frozenset[str]
     parts: frozenset[str]
     derivatives: frozenset[str]
@@ -89,6 +93,11 @@ class Declaration:
     # Of a variable; of a buffer, its elements'.
     type: str = ""
     is_buffer: bool = False
+    is_static: bool = False
+
+    def is_called(self, names: set[str]) -> bool:
+        """Whether a method is among names that are called: by `Type.name` only if it is static."""
+        return not self.type and (self.name in names or (self.is_static and f".{self.name}" in names))
 
 
 class Source:
@@ -107,7 +116,7 @@ class Source:
     @cached_property
     def declarations(self) -> tuple[Declaration, ...]:
         """All but members of types."""
-        return _declarations(["".join(token.split()) for token in _TOKEN.findall(self._text)])
+        return _declarations(_TOKEN.findall(_DOT.sub(".", self._text)))
 
 
 @cache
@@ -145,9 +154,11 @@ def _declaration(tokens: list[str]) -> Declaration:
         words = _words(head).union(*(member.words for member in members if member.type))
         return Declaration(head[head.index(kind) + 1], words, frozenset(), derivatives, members)
     head = head[: head.index("=")] if "=" in head else head
-    parts = frozenset(token[1:] for token in tokens if token[0] == ".")
+    parts = frozenset(
+        token if len(owner) > 1 and owner[0].isupper() else token[1:] for owner, token in pairwise(tokens) if token[0] == "."
+    )
     if "(" in head:
-        return Declaration(_function_name(head), _words(tokens), parts, derivatives)
+        return Declaration(_function_name(head), _words(tokens), parts, derivatives, is_static="static" in head)
     while head[-1] == "]":
         head = head[: len(head) - head[::-1].index("[") - 1]
     words = _words(tokens) - {head[-1]}
@@ -212,7 +223,7 @@ def mentioned(module: str, entry: str) -> Globals:
                 words |= declaration.derivatives
             for word in words:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
-            found |= {member: home for member in declaration.members if member.name in called and not member.type}
+            found |= {member: home for member in declaration.members if member.is_called(called)}
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
     uniforms = declared(module).uniforms
     return Globals(

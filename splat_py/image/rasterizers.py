@@ -1,32 +1,40 @@
-"""Blobs → picture, and back: two ways to find the blobs that a tile's pixels may see, with the same pixels.
+"""Blobs → picture, and back: three ways to find the blobs that a pixel may see, with the same pixels.
 
-    GroupRasterizer  one kernel, in which each tile's workgroup looks at every blob (kernels/image_group.slang)
-    TileRasterizer   lists for all tiles by a radix sort, as for a scene (kernels/image_tiles.slang)
+    TileRasterizer    lists for all tiles by a radix sort, as for a scene: the kernels of blobs.slang and rasterize.slang
+    GroupRasterizer   one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
+    SimpleRasterizer  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/image_simple.slang)
 
-The first needs no lists and no launches, the second no more work than there is: `rasterizer_for` chooses.
+The second needs no lists and no launches, the first no more work than there is: `rasterizer_for` chooses. The third is to learn
+from: its memory grows with the number of blobs, and each number of them is compiled anew.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Literal, Protocol
 
 import numpy as np
 
+from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
-from splat_py.splats.data import Splats
+from splat_py.gpu.sources import constant
+from splat_py.splats.data import Settings, Splats
+from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid
 
+Method = Literal["auto", "tiles", "group", "simple"]
+
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
-FLOATS = 9
-# As in parallel/short_list.slang.
-_GROUP_WIDTH, _GROUP_HEIGHT = 8, 4
-# Floats of a blob as the pixels see it, and of its packed form (kernels/image_tiles.slang).
-_ROW, _PACKED = 9, 12
-# What tile lists get beyond what was needed, so that blobs that grow rarely run out of room.
+FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
+_GROUP_WIDTH, _GROUP_HEIGHT = constant("parallel/short_list", "SHORT_LIST_TILE")
+_SIMPLE_SIDE = constant("kernels/image_simple", "SIDE")
+# As many blobs as a compiler takes in reasonable time.
+_SIMPLE_BLOBS = 256
+# What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
-# Blobs × workgroups up to which every workgroup may look at every blob. In software, measured, sorting wins from 2,000 on; on
+# Blobs × workgroups up to which every workgroup may test every blob. In software, measured, sorting wins from 2,000 on; on
 # a GPU, where launches cost more than tests, estimated.
 _GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 1_000, 1_000_000
 
@@ -38,10 +46,10 @@ class Rasterizer(Protocol):
     """
 
     def reserve(self, parameters: Array) -> None:
-        """Wait for the device, and get room for the lists that these blobs [9, N] need."""
+        """Wait for the device, and allocate the lists that these blobs [9, N] need."""
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Note in `status` if the lists of this recording lack room (kernels/status.slang)."""
+        """Note in `status` if the lists of this recording lack capacity (kernels/status.slang)."""
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """Blobs [9, N] → picture [H, W, 3]."""
@@ -56,92 +64,48 @@ class Rasterizer(Protocol):
         `linear`, from `target` = ∂L/∂image."""
 
 
-def rasterizer_for(device: Device, blobs: int, width: int, height: int) -> Rasterizer:
-    """The faster one."""
-    groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
-    limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU
-    kind = GroupRasterizer if blobs * groups <= limit else TileRasterizer
-    return kind(device, blobs, width, height)
+def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
+    """The one that `method` names, or the faster one of "tiles" and "group".
+
+    Raises:
+        SplatError: the method means nothing, or there are too many blobs for it.
+    """
+    if method == "auto":
+        groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
+        limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU
+        method = "group" if blobs * groups <= limit else "tiles"
+    kinds: dict[str, type[TileRasterizer | GroupRasterizer | SimpleRasterizer]] = {
+        "tiles": TileRasterizer,
+        "group": GroupRasterizer,
+        "simple": SimpleRasterizer,
+    }
+    if method not in kinds:
+        raise SplatError(f"method is {method!r}; use auto, {', '.join(kinds)}")
+    return kinds[method](device, blobs, width, height)
 
 
-class GroupRasterizer:
-    """A workgroup of 8×4 threads a tile makes its own short-list.
+class TileRasterizer:
+    """Blobs are evaluated once and sorted by tile.
 
     Args:
         native_atomics: whether gradients add up by float atomics or by compare-and-swap; by default what the device has.
     """
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        self._blobs, self._width, self._height = blobs, width, height
-        self._native = device.native_float_atomics if native_atomics is None else native_atomics
-        self._grid = (-(-width // _GROUP_WIDTH), -(-height // _GROUP_HEIGHT), 1)
-        self._pixels = _pixel_arrays(device, width, height)
-
-    def reserve(self, parameters: Array) -> None:
-        """Nothing: lists are group-shared and come in as many parts as they need."""
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Nothing can lack room."""
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """Nothing: the kernel makes them."""
-
-    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        """See `Rasterizer`."""
-        recorder.stage("render")
-        recorder.dispatch(
-            "image_group",
-            "renderByGroup",
-            self._grid,
-            self._uniforms(1.0),
-            self._pixels | {"parameters": parameters, "image": image},
-        )
-
-    def record_gradients(
-        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
-    ) -> None:
-        """See `Rasterizer`."""
-        recorder.stage("derivatives")
-        recorder.clear(v_parameters)
-        recorder.dispatch(
-            "image_group",
-            "differentiateByGroup",
-            self._grid,
-            self._uniforms(1.0 if linear else 1.0 / (self._width * self._height)),
-            self._pixels
-            | {
-                "parameters": parameters,
-                "target": target,
-                "vParameters": v_parameters,
-                "vParameterBits": v_parameters.bits,
-            },
-            NATIVE_ATOMICS=self._native,
-            LINEAR=linear,
-        )
-
-    def _uniforms(self, weight: float) -> dict[str, int | float]:
-        columns, rows, _ = self._grid
-        return _uniforms(self._blobs, self._width, self._height, columns, rows, weight)
-
-
-class TileRasterizer:
-    """Blobs are evaluated once and sorted by tile. Arguments as for `GroupRasterizer`."""
-
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        tuning = device.tuning
-        self._blobs, self._width, self._height = blobs, width, height
-        self._native = device.native_float_atomics if native_atomics is None else native_atomics
-        self._device = device
-        tile = tuning.tile_size
+        native = device.native_float_atomics if native_atomics is None else native_atomics
+        self._device, self._blobs, self._width, self._height = device, blobs, width, height
+        empty, zeros = device.memory.empty, lambda *shape: device.memory.array(np.zeros(shape, np.float32))
+        tile = device.tuning.tile_size
+        self._settings = Settings(tile, native_atomics=native)
         self._grid = TileGrid(tile, -(-width // tile), -(-height // tile), 1)
-        self._specialisation = {"TILE": tile, "PIXELS": min(tuning.pixels_per_thread, tile**2 // 8)}
         self._splats = Splats.empty(device, 1, blobs)
-        # Every blob is in front of the camera, so to say.
+        # Nothing culls a blob.
         self._splats.radii.write(np.ones(self._splats.radii.shape, np.int32))
-        self._packed = device.memory.empty((blobs, _PACKED))
-        self._v_blobs = device.memory.empty((blobs, _ROW))
-        self._binning = _IndexOrderBinning(device, self._splats, self._grid)
-        self._pixels = _pixel_arrays(device, width, height)
+        self._colors, self._backgrounds = empty((1, blobs, 3)), zeros(1, 3)
+        self._v_splats = empty((1, blobs, FLOATS))
+        self._image = Image.empty(device, 1, height, width, 3)
+        self._v_image, self._v_alphas = empty((1, height, width, 3)), zeros(1, height, width, 1)
+        self._binning = Binning(device, self._splats, self._grid, by_depth=False)
 
     def reserve(self, parameters: Array) -> None:
         """See `Rasterizer`."""
@@ -172,100 +136,136 @@ class TileRasterizer:
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """See `Rasterizer`."""
         self.record_lists(recorder, parameters)
+        self._rasterization(image).record(recorder)
+
+    def record_gradients(
+        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
+    ) -> None:
+        """See `Rasterizer`."""
+        rasterization = self._rasterization(self._image.colors)
+        rasterization.record(recorder)
+        v_image = target
+        if not linear:
+            v_image = self._v_image
+            recorder.stage("loss")
+            self._dispatch(
+                recorder, "differentiateLoss", self._width * self._height,
+                {"target": target, "image": self._image.colors, "vImage": v_image},
+            )  # fmt: skip
+        rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats, self._settings)
+        recorder.stage("blob derivatives")
+        buffers = {"parameters": parameters, "vBlobs": self._v_splats, "vRaw": v_parameters}
+        self._dispatch(recorder, "differentiateBlobs", self._blobs, buffers)
+
+    def _rasterization(self, image: Array) -> Rasterization:
+        """Onto an image [H, W, 3]."""
+        onto = replace(self._image, colors=image)
+        parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), self._grid, onto
+        return Rasterization.of(self._device, *parts, stop="ImageStop")
+
+    def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
+        recorder.stage("evaluate")
+        splats = self._splats
+        buffers = {
+            "parameters": parameters,
+            "means2d": splats.means2d,
+            "conics": splats.conics,
+            "opacities": splats.opacities,
+            "colors": self._colors,
+        }
+        self._dispatch(recorder, "evaluateBlobs", self._blobs, buffers)
+
+    def _dispatch(self, recorder: Recorder, entry: str, threads: int, buffers: dict[str, Array]) -> None:
+        uniforms = _uniforms(self._blobs, self._width, self._height, 1.0 / (self._width * self._height))
+        recorder.dispatch("blobs", entry, linear_groups(threads), uniforms, buffers)
+
+
+class _SingleKernel:
+    """Blobs to picture and back in a kernel each, without lists in device memory. Arguments as for `TileRasterizer`."""
+
+    # Module and entry points, and the pixels of a workgroup.
+    _module: str
+    _render: str
+    _differentiate: str
+    _group: tuple[int, int]
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        self._blobs, self._width, self._height = blobs, width, height
+        self._native = device.native_float_atomics if native_atomics is None else native_atomics
+        self._grid = (-(-width // self._group[0]), -(-height // self._group[1]), 1)
+        self._saved: dict[str, Array] = {}
+        self._constants: dict[str, int] = {}
+
+    def reserve(self, parameters: Array) -> None:
+        """Nothing: there are no lists in device memory."""
+
+    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
+        """Nothing can lack capacity."""
+
+    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
+        """Nothing."""
+
+    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
+        """See `Rasterizer`."""
         recorder.stage("render")
-        self._dispatch_tiles(recorder, "renderByTiles", 1.0, parameters=parameters, image=image)
+        buffers = {"parameters": parameters, "image": image, **self._saved}
+        uniforms = _uniforms(self._blobs, self._width, self._height, 1.0)
+        recorder.dispatch(self._module, self._render, self._grid, uniforms, buffers, **self._constants)
 
     def record_gradients(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
     ) -> None:
         """See `Rasterizer`."""
         recorder.stage("derivatives")
-        recorder.clear(self._v_blobs)
-        self._dispatch_tiles(
-            recorder,
-            "differentiateByTiles",
-            1.0 if linear else 1.0 / (self._width * self._height),
-            {"NATIVE_ATOMICS": self._native, "LINEAR": linear},
-            parameters=parameters,
-            target=target,
-            vBlobs=self._v_blobs,
-            vBlobBits=self._v_blobs.bits,
-        )
-        recorder.stage("blob derivatives")
+        recorder.clear(v_parameters)
+        buffers = {
+            "parameters": parameters,
+            "target": target,
+            "vParameters": v_parameters,
+            "vParameterBits": v_parameters.bits,
+            **self._saved,
+        }
+        weight = 1.0 if linear else 1.0 / (self._width * self._height)
         recorder.dispatch(
-            "image_tiles",
-            "differentiateBlobs",
-            linear_groups(self._blobs),
-            self._uniforms(1.0),
-            {"parameters": parameters, "vBlobValues": self._v_blobs, "vParameterValues": v_parameters},
+            self._module,
+            self._differentiate,
+            self._grid,
+            _uniforms(self._blobs, self._width, self._height, weight),
+            buffers,
+            NATIVE_ATOMICS=self._native,
+            LINEAR=linear,
+            **self._constants,
         )
 
-    def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
-        recorder.stage("evaluate")
-        recorder.dispatch(
-            "image_tiles",
-            "evaluateBlobs",
-            linear_groups(self._blobs),
-            self._uniforms(1.0),
-            {
-                "parameters": parameters,
-                "means2d": self._splats.means2d,
-                "conics": self._splats.conics,
-                "opacities": self._splats.opacities,
-                "packedBlobs": self._packed,
-            },
-        )
 
-    def _dispatch_tiles(
-        self,
-        recorder: Recorder,
-        entry: str,
-        weight: float,
-        constants: dict[str, Any] | None = None,
-        **buffers: Array,
-    ) -> None:
-        tiles = self._binning.lists()
-        lists = {"packedBlobs": self._packed, "tileOffsets": tiles.offsets, "tileIds": tiles.ids}
-        recorder.dispatch(
-            "image_tiles",
-            entry,
-            (self._grid.columns, self._grid.rows, 1),
-            self._uniforms(weight),
-            self._pixels | lists | buffers,
-            **self._specialisation,
-            **(constants or {}),
-        )
+class GroupRasterizer(_SingleKernel):
+    """A workgroup of 8×4 threads a tile makes its own short-list. Arguments as for `TileRasterizer`."""
 
-    def _uniforms(self, weight: float) -> dict[str, int | float]:
-        return _uniforms(self._blobs, self._width, self._height, self._grid.columns, self._grid.rows, weight)
+    _module, _render, _differentiate = "image_group", "renderByGroup", "differentiateByGroup"
+    _group = (_GROUP_WIDTH, _GROUP_HEIGHT)
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        super().__init__(device, blobs, width, height, native_atomics)
+        empty = device.memory.empty
+        self._saved = {"finalT": empty((height, width)), "nContrib": empty((height, width), np.uint32)}
 
 
-class _IndexOrderBinning(Binning):
-    """Tile lists of splats that need no sorting by depth: their index is their depth."""
+class SimpleRasterizer(_SingleKernel):
+    """Every pixel blends every blob. Arguments as for `TileRasterizer`.
 
-    def __init__(self, device: Device, splats: Splats, grid: TileGrid) -> None:
-        super().__init__(device, splats, grid)
-        self._order.write(np.arange(splats.count, dtype=np.uint32))
+    Raises:
+        SplatError: there are more than 256 blobs.
+    """
 
-    def record_count(self, recorder: Recorder) -> None:
-        """Count the tiles that each splat touches."""
-        recorder.stage("bin")
-        self._dispatch(recorder, "countTiles", self.splats.count)
-        self._isect_offsets.record(recorder, self._tile_counts)
+    _module, _render, _differentiate = "image_simple", "renderSimply", "differentiateSimply"
+    _group = (_SIMPLE_SIDE, _SIMPLE_SIDE)
 
-
-def _pixel_arrays(device: Device, width: int, height: int) -> dict[str, Array]:
-    """What a pixel keeps for the walk back: eight bytes."""
-    empty = device.memory.empty
-    return {"finalT": empty((height, width)), "nContrib": empty((height, width), np.uint32)}
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        if blobs > _SIMPLE_BLOBS:
+            raise SplatError(f"the simple rasteriser takes at most {_SIMPLE_BLOBS} blobs, not {blobs}; use tiles or group")
+        super().__init__(device, blobs, width, height, native_atomics)
+        self._constants = {"BLOBS": blobs}
 
 
-def _uniforms(blobs: int, width: int, height: int, columns: int, rows: int, weight: float) -> dict[str, int | float]:
-    return {
-        "blobs": blobs,
-        "width": width,
-        "height": height,
-        "columns": columns,
-        "rows": rows,
-        "weight": weight,
-    }
+def _uniforms(blobs: int, width: int, height: int, weight: float) -> dict[str, int | float]:
+    return {"blobs": blobs, "width": width, "height": height, "weight": weight}

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from splat_py import portable, volume
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.gpu.arrays import Array
-from splat_py.gpu.device import Device, Operator, get_device
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.device import Operator, get_device
+from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.selftest import inputs
@@ -395,41 +394,10 @@ def dataset(enlarged: int = 1) -> Dataset:
 # --- images, volumes, the baseline ---
 
 
-class _SimpleRasterizer:
-    """The plain way to draw blobs (kernels/image_simple.slang), which shows how it is done and is not for use."""
-
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        self._groups = (-(-width // 4), -(-height // 4), 1)
-        self._uniforms = {"blobs": blobs, "width": width, "height": height, "columns": 0, "rows": 0, "weight": 1.0}
-        self._constants = {"BLOBS": blobs}
-        self._native = native_atomics
-
-    def reserve(self, parameters: Array) -> None:
-        pass
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        pass
-
-    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        buffers = {"parameters": parameters, "image": image}
-        recorder.dispatch("image_simple", "renderSimply", self._groups, self._uniforms, buffers, **self._constants)
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        pass
-
-    def record_gradients(
-        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
-    ) -> None:
-        recorder.clear(v_parameters)
-        buffers = {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters.bits}
-        constants = {**self._constants, "NATIVE_ATOMICS": self._native, "LINEAR": linear}
-        recorder.dispatch("image_simple", "differentiateSimply", self._groups, self._uniforms, buffers, **constants)
-
-
 _WAYS: dict[str, Callable[..., Rasterizer]] = {
     "group": GroupRasterizer,
     "tiles": TileRasterizer,
-    "simple": _SimpleRasterizer,
+    "simple": SimpleRasterizer,
 }
 
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 from splat_py.splats.data import Settings
 
 # Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy (kernels/cameras.slang).
-CAMERA_ROW = 16
+CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
 
 
 class CameraGradients:

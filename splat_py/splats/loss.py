@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/loss.slang.
-_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = 3, 8, 5, 3
+_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import GaussianArrays
@@ -19,8 +20,8 @@ from splat_py.splats.data import GaussianArrays
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 MOMENTS = ("m", "v")
 
-# Floats a thread, as in kernels/optimize.slang.
-_ADAM_RUN = 4
+# Floats a thread.
+_ADAM_RUN = constant("kernels/optimize", "RUN")
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-15
 
 State = dict[str, NDArray[np.float32]]

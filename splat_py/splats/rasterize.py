@@ -51,6 +51,8 @@ class Rasterization:
     image: Image
     packed: Array  # [C, N, packed_row(D)]
     device: Device
+    # When a pixel takes no more: SceneStop or ImageStop (splat/splat2d.slang).
+    stop: str = "SceneStop"
 
     @classmethod
     def of(
@@ -62,11 +64,12 @@ class Rasterization:
         lists: TileLists,
         grid: TileGrid,
         image: Image,
+        stop: str = "SceneStop",
     ) -> Rasterization:
-        """The parts put together, with room for what the kernels need besides."""
+        """The parts put together, with the array that the kernels need besides."""
         row = -(-(COLOR_OFFSET + colors.shape[-1]) // 4) * 4
         packed = device.memory.empty((*splats.depths.shape, row))
-        return cls(splats, colors, backgrounds, lists, grid, image, packed, device)
+        return cls(splats, colors, backgrounds, lists, grid, image, packed, device, stop)
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -84,12 +87,13 @@ class Rasterization:
         lists = self.lists
         row = v_splats.shape[-1]
         buffers: dict[str, Array | None] = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas}
-        buffers |= {"vSplats": v_splats, "vSplatBits": v_splats.bits, "tileIsects": None, "vIsects": None, "undone": None}
+        buffers |= {"vSplats": v_splats, "vSplatBits": v_splats.bits}
+        buffers |= dict.fromkeys(("renderColors", "tileIsects", "vIsects", "undone"))
         if settings.per_isect:
-            assert lists.pairs is not None
-            v_isects = recorder.scratch((lists.pairs.size, row))
+            assert lists.isects is not None
+            v_isects = recorder.scratch((lists.isects.size, row))
             recorder.clear(v_isects)
-            buffers |= {"tileIsects": lists.pairs, "vIsects": v_isects}
+            buffers |= {"tileIsects": lists.isects, "vIsects": v_isects}
         else:
             recorder.clear(v_splats)
         if lists.segments > 1:
@@ -118,6 +122,8 @@ class Rasterization:
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
+        if self.stop != "SceneStop":
+            constants = {"Stop": self.stop, **constants}
         pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8)
         uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
@@ -136,7 +142,7 @@ class Rasterization:
         constants: dict[str, Any] | None = None,
         **buffers: Array | None,
     ) -> None:
-        _, height, width, channels = self.image.colors.shape
+        _, height, width = self.image.final_T.shape
         recorder.dispatch(
             "rasterize",
             entry,
@@ -147,6 +153,7 @@ class Rasterization:
                 "height": height,
                 "columns": self.grid.columns,
                 "rows": self.grid.rows,
+                "capacity": self.lists.ids.size,
                 **(uniforms or {}),
             },
             {
@@ -163,7 +170,7 @@ class Rasterization:
             }
             | buffers,
             TILE=self.grid.tile_size,
-            CHANNELS=channels,
+            CHANNELS=self.colors.shape[-1],
             **(constants or {}),
         )
 

@@ -43,24 +43,27 @@ class TileGrid:
 class Binning:
     """Every tile's list of splats, front to back (kernels/tiles.slang).
 
-    `record_count` finds out how many (tile, splat) pairs there are; `reserve` makes room for them; `record_lists` writes the
-    lists. A caller that has room from before may record both at once and look at `isect_count` later: if it exceeds
-    `capacity`, the lists are not complete. The same holds for `record_max_tile_count` and segments.
+    `record_count` finds out how many intersections of splats with tiles there are; `reserve` allocates arrays for them;
+    `record_lists` writes the lists. A caller that has reserved enough before may record both at once and read `isect_count`
+    later: if it exceeds `capacity`, the lists are not complete. The same holds for `record_max_tile_count` and segments.
 
     Args:
-        keep_isects: lists also tell which pair each element is, for gradients that add up pair by pair.
+        keep_isects: lists also tell which intersection each element is, for gradients that have a row each.
+        by_depth: sort by depth; otherwise a splat's index is its depth.
     """
 
-    def __init__(self, device: Device, splats: Splats, grid: TileGrid, keep_isects: bool = False) -> None:
+    def __init__(
+        self, device: Device, splats: Splats, grid: TileGrid, keep_isects: bool = False, by_depth: bool = True
+    ) -> None:
         self.splats = splats
         self.grid = grid
-        self._keep_isects = keep_isects
+        self._keep_isects, self._by_depth = keep_isects, by_depth
         # [1] uint32 on the device: splats of the longest list, where `record_max_tile_count` has run.
         self.max_tile_count = device.memory.array(np.zeros(1, np.uint32))
         self._device = device
         empty = device.memory.empty
         self._depth_keys = empty(splats.count, np.uint32)
-        self._order = empty(splats.count, np.uint32)
+        self._order = device.memory.array(np.arange(splats.count, dtype=np.uint32))
         self._splat_count = device.memory.array(np.array([splats.count], np.uint32))
         self._depth_sort = RadixSort(device, splats.count)
         self._sorted_order = self._order
@@ -71,24 +74,27 @@ class Binning:
 
     @property
     def isect_count(self) -> Array:
-        """[1] uint32 on the device: pairs in all."""
+        """[1] uint32 on the device: intersections in all."""
         return self._isect_offsets.total
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` pairs."""
+        """Allocate arrays for `capacity` intersections."""
         self.capacity = capacity
         self._isect_tiles = self._device.memory.empty(capacity, np.uint32)
         self._isect_ids = self._device.memory.empty(capacity, np.uint32)
         self._isect_splats = self._device.memory.empty(capacity if self._keep_isects else 0, np.uint32)
         self._tile_sort = RadixSort(self._device, capacity)
         self._ids = self._isect_ids
-        self._pairs: Array | None = None
+        self._list_isects: Array | None = None
 
     def record_count(self, recorder: Recorder) -> None:
         """Sort the splats by depth and count the tiles each one touches."""
-        recorder.stage("sort depths")
-        self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order)
-        _, self._sorted_order = self._depth_sort.record(recorder, self._depth_keys, self._order, self._splat_count, bits=32)
+        if self._by_depth:
+            recorder.stage("sort depths")
+            self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order)
+            _, self._sorted_order = self._depth_sort.record(
+                recorder, self._depth_keys, self._order, self._splat_count, bits=32
+            )
         recorder.stage("bin")
         self._dispatch(recorder, "countTiles", self.splats.count)
         self._isect_offsets.record(recorder, self._tile_counts)
@@ -99,12 +105,13 @@ class Binning:
         recorder.stage("bin")
         self._dispatch(recorder, "emitIsects", self.splats.count, constants, isectSplats=self._isect_splats)
         recorder.stage("sort tiles")
-        bits = max((self.grid.count - 1).bit_length(), 1)
+        # One more than there are tiles: intersections without a tile.
+        bits = self.grid.count.bit_length()
         tiles, ids = self._tile_sort.record(recorder, self._isect_tiles, self._isect_ids, self.isect_count, bits)
         recorder.stage("bin")
         buffers: dict[str, Array | None] = {"isectTiles": tiles, "isectSplats": None, "tileIds": None}
         if self._keep_isects:
-            self._pairs, self._ids = ids, self._device.memory.empty(self.capacity, np.uint32)
+            self._list_isects, self._ids = ids, self._device.memory.empty(self.capacity, np.uint32)
             buffers |= {"isectIds": ids, "isectSplats": self._isect_splats, "tileIds": self._ids}
         else:
             self._ids = ids
@@ -117,7 +124,7 @@ class Binning:
 
     def lists(self, segments: int = 1) -> TileLists:
         """What `record_lists` writes, to be blended in so many segments."""
-        return TileLists(self._offsets, self._ids, segments, self._pairs, self._sorted_order, self._isect_offsets.offsets)
+        return TileLists(self._offsets, self._ids, segments, self._list_isects, self._sorted_order, self._isect_offsets.offsets)
 
     def _dispatch(
         self, recorder: Recorder, entry: str, threads: int, constants: dict[str, bool] | None = None, **others: Array | None
@@ -161,20 +168,20 @@ class TileLists:
     """Splats by tile: those of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
 
     offsets: Array  # [tiles + 1] uint32
-    ids: Array  # [pairs] uint32, indices into C · N
+    ids: Array  # [isects] uint32, indices into C · N
     # Parts that lists are blended in, a dispatch each: `segments_for`.
     segments: int = 1
-    # For gradients that add up pair by pair: [pairs] the pair that each element of `ids` is; [C · N] splats by depth and
-    # [C · N + 1] where the pairs of each begin.
-    pairs: Array | None = None
+    # For gradients with a row an intersection: [isects] that of each element of `ids`; [C · N] splats by depth and
+    # [C · N + 1] where the intersections of each begin.
+    isects: Array | None = None
     order: Array | None = None
     isect_offsets: Array | None = None
 
 
-def segments_for(device: Device, longest: int) -> int:
+def segments_for(device: Device, max_tile_count: int) -> int:
     """Segments that lists of at most so many splats are blended in on a device (`Tuning.segment`)."""
     segment = device.tuning.segment
-    return 1 if segment is None else max(-(-longest // segment), 1)
+    return 1 if segment is None else max(-(-max_tile_count // segment), 1)
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,7 @@ class BinnedTiles:
     """Every tile's splats, front to back: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
 
     offsets: Tensor  # [C · rows · columns + 1] int32
-    ids: Tensor  # [pairs] int32, indices into C · N
+    ids: Tensor  # [isects] int32, indices into C · N
     grid: TileGrid
     arrays: TileLists
 
@@ -199,7 +206,7 @@ def bin_tiles(
     """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
 
     Args:
-        keep_isects: for gradients that add up pair by pair (`Settings.accumulation` is "PerIntersection").
+        keep_isects: for gradients with a row an intersection (`Settings.accumulation` is "PerIntersection").
     """
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)
@@ -208,19 +215,18 @@ def bin_tiles(
     recorder = device.record()
     binning.record_count(recorder)
     recorder.submit()
-    pairs = int(binning.isect_count.numpy()[0])
-    binning.reserve(pairs)
+    binning.reserve(int(binning.isect_count.numpy()[0]))
     recorder = device.record()
     binning.record_lists(recorder)
     # No list is longer than there are Gaussians: most often nobody has to ask.
-    longest = splats.depths.shape[1]
-    asks = segments_for(device, longest) > 1
+    max_tile_count = splats.depths.shape[1]
+    asks = segments_for(device, max_tile_count) > 1
     if asks:
         binning.record_max_tile_count(recorder)
     recorder.submit()
     if asks:
-        longest = int(binning.max_tile_count.numpy()[0])
-    lists = binning.lists(segments_for(device, longest))
+        max_tile_count = int(binning.max_tile_count.numpy()[0])
+    lists = binning.lists(segments_for(device, max_tile_count))
     # torch knows few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
     return BinnedTiles(offsets, ids, grid, lists)

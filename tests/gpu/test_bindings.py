@@ -75,12 +75,11 @@ def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
 
 def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
-    packed, floats = memory.empty(12), {name: memory.empty(3) for name in ("means2d", "conics", "opacities")}
-    uniforms = dict.fromkeys(("blobs", "width", "height"), 1)
-    bindings = Bindings.of("image_tiles", "evaluateBlobs")
-    bindings.check(uniforms, {"parameters": packed, "packedBlobs": packed, **floats})
-    with pytest.raises(BindingError, match=r"buffer packedBlobs is float32 \[10\]; its elements are of type float4"):
-        bindings.check(uniforms, {"parameters": packed, "packedBlobs": memory.empty(10), **floats})
+    floats = dict.fromkeys(("means2d", "conics", "opacities", "colors"), memory.empty(3))
+    bindings = Bindings.of("rasterize", "packSplats")
+    bindings.check({"splats": 1}, {"packedSplats": memory.empty((1, 12)), **floats})
+    with pytest.raises(BindingError, match=r"buffer packedSplats is float32 \[10\]; its elements are of type float4"):
+        bindings.check({"splats": 1}, {"packedSplats": memory.empty(10), **floats})
 
 
 def test_what_a_specialisation_switches_off_is_none() -> None:

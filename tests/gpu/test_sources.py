@@ -18,8 +18,9 @@ _MODULES = {
         import kernels.cpu.child;
         extern static const uint SIDE = 4;
         extern struct Way : IWay = First;
-        static const int AREA = SIDE * SIDE + (2 << 1) - 3;  // static const int AREA = 1;
+        static const int AREA = SIDE * SIDE + (2 << 1) - 9 / 3;  // static const int AREA = 1;
         static const float SMALL = -1e-3f;
+        static const float TWELFTH = 1.0 / 12.0;
         static const uint2 PAIR = uint2(SIDE, 0x10u);
         static const int ODD = SIDE == 4 ? 1 : 2;
 
@@ -43,6 +44,8 @@ _MODULES = {
             uint first;
             void add(uint index) { rows[index] = 0.0; }
             void subtract(uint index) { unused[index]; }
+            void begin() { unused[0]; }
+            static uint size() { return size[0]; }
         };
 
         [BackwardDerivative(square_bwd)]
@@ -68,7 +71,7 @@ _MODULES = {
         public struct Second : IWay { void go() {} }
         public RWStructuredBuffer<uint> counters;
         public float[2] twice<T>(T x, float rate[2]) { unused; return { counters[x], 0 }; }
-        public void fill<Sink : ISink>(Sink sink) { sink.add(1); }
+        public void fill<Sink : ISink>(Sink sink) { sink.add(1); Sink.begin(); Sink.size(); }
         public static const int BASE = 7;
     """,
 }
@@ -92,8 +95,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("modules")
 def test_constants() -> None:
-    names = ("SIDE", "AREA", "SMALL", "PAIR", "BASE")
-    assert [constant("kernels/parent", name) for name in names] == [4, 17, -1e-3, (4, 16), 7]
+    names = ("SIDE", "AREA", "SMALL", "TWELFTH", "PAIR", "BASE")
+    assert [constant("kernels/parent", name) for name in names] == [4, 17, -1e-3, 1 / 12, (4, 16), 7]
     with pytest.raises(KeyError, match=r"kernels/parent\.slang knows no constant NONE"):
         constant("kernels/parent", "NONE")
     with pytest.raises(ValueError, match="ODD"):
@@ -125,8 +128,8 @@ def test_declared() -> None:
         # Through an imported function, which sees no names of who imports it; not what only a derivative refers to.
         ("read", {"values": "float", "counters": "uint"}, {"rate": "float"}),
         ("differentiate", {"values": "float", "bits": "uint"}, {"count": "uint"}),
-        # Through a method, by way of an imported function that calls it.
-        ("sink", {"rows": "float4"}, {}),
+        # Through methods, by way of an imported function that calls them; by a type, only static ones.
+        ("sink", {"rows": "float4", "size": "int"}, {}),
     ],
 )
 def test_mentioned(entry: str, buffers: dict[str, str], uniforms: dict[str, str]) -> None:

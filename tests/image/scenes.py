@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from splat_py.gpu.device import Device, get_device
-from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.gpu.device import get_device
+from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
 from tests.image.reference import Array
 
 WAYS = ["simple", "group", "tiles"]
@@ -20,45 +20,6 @@ def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opac
     raw[4] *= 2
     raw[8] += opacity
     return raw.astype(np.float32).astype(np.float64)
-
-
-class SimpleRasterizer:
-    """Every pixel blends every blob, differentiated by Slang alone (kernels/image_simple.slang)."""
-
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        self._uniforms = {"blobs": blobs, "width": width, "height": height, "columns": 0, "rows": 0}
-        self._groups = (-(-width // 4), -(-height // 4), 1)
-        self._native = device.native_float_atomics if native_atomics is None else native_atomics
-
-    def reserve(self, parameters) -> None: ...
-
-    def record_check(self, recorder, status, step) -> None: ...
-
-    def record_lists(self, recorder, parameters) -> None: ...
-
-    def record_render(self, recorder, parameters, image) -> None:
-        recorder.dispatch(
-            "image_simple",
-            "renderSimply",
-            self._groups,
-            self._uniforms | {"weight": 1.0},
-            {"parameters": parameters, "image": image},
-            BLOBS=self._uniforms["blobs"],
-        )
-
-    def record_gradients(self, recorder, parameters, target, v_parameters, linear=False) -> None:
-        recorder.clear(v_parameters)
-        weight = 1.0 if linear else 1 / (self._uniforms["width"] * self._uniforms["height"])
-        recorder.dispatch(
-            "image_simple",
-            "differentiateSimply",
-            self._groups,
-            self._uniforms | {"weight": weight},
-            {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters.bits},
-            BLOBS=self._uniforms["blobs"],
-            NATIVE_ATOMICS=self._native,
-            LINEAR=linear,
-        )
 
 
 def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:

@@ -87,9 +87,6 @@ def shipped() -> list[Specialisation]:
     # Pictures (splat_py/image/rasterizers.py).
     for native, linear in product((False, True), repeat=2):
         how = {"NATIVE_ATOMICS": native, "LINEAR": linear}
-        for pixels in (1, 8):
-            dispatches.dispatch("image_tiles", "renderByTiles", TILE=16, PIXELS=pixels)
-            dispatches.dispatch("image_tiles", "differentiateByTiles", TILE=16, PIXELS=pixels, **how)
         dispatches.dispatch("image_group", "differentiateByGroup", **how)
         dispatches.dispatch("image_simple", "renderSimply", BLOBS=8)
         dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)

@@ -48,7 +48,8 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
         assert max(buffers) < MOST_BUFFERS, specialisation
         # What the compiler leaves in is what a dispatch has to name.
-        names = set(re.findall(r"(\w+?)_\d+ \[\[buffer\(", source)) - {"params"}
+        names = set(re.findall(r"(\w+?)_\d+ \[\[buffer\(", source)) - {"params", "globalParams"}
+        names |= set(re.findall(r"globalParams_\d+->(\w+?)_\d+\b", source))
         assert names <= mentioned(f"kernels/{module}", entry).buffers.keys(), specialisation
         checks.append((specialisation, pool.submit(type_check, clang, source)))
     for specialisation, check in checks:

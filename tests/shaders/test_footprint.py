@@ -55,7 +55,7 @@ def per_tile(visible: npt.NDArray[np.bool_], tile: int) -> npt.NDArray[np.bool_]
     return padded.reshape(len(visible), count, tile, count, tile).any(axis=(2, 4))
 
 
-def test_level_and_determinant() -> None:
+def test_sigma_max_and_determinant() -> None:
     rng = np.random.default_rng(12)
     count = 200
     packed = conics(*np.exp(rng.uniform(-1, 4, (2, count))), rng.uniform(0, np.pi, count))
@@ -66,9 +66,9 @@ def test_level_and_determinant() -> None:
     assert_value(f["mean"], means)
     assert_value(f["conic"], packed)
     seen = opacities >= MIN_ALPHA
-    assert np.all(f["level"][~seen] < 0) and np.sum(~seen) >= 3
+    assert np.all(f["sigmaMax"][~seen] < 0) and np.sum(~seen) >= 3
     level = 2 * np.log(opacities[seen] / MIN_ALPHA)
-    assert np.all(f["level"][seen] > level) and np.all(f["level"][seen] < level * 1.001 + 1e-3)
+    assert np.all(f["sigmaMax"][seen] > level) and np.all(f["sigmaMax"][seen] < level * 1.001 + 1e-3)
     exact = packed[:, 0] * packed[:, 2] - packed[:, 1] ** 2
     assert np.all(f["determinant"] <= exact * (1 + 1e-7))
     round_ones = exact > 0.1 * packed[:, 0] * packed[:, 2]

@@ -1,4 +1,4 @@
-"""slang/splat/rasterization.slang: the walk through a list of splats and the way back."""
+"""slang/splat/rasterization.slang: the loop through a list of splats and its backward pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def blocks(image: Array, pixels: int) -> Array:
 
 @pytest.mark.parametrize("pixels", [1, 4])
 @pytest.mark.parametrize("kind", ["one", "few", "many", "opaque"])
-def test_walk_and_way_back(kind: str, pixels: int) -> None:
+def test_forward_and_backward(kind: str, pixels: int) -> None:
     rng = np.random.default_rng(17)
     rows = splats(kind)
     parts = rows[:, :2], rows[:, 2:5], rows[:, 5], rows[:, 6:], np.arange(len(rows), dtype=float)
@@ -52,36 +52,30 @@ def test_walk_and_way_back(kind: str, pixels: int) -> None:
 
     x, y = np.meshgrid(np.arange(SIDE) + 0.5, np.arange(SIDE) + 0.5)
     positions = np.stack([x, y], axis=-1)
-    # As beyond an image's edge: such pixels walk along, see nothing and add nothing.
+    # As beyond an image's edge: such pixels take nothing and add nothing.
     inside = np.ones((SIDE, SIDE), np.uint32)
     inside[:, -3:] = 0
     device = get_device().handle
     list_ = spy.Tensor.from_numpy(device, rows.astype(np.float32))
     gradients = spy.Tensor.from_numpy(device, np.zeros(len(rows) * 11, np.float32))
-    pixel_arguments = blocks(positions, pixels), blocks(inside, pixels)
-    walked = MODULE.walk[pixels](*pixel_arguments, list_, gradients)
+    threads = SIDE * SIDE // pixels
+    saved = spy.Tensor.from_numpy(device, np.zeros(SIDE * SIDE * 2, np.float32))
+    pixel_arguments = blocks(positions, pixels), blocks(inside, pixels), np.arange(threads, dtype=np.uint32)
+    colors = MODULE.blend[pixels](*pixel_arguments, list_, gradients, saved).reshape(SIDE, SIDE, 3)
+    T, n_contrib = np.moveaxis(saved.to_numpy().reshape(SIDE, SIDE, 2), -1, 0)
 
     compared = ~untrusted & (inside == 1)
-    fields = {name: field.reshape(SIDE, SIDE) for name, field in walked.items()}
-    for channel, name in enumerate(("red", "green", "blue")):
-        assert_value(fields[name][compared], expected.colors[compared][:, channel])
-        assert not np.any(fields[name][inside == 0])
-    assert_value(fields["T"][compared], expected.T_final[compared], atol=1e-7)
-    np.testing.assert_array_equal(fields["nContrib"][compared], expected.n_contrib[compared])
+    assert_value(colors[compared], expected.colors[compared])
+    assert not np.any(colors[inside == 0])
+    assert_value(T[compared], expected.T_final[compared], atol=1e-7)
+    np.testing.assert_array_equal(n_contrib[compared], expected.n_contrib[compared])
 
     # The reference blends onto no background and knows dL/dalpha = -dL/dT.
     v_state = np.where(compared[..., None], rng.normal(size=(SIDE, SIDE, 4)), 0)
     v = ref.rasterize_backward(*parts, SIDE, SIDE, None, expected, v_state[..., :3], -v_state[..., 3])
     # Pixels outside the image get a gradient all the same: it must go nowhere.
     v_given = np.where(inside[..., None] == 1, v_state, 1)
-    MODULE.walkBack[pixels](
-        *pixel_arguments,
-        blocks(fields["T"], pixels),
-        blocks(fields["nContrib"], pixels),
-        blocks(v_given, pixels),
-        list_,
-        gradients,
-    )
+    MODULE.blendBackward[pixels](*pixel_arguments, blocks(v_given, pixels), list_, gradients, saved)
     actual = gradients.to_numpy().reshape(-1, 11)
     for name, columns, wanted in [
         ("mean", slice(0, 2), v.means2d),

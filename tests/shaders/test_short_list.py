@@ -9,7 +9,6 @@ import pytest
 import slangpy as spy
 
 from splat_py.gpu.device import get_device
-from splat_py.shaders import short_list as shader
 from tests.shaders.oracle import Array
 
 RNG = np.random.default_rng(31)
@@ -141,37 +140,3 @@ def test_a_stage_left_out_does_not_compile() -> None:
     with pytest.raises(spy.SlangCompileError) as error:
         get_device().handle.load_module_from_source("unpadded", KERNEL.replace("STAGES", "\n    ".join(lines)))
     assert "FilledShortList" in str(error.value) and "PaddedShortList" in str(error.value)
-
-
-def test_overlap() -> None:
-    """Against clipping the rectangle by the box's four sides."""
-    count = 400
-    angle = RNG.uniform(0, np.pi, count)
-    axis = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    half = np.exp(RNG.uniform(-2, 2, (count, 2)))
-    center = RNG.uniform(-6, 6, (count, 2))
-    rectangle = {"center": [0.5, -0.3], "half": [3.5, 1.5]}
-    actual = shader.overlaps({"center": center, "axis": axis, "half": half}, rectangle)
-    expected = [_intersect(*box, np.array([0.5, -0.3]), np.array([3.5, 1.5])) for box in zip(center, axis, half, strict=True)]
-    assert 100 < np.sum(expected) < 350
-    np.testing.assert_array_equal(np.asarray(actual, bool), expected)
-
-
-def _intersect(center: Array, axis: Array, half: Array, middle: Array, sides: Array) -> bool:
-    """Sutherland-Hodgman clipping leaves something."""
-    polygon = [middle + sides * corner for corner in ([-1, -1], [1, -1], [1, 1], [-1, 1])]
-    for normal, reach in ((axis, half[0]), (np.array([-axis[1], axis[0]]), half[1])):
-        for sign in (1, -1):
-            distances = [reach - sign * float(normal @ (p - center)) for p in polygon]
-            clipped = []
-            for i, p in enumerate(polygon):
-                j = (i + 1) % len(polygon)
-                if distances[i] >= 0:
-                    clipped.append(p)
-                if distances[i] * distances[j] < 0:
-                    share = distances[i] / (distances[i] - distances[j])
-                    clipped.append(p + share * (polygon[j] - p))
-            polygon = clipped
-            if not polygon:
-                return False
-    return True

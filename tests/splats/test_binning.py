@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from splat_py.gpu.device import get_device
-from splat_py.splats.data import Splats
+from splat_py.splats.data import Settings, Splats
 from splat_py.splats.project import ProjectedSplats
+from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.tiles import BinnedTiles, Binning, TileGrid, bin_tiles
 from tests.reference.arrays import Array
 
@@ -120,6 +121,64 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
         if capacity >= pairs:
             np.testing.assert_array_equal(offsets, full.offsets.numpy())
             np.testing.assert_array_equal(binning.lists().ids.numpy()[:pairs], full.ids.numpy())
+
+
+@pytest.mark.parametrize("keep_isects", [False, True])
+@pytest.mark.parametrize("bias", [-2, 2, None], ids=["too few", "too many", "both"])
+def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool) -> None:
+    """Where what was counted is not what is emitted, as on a GPU that rounds differently in two kernels: no splat writes where
+    another's intersections lie, none of another's is lost, and images and gradients can still be made."""
+    rng = np.random.default_rng(3)
+    device, count = get_device(), 200
+    memory = device.memory
+    tensors = splats_of(rng, 1, count)
+    splats, grid = tensors.arrays(device), TileGrid(8, -(-WIDTH // 8), -(-HEIGHT // 8), 1)
+    binning = Binning(device, splats, grid, keep_isects)
+    recorder = device.record()
+    binning.record_count(recorder)
+    recorder.submit()
+    order, right = binning.lists().order.numpy().copy(), binning._tile_counts.numpy().astype(int)
+    full = lists_of(bin_tiles(tensors, WIDTH, HEIGHT, 8))
+    tiles_of = [[tile for tile, ids in enumerate(full) if m in ids] for m in range(count)]
+    assert right.tolist() == [len(tiles_of[m]) for m in order]
+
+    counted = np.maximum(right + (rng.integers(-3, 4, count) if bias is None else bias), 0)
+    assert (counted != right).sum() > count // 4
+    binning._tile_counts.write(counted.astype(np.uint32))
+    total = int(counted.sum())
+    binning.reserve(total)
+    margins = []
+    for name in ("_isect_tiles", "_isect_ids", *(["_isect_splats"] if keep_isects else [])):
+        array = memory.array(np.full(total + 64, 0xABCD_EF01, np.uint32))
+        setattr(binning, name, array)
+        margins.append(array)
+    recorder = device.record()
+    binning._isect_offsets.record(recorder, binning._tile_counts)
+    binning.record_lists(recorder)
+    recorder.submit()
+    for array in margins:
+        assert (array.numpy()[total:] == 0xABCD_EF01).all()
+    offsets, ids = (array.numpy() for array in (binning.lists().offsets, binning.lists().ids))
+    expected: list[list[int]] = [[] for _ in full]
+    for m, room in zip(order, counted, strict=True):
+        for tile in tiles_of[m][:room]:
+            expected[tile].append(m)
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+    assert offsets[0] == 0 and offsets[-1] == np.minimum(counted, right).sum() <= total
+
+    settings = Settings(8, accumulation="PerIntersection" if keep_isects else "PerWave")
+    image = Image.empty(device, 1, HEIGHT, WIDTH, 3)
+    colors = memory.array(rng.uniform(size=(1, count, 3)).astype(np.float32))
+    backgrounds, v_alphas = (memory.array(np.zeros(shape, np.float32)) for shape in ((1, 3), (1, HEIGHT, WIDTH, 1)))
+    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(), grid, image)
+    rows = memory.empty((1, count, settings.row(3)))
+    recorder = device.record()
+    work.record(recorder)
+    work.record_backward(recorder, image.colors, v_alphas, rows, settings)
+    recorder.submit()
+    assert np.isfinite(image.colors.numpy()).all() and np.isfinite(rows.numpy()).all() and rows.numpy().any()
+    unlisted = [m for m, room in zip(order, counted, strict=True) if not tiles_of[m][:room]]
+    assert unlisted and not rows.numpy()[0, unlisted].any()
 
 
 @pytest.mark.parametrize("cameras", [1, 2])

@@ -1,4 +1,4 @@
-"""slang/splat/blob_rasterization.slang: the walk through a list that comes in parts, and back."""
+"""slang/splat/rasterization.slang: a list that comes in parts, forward and backward, by the stop rule of images."""
 
 from __future__ import annotations
 
@@ -14,87 +14,85 @@ MIN_ALPHA, MIN_T = 1 / 255, 1 / 255
 
 # A list whose parts are of a given length, whatever the workgroup does.
 KERNEL = """
-import splat.blending;
-import splat.blob_rasterization;
-import splat.footprint;
 import parallel.gradient_accumulation;
+import splat.blending;
+import splat.blob2d;
 import splat.rasterization;
+import splat.splat2d;
 
 struct Params { uint blobs; uint part; };
 ConstantBuffer<Params> params;
 StructuredBuffer<float> blobs;
 StructuredBuffer<float> vColors;
 RWStructuredBuffer<float> colors;
-RWStructuredBuffer<float> keptStates;
+RWStructuredBuffer<float> savedStates;
 RWStructuredBuffer<Atomic<float>> vBlobs;
 
-static uint partAtHand = 0;
+static uint currentPart = 0;
 
-struct Rows : IGradientSink
+struct Sink : IGradientSink
 {
     void add(uint index, float value) { vBlobs[index].add(value); }
 };
 
-struct Parts : IBlobList
+struct Parts : ISplatList<3, 9>
 {
+    typealias Splat = BlobSplat;
     uint thread;
-    uint base() { return partAtHand * params.part; }
+    uint base() { return currentPart * params.part; }
     uint size() { return min(params.part, params.blobs - base()); }
-    Footprint footprintAt(uint position)
+    BlobSplat load(uint position)
     {
-        Splat2D<3> blob = load(position);
-        return footprint(blob.mean, blob.conic, blob.opacity);
-    }
-    Splat2D<3> load(uint position)
-    {
-        uint first = (base() + position) * 9;
-        Splat2D<3> blob;
-        blob.mean = float2(blobs[first], blobs[first + 1]);
-        blob.conic = float3(blobs[first + 2], blobs[first + 3], blobs[first + 4]);
-        blob.opacity = blobs[first + 5];
-        blob.color[0] = blobs[first + 6];
-        blob.color[1] = blobs[first + 7];
-        blob.color[2] = blobs[first + 8];
-        return blob;
-    }
-    void accumulate(uint position, SplatGradient<3> v)
-    {
-        float row[9] = {
-            v.mean.x, v.mean.y, v.conic.x, v.conic.y, v.conic.z, v.opacity, v.color[0], v.color[1], v.color[2] };
-        Rows rows;
-        addOverWave<9, Rows>(rows, (base() + position) * 9, row);
+        float row[9];
+        for (int k = 0; k < 9; k++)
+            row[k] = blobs[(base() + position) * 9 + k];
+        return BlobSplat.unpack(row);
     }
     [mutating]
     bool next(bool done)
     {
         if (WaveActiveAllTrue(done) || base() + params.part >= params.blobs)
             return false;
-        partAtHand++;
+        currentPart++;
         return true;
     }
     [mutating]
     bool previous()
     {
-        if (partAtHand == 0)
+        if (currentPart == 0)
             return false;
-        partAtHand--;
+        currentPart--;
         return true;
     }
-    void keep(int p, Replay replay)
+    Progress<3> begin(int p)
     {
-        keptStates[(thread * 2 + p) * 2] = replay.T;
-        keptStates[(thread * 2 + p) * 2 + 1] = float(replay.nContrib);
+        Progress<3> progress = {};
+        progress.state.T = 1.0;
+        return progress;
     }
-    Replay kept(int p)
+    void save(int p, Progress<3> progress)
     {
-        Replay replay = { keptStates[(thread * 2 + p) * 2], uint(keptStates[(thread * 2 + p) * 2 + 1]) };
-        return replay;
+        savedStates[(thread * 2 + p) * 2] = progress.state.T;
+        savedStates[(thread * 2 + p) * 2 + 1] = float(progress.nContrib);
     }
+    Replay<3> replay(int p, PixelState<3>.Differential v)
+    {
+        return { savedStates[(thread * 2 + p) * 2], uint(savedStates[(thread * 2 + p) * 2 + 1]), v };
+    }
+    void finish(int p, Replay<3> replay) {}
+    uint backwardFrom(uint end) { return end; }
+    uint chunkLength(uint lanes) { return lanes; }
+    void accumulate(uint position, SplatGradient<9> gradient)
+    {
+        Sink sink;
+        addOverWave<9, Sink>(sink, (base() + position) * 9, gradient.row);
+    }
+    void flush(uint chunk, uint count) {}
 };
 
 [shader("compute")]
 [numthreads(8, 1, 1)]
-void walk(uint thread: SV_GroupIndex)
+void blend(uint thread: SV_GroupIndex)
 {
     Parts list;
     list.thread = thread;
@@ -105,7 +103,7 @@ void walk(uint thread: SV_GroupIndex)
         // The last pixel is beyond the edge.
         pixels.inside[p] = thread * 2 + p < 15;
     }
-    PixelState<3> states[2] = fineRasterize<2, Parts>(list, pixels);
+    PixelState<3> states[2] = fineRasterize<3, 9, 2, Parts>(list, pixels);
     PixelState<3>.Differential v[2] = {};
     for (int p = 0; p < 2; p++)
     {
@@ -115,22 +113,22 @@ void walk(uint thread: SV_GroupIndex)
             v[p].color[k] = vColors[(thread * 2 + p) * 3 + k];
         }
     }
-    bwd_diff(fineRasterize<2, Parts>)(list, pixels, v);
+    bwd_diff(fineRasterize<3, 9, 2, Parts>)(list, pixels, v);
 }
 """
 
 
-def walk(blobs: Array, v: Array, part: int) -> tuple[Array, Array, Array]:
+def blend(blobs: Array, v: Array, part: int) -> tuple[Array, Array, Array]:
     """Colours [PIXELS, 3], (T, count) [PIXELS, 2] and gradients [BLOBS, 9]."""
     device = get_device()
     module = device.handle.load_module_from_source("blob_list_in_parts", KERNEL)
-    program = device.handle.link_program([module], [module.entry_point("walk")])
+    program = device.handle.link_program([module], [module.entry_point("blend")])
     pipeline = device.handle.create_compute_pipeline(program)
     arrays = {
         "blobs": device.memory.array(blobs.astype(np.float32)),
         "vColors": device.memory.array(v.astype(np.float32)),
         "colors": device.memory.empty((PIXELS, 3)),
-        "keptStates": device.memory.empty((PIXELS, 2)),
+        "savedStates": device.memory.empty((PIXELS, 2)),
         "vBlobs": device.memory.array(np.zeros((len(blobs), ROW), np.float32)),
     }
     encoder = device.handle.create_command_encoder()
@@ -141,11 +139,11 @@ def walk(blobs: Array, v: Array, part: int) -> tuple[Array, Array, Array]:
             cursor[name] = array.buffer
         compute.dispatch_compute(spy.uint3(1, 1, 1))
     device.handle.wait_for_submit(device.handle.submit_command_buffer(encoder.finish()))
-    return tuple(arrays[name].numpy().astype(float) for name in ("colors", "keptStates", "vBlobs"))  # type: ignore[return-value]
+    return tuple(arrays[name].numpy().astype(float) for name in ("colors", "savedStates", "vBlobs"))  # type: ignore[return-value]
 
 
 def expected(blobs: Array, v: Array) -> tuple[Array, Array, Array]:
-    """The walk in float64; its derivative by the contract's formulas, with all states stored."""
+    """The loop in float64; its derivative by the contract's formulas, with all states stored."""
     x = np.arange(PIXELS) + 0.5
     inside = np.arange(PIXELS) < 15
     T, count = np.ones(PIXELS), np.zeros(PIXELS)
@@ -194,7 +192,7 @@ def test_parts_of_any_length(part: int, opacity: float) -> None:
     blobs = blobs.astype(np.float32).astype(float)
     v = rng.normal(size=(PIXELS, 3)).astype(np.float32).astype(float)
     v[15] = 0
-    color, states, gradient = walk(blobs, v, part)
+    color, states, gradient = blend(blobs, v, part)
     wanted_color, wanted_states, wanted_gradient = expected(blobs, v)
     np.testing.assert_allclose(color, wanted_color, atol=1e-5)
     np.testing.assert_allclose(states, wanted_states, rtol=1e-4, atol=1e-6)
