@@ -59,7 +59,7 @@ def refusal(*arguments: object, cwd: Path, **environment: str) -> str:
 
 
 def test_runs_as_a_program_from_any_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "splat_py.commands.main", "eval", "nowhere"]
+    command = [sys.executable, "-m", "splat_py", "eval", "nowhere"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith("splat: nowhere")

@@ -1,0 +1,90 @@
+"""Images as 2D Gaussians: forward and backward by every rasteriser, and a step of fitting one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, Operator
+from splat_py.gpu.kernels import Recorder
+from splat_py.image.fitting import ImageFitter
+from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.selftest import inputs
+from splat_py.selftest.cases.case import Arrays, Case
+from splat_py.selftest.inputs import HEIGHT, WIDTH
+
+
+def cases() -> list[Case]:
+    """Every rasteriser with both kinds of atomic addition, then steps."""
+    needs = (Operator.IMAGE,)
+    found = []
+    for kind in _RASTERIZERS:
+        native, looped = partial(_render, kind, True), partial(_render, kind, False)
+        found += [
+            Case(f"image, {kind}, float atomics", "image", native, needs=(*needs, Operator.FLOAT_ATOMICS)),
+            Case(f"image, {kind}, compare-and-swap", "image", looped, needs=needs),
+        ]
+    steps = ((kind, partial(_fitting_step, kind)) for kind in ("group", "tiles"))
+    return [*found, *(Case(f"image, fitting step, {kind}", "image step", step, needs=needs) for kind, step in steps)]
+
+
+class _SimpleRasterizer:
+    """The plain way to draw blobs (kernels/image_simple.slang), which shows how it is done and is not for use."""
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        self._groups = (-(-width // 4), -(-height // 4), 1)
+        self._uniforms = {"blobs": blobs, "width": width, "height": height, "columns": 0, "rows": 0, "weight": 1.0}
+        self._constants = {"BLOBS": blobs}
+        self._native = native_atomics
+
+    def reserve(self, parameters: Array) -> None:
+        pass
+
+    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
+        pass
+
+    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
+        buffers = {"parameters": parameters, "image": image}
+        recorder.dispatch("image_simple", "renderSimply", self._groups, self._uniforms, buffers, **self._constants)
+
+    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
+        pass
+
+    def record_gradients(
+        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
+    ) -> None:
+        recorder.clear(v_parameters)
+        buffers = {"parameters": parameters, "target": target, "vParameters": v_parameters, "vParameterBits": v_parameters}
+        constants = {**self._constants, "NATIVE_ATOMICS": self._native, "LINEAR": linear}
+        recorder.dispatch("image_simple", "differentiateSimply", self._groups, self._uniforms, buffers, **constants)
+
+
+_RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
+    "group": GroupRasterizer,
+    "tiles": TileRasterizer,
+    "simple": _SimpleRasterizer,
+}
+
+
+def _render(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
+    raw = inputs.blobs()
+    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT, native)
+    parameters, v_parameters = device.memory.array(raw), device.memory.empty(raw.shape)
+    image = device.memory.empty((HEIGHT, WIDTH, 3))
+    rasterizer.reserve(parameters)
+    recorder = device.record()
+    rasterizer.record_render(recorder, parameters, image)
+    rasterizer.record_lists(recorder, parameters)
+    v_image = device.memory.array(inputs.v(43, stored["image"]))
+    rasterizer.record_gradients(recorder, parameters, v_image, v_parameters, linear=True)
+    recorder.submit()
+    return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
+
+
+def _fitting_step(kind: str, device: Device, stored: Arrays) -> Arrays:
+    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT)
+    picture = inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3)
+    fitter = ImageFitter(picture, inputs.blobs(), steps=10, device=device, rasterizer=rasterizer)
+    fitter.advance()
+    return {"blobs": fitter.params()}
