@@ -12,7 +12,7 @@ import slangpy as spy
 import torch
 
 from splat_py import SplatError, load_dataset, portable, rasterization
-from splat_py.commands import main as cli
+from splat_py.commands.devices import Devices
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import NoDeviceError
 from splat_py.gpu.device import Operator, get_device, native_operators
@@ -191,11 +191,11 @@ def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.Monkey
 
 def test_devices_lists_every_operator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    cli.Devices().run()
+    Devices().run()
     table = capsys.readouterr().out
     rows = {operator: next(line for line in table.splitlines() if operator.value in line) for operator in Operator}
     assert all("native" in rows[operator] for operator in get_device().operators)
     monkeypatch.setattr(get_device(), "operators", frozenset())
-    cli.Devices().run()
+    Devices().run()
     table = capsys.readouterr().out
     assert table.count("portable baseline") == 2 and "compare and swap" in table
