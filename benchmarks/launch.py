@@ -2,7 +2,8 @@
 
     python benchmarks/launch.py --out benchmarks/launch.json
 
-Medians in seconds. `cold` begins with an empty cache of kernels (splat_py/compile_cache.py), `warm` with that of a run before.
+Medians in seconds. `cold` begins with an empty cache of kernels (splat_py/gpu/compile_cache.py), `warm` with that of a run
+before.
 """
 
 from __future__ import annotations

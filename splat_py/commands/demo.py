@@ -1,4 +1,4 @@
-"""`splat demo`: the whole way from photographs to a scene, without a capture."""
+"""`splat demo`: photographs, training, renders and a video, without a capture."""
 
 from __future__ import annotations
 

@@ -41,5 +41,8 @@ def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_s
         with atomic_path(path) as temporary:
             even = [to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
             iio.imwrite(temporary, even, plugin="FFMPEG", fps=frames_per_second, macro_block_size=2, quality=8)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
+        # imageio's own errors have no number; those of the system say enough.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise SplatError(f"cannot write a video to {path}: {error}; use a name that ends in .mp4") from error

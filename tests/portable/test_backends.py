@@ -189,6 +189,22 @@ def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.Monkey
         rasterization(**scene())
 
 
+def test_a_device_that_is_passed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment and the tensors would say."""
+    device = get_device()
+    expected, _, _ = rasterization(**scene())
+    monkeypatch.setenv("SPLAT_DEVICE", "abacus")
+    for backend in ("auto", "native"):
+        images, _, meta = rasterization(**scene(), backend=backend, device=device)  # type: ignore[arg-type]
+        assert meta["backend"] == "native" and torch.equal(images, expected)
+    monkeypatch.setattr(device, "operators", frozenset())
+    MODULE._warn_of_flat_colour.cache_clear()
+    with pytest.warns(UserWarning, match="does not support splat forward through"):
+        assert rasterization(**scene(), device=device)[2]["backend"] == "portable"
+    with pytest.raises(SplatError, match="does not support splat forward through"):
+        rasterization(**scene(), backend="native", device=device)
+
+
 def test_devices_lists_every_operator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     Devices().run()
