@@ -71,9 +71,9 @@ class ImageFit:
     height: int
     psnr: float
 
-    def render(self, width: int | None = None, height: int | None = None) -> Picture:
+    def render(self, width: int | None = None, height: int | None = None, *, device: Device | None = None) -> Picture:
         """The picture [height, width, 3], 0 to 1, at any size; by default that of the original, and if one side is given, in
-        its proportions."""
+        its proportions. `device` is where to render, the default device if None."""
         if width is None and height is None:
             width, height = self.width, self.height
         elif width is None:
@@ -83,7 +83,7 @@ class ImageFit:
         width, height = check_size(width, height or 0)
         # Blobs are as sharp as the picture they were fitted to: a smaller one is the mean of what would alias.
         across, down = -(-self.width // width), -(-self.height // height)
-        device = get_device()
+        device = device or get_device()
         image = draw(device, device.memory.array(check_params(self.params)), across * width, down * height)
         return image.reshape(height, down, width, across, 3).mean(axis=(1, 3))
 

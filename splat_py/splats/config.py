@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
@@ -65,6 +65,11 @@ class TrainConfig:
     checkpoint_every: int = 500
     # Of everything random: the order of photographs, initial points, splits.
     seed: int = 42
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TrainConfig:
+        """The configuration that a run.json or a checkpoint holds."""
+        return cls(**content)
 
     def validate(self) -> None:
         """Raise SplatError where a number makes no sense."""

@@ -40,7 +40,7 @@ def rasterize(backend: str) -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             for _ in range(2):
-                image, _, meta = splat_py.splats.rasterization(*gaussians, *camera, backend=backend)
+                image, _, meta = splat_py.rasterization(*gaussians, *camera, backend=backend)
         except splat_py.SplatError as error:
             return {"error": str(error)}
     return {

@@ -16,11 +16,13 @@ import pytest
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene import Dataset, Gaussians, load_dataset
+from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import compare
 from splat_py.splats.rendering import render
-from splat_py.splats.run import DataOptions, RunFolder, train
+from splat_py.splats.run import train
+from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import StepReport, Trainer
 
 SIDE = 64
@@ -142,7 +144,7 @@ def test_a_step_that_runs_out_of_room_is_done_again(capture: Path, tmp_path: Pat
 def test_a_kill_loses_no_more_than_the_steps_since_the_checkpoint(capture: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["train", str(capture), "--out", str(out), "--steps", "100000", "--checkpoint-every", "10"]
-    command = [sys.executable, "-m", "splat_py.commands.main", *arguments]
+    command = [sys.executable, "-m", "splat_py", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint = RunFolder(out).checkpoint
     deadline = time.monotonic() + 60

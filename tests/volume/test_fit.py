@@ -15,7 +15,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import load_dataset
-from splat_py.splats.run import DataOptions
+from splat_py.scene.options import DataOptions
 from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
 from splat_py.volume.views import Batches, Views, camera_rays
 
