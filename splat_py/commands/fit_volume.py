@@ -29,7 +29,9 @@ from splat_py.scene.camera import Camera, orbit
 from splat_py.splats.evaluation import evaluate_views
 from splat_py.splats.rendering import write_video
 from splat_py.splats.run import DataOptions, write_json
-from splat_py.volume.fitting import FitReport, VolumeCheckpoint, VolumeConfig, VolumeTrainer
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import FitReport, VolumeTrainer
 from splat_py.volume.views import Views
 
 _console = Console(highlight=False)

@@ -39,7 +39,9 @@ from splat_py.splats.rasterize import rasterize_to_pixels
 from splat_py.splats.shade import shade
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.trainer import Trainer
-from splat_py.volume.fitting import VolumeCheckpoint, VolumeConfig, VolumeTrainer
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import VolumeTrainer
 from splat_py.volume.marching import row_floats
 from splat_py.volume.views import Views
 
@@ -312,7 +314,7 @@ def _render(mode: Any, filtering: Literal["classic", "antialiased"], accumulate:
 
 def _loss(stored: Arrays) -> Arrays:
     device = get_device()
-    loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_share=0.2)
+    loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
     sums = device.memory.empty(4)
     render = device.memory.array(inputs.uniform(32, -0.1, 1.2, 1, HEIGHT, WIDTH, 3))
     recorder = device.record()

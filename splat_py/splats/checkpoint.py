@@ -1,19 +1,19 @@
-"""Checkpoints: one safetensors file whose header carries the rest as JSON, so that a kill leaves the old or the new one."""
+"""Where training goes on from."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
-from splat_py.errors import SplatError
-from splat_py.files import load_tensors, save_tensors
+from splat_py.files import save_tensors
+from splat_py.fit.checkpoint import load_file
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import GROUPS, State
+
+_KIND = "splat_py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Checkpoint:
     step: int
     config: TrainConfig
     state: State
-    # Room for tile lists that the run had found to be enough, in pairs.
+    # Of tile lists, in intersections, that the run had found to be enough.
     capacity: int
 
     def gaussians(self) -> Gaussians:
@@ -34,7 +34,7 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""
         header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
-        save_tensors(path, "splat_py", header, self.state)
+        save_tensors(path, _KIND, header, self.state)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -43,10 +43,10 @@ class Checkpoint:
         Raises:
             SplatError: the file is missing, damaged or not a checkpoint.
         """
-        if not path.is_file():
-            raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
-        try:
-            header, state = load_tensors(path, "splat_py")
-            return cls(header["step"], TrainConfig(**header["config"]), state, header["capacity"])
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
-            raise SplatError(f"{path} is not a checkpoint of splat_py or is damaged; train without --resume") from error
+        return load_file(
+            path,
+            _KIND,
+            lambda header, state: cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"]),
+            absent="there is no checkpoint to resume from",
+            damaged="a checkpoint of splat_py or is damaged; train without --resume",
+        )

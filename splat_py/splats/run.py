@@ -86,7 +86,7 @@ class RunFolder:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             data = content["data"]
-            return DataOptions(**{**data, "data": Path(data["data"])}), TrainConfig(**content["config"])
+            return DataOptions(**{**data, "data": Path(data["data"])}), TrainConfig.from_dict(content["config"])
         except FileNotFoundError as error:
             raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
         except (json.JSONDecodeError, KeyError, TypeError) as error:
@@ -140,9 +140,6 @@ def train(
     except DeviceLostError as error:
         kept = f"{folder.checkpoint} is safe: continue from it with --resume"
         raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
-    except KeyboardInterrupt:
-        trainer.save_checkpoint(folder.checkpoint)
-        raise
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
 

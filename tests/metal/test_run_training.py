@@ -27,7 +27,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def start(dataset: Dataset, device: Device) -> Checkpoint:
     """60 Gaussians of all shapes: those of a sphere have no direction to turn to, so that rounding would choose it."""
-    config = TrainConfig(steps=16, sh_degree=2, sh_interval=2, init="random", random_points=60, densify_every=2)
+    config = TrainConfig(steps=16, sh_degree=2, sh_interval=2, init="random", init_num_pts=60, densify_every=2)
     fresh = Trainer(dataset, config, device=device).checkpoint()
     rng = np.random.default_rng(0)
     changes = {

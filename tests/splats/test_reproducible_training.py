@@ -15,7 +15,7 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
 
 # Densifies twice.
-CONFIG = TrainConfig(steps=120, densify_every=20, densify_start=1, random_points=2000, init="random")
+CONFIG = TrainConfig(steps=120, densify_every=20, densify_start=1, init_num_pts=2000, init="random")
 
 
 @pytest.fixture(scope="module")

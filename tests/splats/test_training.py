@@ -169,6 +169,6 @@ def test_an_interrupt_saves_what_is_done(capture: Path, tmp_path: Path) -> None:
 
 def test_random_points_train_too(dataset: Dataset) -> None:
     reports: list[StepReport] = []
-    Trainer(dataset, TrainConfig(steps=120, init="random", random_points=2000)).fit(reports.append)
+    Trainer(dataset, TrainConfig(steps=120, init="random", init_num_pts=2000)).fit(reports.append)
     first, last = (np.mean([r.values.psnr for r in part]) for part in (reports[:20], reports[-20:]))
     assert last > first + 3
