@@ -1,28 +1,24 @@
-"""The files of a fit: one safetensors file each, whose header carries the rest as JSON, and a checkpoint kept up to date."""
+"""Checkpoints: when they are written, and what is said of files that are none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from splat_py.errors import SplatError
-from splat_py.files import load_tensors
-
-_T = TypeVar("_T")
 
 
-def load_file(
-    path: Path, kind: str, parse: Callable[[dict[str, Any], dict[str, NDArray]], _T], *, absent: str, damaged: str
-) -> _T:
-    """What `parse` makes of header and tensors that `save_tensors` wrote.
+@contextmanager
+def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None]:
+    """Around `load_tensors` and what becomes of them.
 
     Args:
-        absent: how the sentence "… does not exist; " goes on.
-        damaged: and the sentence "… is not ".
+        what: the file should be.
+        advice: if it is something else.
+        absent: what it means that there is no file, or what to do.
 
     Raises:
         SplatError: the file is missing, damaged or something else.
@@ -30,41 +26,21 @@ def load_file(
     if not path.is_file():
         raise SplatError(f"{path} does not exist; {absent}")
     try:
-        return parse(*load_tensors(path, kind))
+        yield
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise SplatError(f"{path} is not {damaged}") from error
+        raise SplatError(f"{path} is not {what} or is damaged; {advice}") from error
 
 
-class Checkpoint(Protocol):
-    """Everything that a fit needs to go on as if it had not stopped."""
+@contextmanager
+def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[Callable[[], None]]:
+    """A function that saves a checkpoint to `path`, if there is one. Also saves when the user interrupts."""
 
-    def save(self, path: Path) -> None:
-        """Write to a file, atomically."""
+    def keep() -> None:
+        if path is not None:
+            save(path)
 
-
-class CheckpointFile:
-    """Where a fit keeps its checkpoint, if anywhere. As a context it also saves when the user interrupts.
-
-    Args:
-        every: so many steps.
-        take: makes the checkpoint.
-    """
-
-    def __init__(self, path: Path | None, every: int, take: Callable[[], Checkpoint]) -> None:
-        self._path, self._every, self._take = path, every, take
-
-    def due(self, step: int) -> bool:
-        """Whether to save after so many steps."""
-        return self._path is not None and step % self._every == 0
-
-    def save(self) -> None:
-        """Write the checkpoint."""
-        if self._path is not None:
-            self._take().save(self._path)
-
-    def __enter__(self) -> CheckpointFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.save()
+    try:
+        yield keep
+    except KeyboardInterrupt:
+        keep()
+        raise

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.files import save_tensors
-from splat_py.fit.checkpoint import load_file
+from splat_py.files import load_tensors, save_tensors
+from splat_py.fit.checkpoint import reading
 from splat_py.image.pictures import Picture
 
 _KIND = "splat_py.image.checkpoint"
@@ -42,15 +42,10 @@ class FitCheckpoint:
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        return load_file(
-            path,
-            _KIND,
-            lambda header, tensors: cls(
-                header["step"], header["steps"], header["picture"], *(tensors[name] for name in ("params", "m", "v"))
-            ),
-            absent="there is no unfinished fit to resume",
-            damaged="the checkpoint of a picture's fit or is damaged; fit without --resume",
-        )
+        absent = "there is no unfinished fit to resume"
+        with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
+            header, tensors = load_tensors(path, _KIND)
+            return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in ("params", "m", "v")))
 
 
 def fingerprint(picture: Picture) -> str:

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fit.adam import Adam
-from splat_py.fit.capacity import Overflow
-from splat_py.fit.checkpoint import CheckpointFile
-from splat_py.fit.in_flight import StepsInFlight
+from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.in_flight import Overflow, StepsInFlight
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.profiling import Profile
@@ -204,12 +203,12 @@ def fit(
     params = resume.params if resume else start(picture, blobs, np.random.default_rng(seed))
     fitter = ImageFitter(picture, params, steps, rates, device, resume=resume)
     every = max(fitter.steps // _REPORTS, 1)
-    with CheckpointFile(checkpoint, _REPORTS_PER_CHECKPOINT * every, fitter.checkpoint) as file:
+    with kept_checkpoint(checkpoint, lambda path: fitter.checkpoint().save(path)) as save:
         while fitter.step < fitter.steps:
             if on_report is not None and fitter.step % every == 0:
                 on_report(fitter.report())
-            if file.due(fitter.step):
-                file.save()
+            if fitter.step % (_REPORTS_PER_CHECKPOINT * every) == 0:
+                save()
             fitter.advance()
         fitter.finish()
     report = fitter.report()

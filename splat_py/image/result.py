@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import save_tensors
-from splat_py.fit.checkpoint import load_file
+from splat_py.files import load_tensors, save_tensors
+from splat_py.fit.checkpoint import reading
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.image.pictures import Picture
@@ -67,15 +67,11 @@ class ImageFit:
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        return load_file(
-            Path(path),
-            _KIND,
-            lambda header, tensors: cls(
-                check_params(tensors["params"]), int(header["width"]), int(header["height"]), float(header["psnr"])
-            ),
-            absent="name a file that `splat fit-image` or ImageFit.save has written",
-            damaged="a file of image blobs or is damaged; fit the image again",
-        )
+        path = Path(path)
+        absent = "name a file that `splat fit-image` or ImageFit.save has written"
+        with reading(path, "a file of image blobs", "fit the image again", absent=absent):
+            header, tensors = load_tensors(path, _KIND)
+            return cls(check_params(tensors["params"]), int(header["width"]), int(header["height"]), float(header["psnr"]))
 
 
 def draw(device: Device, parameters: Array, width: int, height: int) -> Picture:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import torch
 
-from splat_py.files import save_tensors
-from splat_py.fit.checkpoint import load_file
+from splat_py.files import load_tensors, save_tensors
+from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import GROUPS, State
-
-_KIND = "splat_py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""
         header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
-        save_tensors(path, _KIND, header, self.state)
+        save_tensors(path, "splat_py", header, self.state)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -43,10 +41,7 @@ class Checkpoint:
         Raises:
             SplatError: the file is missing, damaged or not a checkpoint.
         """
-        return load_file(
-            path,
-            _KIND,
-            lambda header, state: cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"]),
-            absent="there is no checkpoint to resume from",
-            damaged="a checkpoint of splat_py or is damaged; train without --resume",
-        )
+        absent = "there is no checkpoint to resume from"
+        with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
+            header, state = load_tensors(path, "splat_py")
+            return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])

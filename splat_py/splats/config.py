@@ -58,11 +58,11 @@ class TrainConfig:
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
-    # Above this share of the scene's scale it is split, not cloned.
+    # Those larger than this, times the scene's scale, are split, not cloned.
     split_scale: float = 0.01
-    # Fainter Gaussians are removed.
+    # Gaussians with a lower opacity are removed.
     prune_opacity: float = 0.005
-    # Larger ones, as a share of the scene's scale, are removed once opacities have been reset.
+    # Gaussians larger than this, times the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from splat_py.errors import SplatError
-from splat_py.fit.capacity import Overflow, record_check
-from splat_py.fit.checkpoint import CheckpointFile
-from splat_py.fit.in_flight import StepsInFlight
+from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.in_flight import Overflow, StepsInFlight, record_capacity_check
 from splat_py.fit.photographs import Photographs, views_at
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import Array
@@ -123,15 +122,15 @@ class Trainer:
             on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
             checkpoint: file to keep a checkpoint in, also when the user interrupts.
         """
-        with CheckpointFile(checkpoint, self.config.checkpoint_every, self.checkpoint) as file:
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as save:
             while self.step < self.config.steps:
                 self.advance()
-                if file.due(self.step):
-                    file.save()
+                if self.step % self.config.checkpoint_every == 0:
+                    save()
                 self._report(on_step)
             gaussians = self.gaussians()
             self._report(on_step)
-            file.save()
+            save()
         return gaussians
 
     def gaussians(self) -> Gaussians:
@@ -187,7 +186,7 @@ class Trainer:
         if segments_for(self.device, parameters.count) > self._segments:
             binning.record_max_tile_count(recorder)
         max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
-        record_check(recorder, status, binning, step, max_list_length)
+        record_capacity_check(recorder, status, binning, step, max_list_length)
         rasterization = Rasterization.of(
             self.device,
             splats,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fit.adam import Adam
-from splat_py.fit.checkpoint import CheckpointFile
+from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.photographs import views_at
 from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
@@ -97,16 +97,16 @@ class VolumeTrainer:
                 reads device memory without a copy.
             checkpoint: file to keep a checkpoint in, also when the user interrupts.
         """
-        with CheckpointFile(checkpoint, self.config.checkpoint_every, self.checkpoint) as file:
+        with kept_checkpoint(checkpoint, lambda path: self.checkpoint().save(path)) as save:
             while self.step < self.config.steps:
                 self.advance()
-                due = file.due(self.step)
+                due = checkpoint is not None and self.step % self.config.checkpoint_every == 0
                 if due or self.device.software or self.step % self.config.steps_per_resolution == 0:
                     self._report(on_step)
                 if due:
-                    file.save()
+                    save()
             field = self.field()
-            file.save()
+            save()
         return field
 
     def field(self) -> RadianceField:

@@ -64,10 +64,10 @@ def test_steps_land_where_the_other_device_does(
 
 
 @pytest.mark.parametrize("accumulate", ["wave", "pair"])
-def test_a_step_that_runs_out_of_room_touches_nothing_beyond(
+def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
     accumulate: Accumulate, dataset: Dataset, native: Device, metal: MetalOnCpu
 ) -> None:
-    """Its lists count pairs that there is no room for, and nothing but the pages around the buffers would tell."""
+    """Its lists count intersections beyond their capacity, and nothing but the pages around the buffers would tell."""
     beginning = start(dataset, native)
     config = replace(beginning.config, accumulate=accumulate)
     trainers = [
