@@ -70,22 +70,20 @@ class StepsInFlight:
         """Wait until no more than `allowed` steps are in flight."""
         done = []
         while len(self._submissions) > allowed:
-            step, submission = self._submissions[0]
-            self._device.wait(submission)
-            self._submissions.popleft()
-            if step % self._every == 0:
-                done.append(step)
-        if allowed and not done:
+            self._device.wait(self._submissions[0][1])
+            done.append(self._submissions.popleft()[0])
+        if allowed and not any(step % self._every == 0 for step in done):
             return
         overflow = Overflow(*map(int, self.status.numpy()))
         if overflow.isect_count:
             self._device.handle.wait_for_idle()
+            done += [step for step, _ in self._submissions]
             self._submissions.clear()
             self.status.write(np.zeros(3, np.uint32))
             reserve(overflow)
             self.step = overflow.step
         for step in done:
-            if step < self.step:
+            if step < self.step and step % self._every == 0:
                 on_done(step)
 
 
