@@ -49,7 +49,7 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
 
 
 def reset_opacities(state: State, config: TrainConfig) -> State:
-    """No opacity above twice the pruning threshold, and no momentum to bring it back."""
+    """No opacity above twice the pruning threshold, and no momentum that would raise it again."""
     limit = 2 * config.prune_opacity
     ceiling = np.float32(np.log(limit / (1 - limit)))
     name = "logit_opacities"

@@ -237,7 +237,7 @@ def fit(
     """Fit a radiance field to posed photographs, from coarse to fine.
 
     Args:
-        images: [V, H, W, 3], float from 0 to 1 or uint8; or a dataset from `load_dataset`, which brings cameras, background
+        images: [V, H, W, 3], float from 0 to 1 or uint8; or a dataset from `load_dataset`, which has cameras, background
             and, if no `box` is given, a box.
         viewmats: [V, 4, 4] world → camera, OpenCV axes.
         Ks: [V, 3, 3] intrinsics in pixels, pixel centres at +0.5.

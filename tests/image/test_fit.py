@@ -140,6 +140,12 @@ def test_any_size(fitted: image.ImageFit) -> None:
     assert np.abs(stretched.reshape(32, 2, 48, 3).mean(axis=1) - fitted.render()).mean() < 0.05
 
 
+def test_a_device_that_is_passed_is_used(fitted: image.ImageFit, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, device = fitted.render(), get_device()
+    monkeypatch.setattr("splat_py.image.result.get_device", lambda: pytest.fail("asked for the default device"))
+    np.testing.assert_array_equal(fitted.render(device=device), expected)
+
+
 def test_save_and_load(fitted: image.ImageFit, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "blobs.safetensors"
     fitted.save(path)
