@@ -27,7 +27,9 @@ from splat_py.scene.camera import Camera, orbit
 from splat_py.scene.options import DataOptions
 from splat_py.scene.pictures import write_video
 from splat_py.splats.evaluation import evaluate_views
-from splat_py.volume.fitting import FitReport, VolumeCheckpoint, VolumeConfig, VolumeTrainer
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import FitReport, VolumeTrainer
 from splat_py.volume.views import Views
 
 

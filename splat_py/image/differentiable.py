@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.device import device_for
-from splat_py.image.fitting import check_size
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
+from splat_py.image.result import check_size
 
 
 def render(params: torch.Tensor, width: int, height: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ class _Render(torch.autograd.Function):
         parameters = memory.array(params.detach().contiguous())
         v_params = memory.empty(tuple(params.shape))
         recorder = ctx.device.record()
-        # The kernel walks there and back: the pixels' last states are worth less than a second look at them.
+        # The kernel renders again before it goes backward: cheaper than keeping the pixels' last states in between.
         ctx.rasterizer.record_lists(recorder, parameters)
         ctx.rasterizer.record_gradients(recorder, parameters, memory.array(v_image.contiguous()), v_params, linear=True)
         recorder.submit()

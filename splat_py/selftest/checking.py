@@ -165,7 +165,7 @@ class SelfTest:
         return {f"sort, {count:,} keys, 32 bits": _median(once)}
 
     def _time_step(self) -> dict[str, float]:
-        config = TrainConfig(init="random", random_points=10_000)
+        config = TrainConfig(init="random", init_num_pts=10_000)
         trainer = Trainer(dataset(enlarged=10), config, device=self.device)
 
         def once() -> float:
@@ -175,7 +175,7 @@ class SelfTest:
             return time.perf_counter() - begin
 
         width, height = 10 * inputs.WIDTH, 10 * inputs.HEIGHT
-        return {f"training step, {config.random_points:,} Gaussians, {width}×{height}": _median(once)}
+        return {f"training step, {config.init_num_pts:,} Gaussians, {width}×{height}": _median(once)}
 
     def report(self) -> dict[str, Any]:
         """Everything worth attaching to an issue, and nothing about the person: no names, no paths."""

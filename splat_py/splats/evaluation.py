@@ -100,7 +100,7 @@ def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device
     """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight)."""
     device = device or get_device()
     height, width, _ = image.shape
-    loss = PhotometricLoss(device, width, height, ssim_share=0.2)
+    loss = PhotometricLoss(device, width, height, ssim_lambda=0.2)
     sums = device.memory.empty(4)
     recorder = device.record()
     loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)

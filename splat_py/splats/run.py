@@ -70,9 +70,6 @@ def train(
     except DeviceLostError as error:
         kept = f"{folder.checkpoint} is safe: continue from it with --resume"
         raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
-    except KeyboardInterrupt:
-        trainer.save_checkpoint(folder.checkpoint)
-        raise
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
 

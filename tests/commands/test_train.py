@@ -59,9 +59,9 @@ def test_pose_that_is_not_finite(capture: Path, tmp_path: Path) -> None:
         ("--downscale", 1000),
         ("--steps", 0),
         ("--sh-degree", 4),
-        ("--ssim-share", 2),
+        ("--ssim-lambda", 2),
         ("--test-every", 1),
-        ("--random-points", 0),
+        ("--init-num-pts", 0),
     ],
 )
 def test_bad_option(flag: str, value: object, capture: Path, tmp_path: Path) -> None:

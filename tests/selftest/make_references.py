@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 import tests.reference as ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
-from splat_py.image.fitting import _BETA1 as IMAGE_BETA1
-from splat_py.image.fitting import _BETA2 as IMAGE_BETA2
+from splat_py.fit.adam import Adam
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
@@ -26,10 +25,8 @@ from splat_py.selftest.cases import Arrays, splats, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.parameters import GROUPS
-from splat_py.volume.fitting import _BETA1 as VOLUME_BETA1
-from splat_py.volume.fitting import _BETA2 as VOLUME_BETA2
+from splat_py.volume.fitting import _ADAM as VOLUME_ADAM
 from splat_py.volume.fitting import _DENSITY_RATE
-from splat_py.volume.fitting import _EPSILON as VOLUME_EPSILON
 from tests.image import reference as image_ref
 from tests.reference.ssim import ssim_map
 
@@ -288,11 +285,11 @@ def training_step() -> Arrays:
         "sh": v.colors,
     }
     rates: dict[str, Any] = {
-        "means": config.rate_means_at(step, training.SCENE_SCALE),
-        "quats": config.rate_quats,
-        "log_scales": config.rate_scales,
-        "logit_opacities": config.rate_opacities,
-        "sh": np.where(np.arange(16)[:, None] == 0, config.rate_sh, config.rate_sh / 20),
+        "means": config.means_lr_at(step, training.SCENE_SCALE),
+        "quats": config.quats_lr,
+        "log_scales": config.scales_lr,
+        "logit_opacities": config.opacities_lr,
+        "sh": np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
     }
     results: Arrays = {
         "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),
@@ -324,7 +321,7 @@ def image_step() -> Arrays:
     rates = Rates()
     rate = np.array([rates.center] * 2 + [rates.shape] * 3 + [rates.color] * 3 + [rates.opacity])[:, None]
     zero = np.zeros(raw.shape)
-    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, beta1=IMAGE_BETA1, beta2=IMAGE_BETA2, eps=IMAGE_EPSILON)
+    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, **betas_and_eps(Adam(IMAGE_EPSILON)))
     assert near.mean() < 0.05
     return {"blobs": np.where(np.abs(v_raw) > 1e-2 * np.abs(v_raw).max(axis=1, keepdims=True), after, np.nan)}
 
@@ -365,11 +362,14 @@ def volume_step() -> Arrays:
     rate = np.full(grid.shape[-1], config.rate)
     rate[0] *= _DENSITY_RATE / sides.max()
     zero = np.zeros(grid.shape)
-    betas = {"beta1": VOLUME_BETA1, "beta2": VOLUME_BETA2, "eps": VOLUME_EPSILON}
-    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas)
+    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas_and_eps(VOLUME_ADAM))
     # Adam's first step is the gradient's sign: where that is in doubt, so is the grid.
     unsure = np.abs(v_grid) <= 1e-3 * np.abs(v_grid).max(axis=(0, 1, 2))
     return {"grid": np.where(unsure, np.nan, after), "m": m}
+
+
+def betas_and_eps(adam: Adam) -> dict[str, float]:
+    return {"beta1": adam.beta1, "beta2": adam.beta2, "eps": adam.epsilon}
 
 
 def rays_of(viewmat: Array, K: Array, width: int, height: int) -> tuple[Array, Array]:

@@ -90,7 +90,7 @@ def test_gradient_of_the_total_variation(size: int) -> None:
     """One step of the device against the formula: the first step of Adam goes by the gradient's sign."""
     rng = np.random.default_rng(0)
     images = np.zeros((1, 4, 4, 3), np.float32)
-    # A camera that looks away: the photographs ask for nothing.
+    # A camera that faces away: the photographs have no gradient.
     camera = Camera.look_at((5, 0, 0), (9, 0, 0), (0, 1, 0), 40, 4, 4)
     config = VolumeConfig((size,), 1, sh_degree=0, total_variation=1.0)
     trainer = VolumeTrainer(Views.of_arrays(images, camera.viewmat[None], camera.K[None]), BOX, config)
@@ -368,5 +368,5 @@ def test_training_is_march_loss_and_replay(
 ) -> None:
     """Also of rays with more samples than are remembered."""
     if not get_device().software:
-        pytest.skip("a step is one kernel only where a processor plays the GPU")
+        pytest.skip("a step is one kernel only on CPU drivers")
     assert_training_is_march_loss_and_replay(coefficients, samples, True, skip_empty, monkeypatch)

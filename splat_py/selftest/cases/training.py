@@ -45,7 +45,7 @@ def cases() -> list[Case]:
 
 
 def _loss(device: Device, stored: Arrays) -> Arrays:
-    loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_share=0.2)
+    loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
     sums = device.memory.empty(4)
     render = device.memory.array(inputs.uniform(32, -0.1, 1.2, 1, HEIGHT, WIDTH, 3))
     recorder = device.record()

@@ -11,7 +11,9 @@ from splat_py import volume
 from splat_py.gpu.device import Device, Operator
 from splat_py.selftest import inputs
 from splat_py.selftest.cases.case import Arrays, Case, gradients_of, leaves_of, to_numpy
-from splat_py.volume.fitting import VolumeCheckpoint, VolumeConfig, VolumeTrainer
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import VolumeTrainer
 from splat_py.volume.marching import row_floats
 from splat_py.volume.views import Views
 
