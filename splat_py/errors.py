@@ -1,4 +1,5 @@
-"""The one exception a user of splat_py has to know, and the two kinds of it that the code itself tells apart."""
+"""The one exception a user of splat_py has to know, and the two kinds of it that the code itself tells apart; and one that a
+user should never see."""
 
 from __future__ import annotations
 
@@ -13,3 +14,7 @@ class NoDeviceError(SplatError):
 
 class DeviceLostError(SplatError):
     """The device stopped working while it was in use."""
+
+
+class BindingError(Exception):
+    """A dispatch binds what its kernel does not take, or not all that it takes: a mistake in the library, not in its use."""

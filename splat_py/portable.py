@@ -25,9 +25,10 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/portable.slang.
-_SUMMANDS = 1024
+# Partial sums of a reduction.
+_SUMMANDS = constant("kernels/portable", "SUMMANDS")
 
 Forward = Callable[[Tensor, Tensor, int, int], Tensor]
 Backward = Callable[[Tensor, Tensor, Tensor, int], Tensor]

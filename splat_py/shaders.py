@@ -39,7 +39,7 @@ from slangpy.reflection import StructType
 
 from splat_py.errors import SplatError
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import shader_folder
+from splat_py.gpu.sources import shader_folder
 
 # A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
 Value: TypeAlias = Any

@@ -7,6 +7,7 @@ the pointer. Elsewhere (Metal, Vulkan on a GPU) data is copied.
 from __future__ import annotations
 
 import weakref
+from copy import copy
 from enum import Enum
 
 import numpy as np
@@ -117,7 +118,18 @@ class Array:
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes)
         self._memory = memory
+        # Of whom this is another view.
+        self._owner: Array | None = None
         weakref.finalize(self, memory.give_back, self.buffer).atexit = False
+
+    @property
+    def bits(self) -> Array:
+        """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
+        view = copy(self)
+        view.dtype = np.dtype(np.uint32)
+        # The memory goes back with this array.
+        view._owner = self
+        return view
 
     def numpy(self) -> NDArray:
         """The contents: the device's own memory where that is the host's (`Bridge.ALIAS`), else a copy."""

@@ -19,8 +19,10 @@ import torch
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import compile_cache_folder
-from splat_py.gpu.kernels import KernelCache, Recorder, shader_folder, translate_device_lost
+from splat_py.gpu.device_lost import translate_device_lost
+from splat_py.gpu.kernels import KernelCache, Recorder
 from splat_py.gpu.profiling import Profile
+from splat_py.gpu.sources import shader_folder
 from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
 
 BACKENDS = {

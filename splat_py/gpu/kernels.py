@@ -2,39 +2,30 @@
 
 A kernel is specialised when it is linked: the values of its `extern` constants and types are the cache key, and what they
 switch off is not in the binary. Everything else, buffers and the scalars of its uniform block, is bound by name when it is
-dispatched.
+dispatched, and compared with what the kernel takes (`Bindings`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import slangpy as spy
+from numpy.typing import DTypeLike
 
-from splat_py.errors import DeviceLostError
+from splat_py.errors import BindingError
 from splat_py.gpu.arrays import Array, Memory
+from splat_py.gpu.bindings import Bindings, Uniform
+from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.profiling import Profile
+from splat_py.gpu.sources import constant, scope
 
-_EXTERN_CONSTANT = re.compile(r"^extern static const (\w+) (\w+)", re.MULTILINE)
-_EXTERN_TYPE = re.compile(r"^extern struct (\w+) : (\w+)", re.MULTILINE)
-
-# The modules that the types lie in which link-time interfaces take.
-_TYPES_OF = {"IAccumulation": "parallel.gradient_accumulation", "IStopRule": "splat.splat2d"}
-# As in parallel/threads.slang.
-_THREADS = 64
-_GROUPS_PER_ROW = 32768
-
-
-def shader_folder() -> Path:
-    """Where the Slang sources lie: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "slang"
-    return installed if installed.is_dir() else package.parent / "slang"
+# Threads of a workgroup, and workgroups of a row of them.
+_THREADS = constant("parallel/threads", "THREADS")
+_GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
 
 
 def linear_groups(count: int) -> tuple[int, int, int]:
@@ -44,17 +35,26 @@ def linear_groups(count: int) -> tuple[int, int, int]:
 
 
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
-    """Slang source of the small module that gives a kernel module's `extern` names their values."""
-    source = (shader_folder() / "kernels" / f"{module}.slang").read_text(encoding="utf-8")
-    types = {name: kind for kind, name in _EXTERN_CONSTANT.findall(source)}
-    interfaces = dict(_EXTERN_TYPE.findall(source))
-    lines = [f"import {_TYPES_OF[interface]};" for name, interface in interfaces.items() if name in constants]
+    """Slang source of the small module that gives the `extern` names of a kernel's modules their values.
+
+    Raises:
+        BindingError: there is no such name.
+    """
+    sources = scope(f"kernels/{module}")
+    externs = {name: kind for source in sources for name, kind in source.externs.items()}
+    imports, exports = set(), []
     for name, value in sorted(constants.items()):
-        if name in interfaces:
-            lines.append(f"export struct {name} : {interfaces[name]} = {value};")
+        if name not in externs:
+            raise BindingError(f"{module}: there is no constant {name} to specialise; there are {', '.join(externs) or 'none'}")
+        what, kind = externs[name]
+        if what == "struct":
+            words = {kind, *re.findall(r"\w+", value)}
+            imports |= {source.name for source in sources if any(found.name in words for found in source.declarations)}
+            exports.append(f"export struct {name} : {kind} = {value};")
         else:
             literal = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"export static const {types[name]} {name} = {literal};")
+            exports.append(f"export static const {kind} {name} = {literal};")
+    lines = [f"import {name.replace('/', '.')};" for name in sorted(imports)] + exports
     return "\n".join(lines) + "\n"
 
 
@@ -65,6 +65,7 @@ class Kernel:
     module: str
     entry: str
     pipeline: spy.ComputePipeline
+    bindings: Bindings
 
 
 class KernelCache:
@@ -82,9 +83,10 @@ class KernelCache:
             if constants:
                 source = specialisation_source(module, constants)
                 name = "_".join(str(part) for item in sorted(constants.items()) for part in item)
-                modules.append(self._device.load_module_from_source(f"{module}_{name}", source))
+                modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
             program = self._device.link_program(modules, [modules[0].entry_point(entry)])
-            self._kernels[key] = Kernel(module, entry, self._device.create_compute_pipeline(program))
+            bindings = Bindings.of(module, entry, program.layout)
+            self._kernels[key] = Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
         return self._kernels[key]
 
 
@@ -105,15 +107,31 @@ class Recorder:
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float | spy.uint2],
-        buffers: dict[str, Array],
+        uniforms: Mapping[str, Uniform],
+        buffers: Mapping[str, Array | None],
         **constants: Any,
     ) -> None:
-        """Run an entry point over `groups` workgroups. An empty grid is no work."""
+        """Run an entry point over `groups` workgroups. An empty grid is no work.
+
+        Args:
+            uniforms: all that the entry point refers to; others of its module are ignored.
+            buffers: the same. None for those that `constants` switch off.
+            constants: values of `extern` names.
+
+        Raises:
+            BindingError: the kernel takes something else.
+        """
         if 0 in groups:
             return
         kernel = self._kernels.get(module, entry, **constants)
-        self._arrays += buffers.values()
+        kernel.bindings.check(uniforms, buffers)
+        arrays = {name: array for name, array in buffers.items() if array is not None}
+        self._arrays += arrays.values()
+        self._record(kernel, groups, uniforms, arrays)
+
+    def _record(
+        self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
+    ) -> None:
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
             cursor["params"] = dict(uniforms)
@@ -121,9 +139,9 @@ class Recorder:
                 cursor[name] = array.buffer
             compute.dispatch_compute(spy.uint3(*groups))
 
-    def scratch(self, shape: tuple[int, ...]) -> Array:
-        """A float32 array for nobody but what is recorded here."""
-        array = self._memory.empty(shape)
+    def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
+        """An array for nobody but what is recorded here."""
+        array = self._memory.empty(shape, dtype)
         self._arrays.append(array)
         return array
 
@@ -150,23 +168,3 @@ class Recorder:
             if wait:
                 self._device.wait_for_submit(submission)
         return submission
-
-
-@contextmanager
-def translate_device_lost() -> Iterator[None]:
-    """Say in a sentence what SlangPy says in a page when a device does not take or finish its work.
-
-    Raises:
-        DeviceLostError: a call to the driver failed. Other errors, of compilation for one, are left as they are.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if "failed with error" not in str(error):
-            raise
-        code = re.search(r"VK_ERROR_\w+", str(error))
-        reason = code.group() if code else str(error).strip().split("\n")[0]
-        raise DeviceLostError(
-            f"the device stopped working ({reason}): its driver failed or gave up on work that took too long; "
-            "close other programs that use it and try again"
-        ) from error

@@ -7,9 +7,10 @@ import numpy as np
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.sources import constant
 
-# As in kernels/prefix_sum.slang.
-_SCAN_BLOCK = 256 * 8
+# Values that a workgroup of the prefix sum takes.
+_SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 
 
 class PrefixSum:

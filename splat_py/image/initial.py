@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from splat_py.gpu.sources import constant
 from splat_py.image.pictures import Picture
 
-# As in splat/blob2d.slang.
-_MARGIN, _LARGEST_DEVIATION, _PIXEL_VARIANCE = 0.25, 0.5, 1.0 / 12.0
+_MARGIN, _LARGEST_DEVIATION, _PIXEL_VARIANCE = (
+    constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")
+)
 # Share of the blobs that is spread evenly.
 _EVEN_SHARE = 0.1
 # Standard deviation of a blob where neighbours are one pixel apart.

@@ -19,6 +19,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid
@@ -26,11 +27,11 @@ from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid
 Method = Literal["auto", "tiles", "group", "simple"]
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
-FLOATS = 9
-# As in parallel/short_list.slang.
-_GROUP_WIDTH, _GROUP_HEIGHT = 8, 4
-# As in kernels/image_simple.slang, and as many blobs as a compiler takes in reasonable time.
-_SIMPLE_SIDE, _SIMPLE_BLOBS = 4, 256
+FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
+_GROUP_WIDTH, _GROUP_HEIGHT = constant("parallel/short_list", "SHORT_LIST_TILE")
+_SIMPLE_SIDE = constant("kernels/image_simple", "SIDE")
+# As many blobs as a compiler takes in reasonable time.
+_SIMPLE_BLOBS = 256
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
 # Blobs × workgroups up to which every workgroup may test every blob. In software, measured, sorting wins from 2,000 on; on
@@ -221,7 +222,7 @@ class _SingleKernel:
             "parameters": parameters,
             "target": target,
             "vParameters": v_parameters,
-            "vParameterBits": v_parameters,
+            "vParameterBits": v_parameters.bits,
             **self._saved,
         }
         weight = 1.0 if linear else 1.0 / (self._width * self._height)

@@ -21,8 +21,8 @@ from safetensors.numpy import load
 from splat_py.errors import SplatError
 from splat_py.files import write_json
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import shader_folder
 from splat_py.gpu.sorting import RadixSort
+from splat_py.gpu.sources import shader_folder
 from splat_py.selftest import inputs
 from splat_py.selftest.cases import Arrays, Case, cases
 from splat_py.selftest.cases.training import dataset

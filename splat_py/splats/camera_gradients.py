@@ -9,17 +9,19 @@ from torch import Tensor
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 from splat_py.splats.data import Settings
 
 # Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy (kernels/cameras.slang).
-CAMERA_ROW = 16
+CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
 
 
 class CameraGradients:
     """Rows [C, CAMERA_ROW] of one recording, and where they add up."""
 
     def __init__(self, recorder: Recorder, v_cameras: Array, gaussians: int, settings: Settings) -> None:
-        self.buffers = {"vCameras": v_cameras, "vCameraBits": v_cameras}
+        self.buffers: dict[str, Array | None] = {"vCameras": v_cameras, "vCameraBits": v_cameras.bits, "vCameraParts": None}
+        self._v_cameras = v_cameras
         self._parts: Array | None = None
         if settings.camera_gradient and settings.per_isect:
             workgroups = math.prod(linear_groups(gaussians))
@@ -33,9 +35,9 @@ class CameraGradients:
             recorder.dispatch(
                 "row_sums",
                 "sumGroups",
-                linear_groups(self.buffers["vCameras"].size),
+                linear_groups(self._v_cameras.size),
                 {"count": self._parts.shape[0], "rows": math.prod(self._parts.shape[:2]), "rowsEach": self._parts.shape[1]},
-                {"parts": self._parts, "sums": self.buffers["vCameras"]},
+                {"parts": self._parts, "sums": self._v_cameras},
                 ROW=CAMERA_ROW,
             )
 

@@ -11,9 +11,9 @@ from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/loss.slang.
-_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = 3, 8, 5, 3
+_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PhotometricLoss:
                     "adjoints": self._adjoints,
                     "vRender": self.v_render,
                     "sums": sums,
-                    "sumBits": sums,
+                    "sumBits": sums.bits,
                 },
                 **(self._constants if entry == "ssimAlongColumns" else {}),
             )

@@ -12,6 +12,7 @@ from splat_py.fit.adam import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import GaussianArrays
@@ -20,8 +21,8 @@ from splat_py.splats.data import GaussianArrays
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 MOMENTS = ("m", "v")
 
-# Floats a thread, as in kernels/optimize.slang.
-_ADAM_RUN = 4
+# Floats a thread.
+_ADAM_RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,9 @@ class Rasterization:
         recorder.stage("rasterize backward")
         lists = self.lists
         row = v_splats.shape[-1]
-        buffers = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas, "vSplats": v_splats, "vSplatBits": v_splats}
+        buffers: dict[str, Array | None] = {"vRenderColors": v_colors, "vRenderAlphas": v_alphas}
+        buffers |= {"vSplats": v_splats, "vSplatBits": v_splats.bits}
+        buffers |= dict.fromkeys(("renderColors", "tileIsects", "vIsects", "undone"))
         if settings.per_isect:
             assert lists.isects is not None
             v_isects = recorder.scratch((lists.isects.size, row))
@@ -115,14 +118,14 @@ class Rasterization:
         entry: str,
         segment: int,
         constants: dict[str, bool | str],
-        buffers: dict[str, Array],
+        buffers: Mapping[str, Array | None],
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
         if self.stop != "SceneStop":
             constants = {"Stop": self.stop, **constants}
         pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8)
-        uniforms = {}
+        uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
             length = self.device.tuning.segment or 0
             is_last = segment == self.lists.segments - 1
@@ -137,7 +140,7 @@ class Rasterization:
         groups: tuple[int, int, int],
         uniforms: dict[str, int] | None = None,
         constants: dict[str, Any] | None = None,
-        **buffers: Array,
+        **buffers: Array | None,
     ) -> None:
         _, height, width = self.image.final_T.shape
         recorder.dispatch(

@@ -9,7 +9,7 @@ from typing import Any
 
 from splat_py.errors import DeviceLostError, SplatError
 from splat_py.gpu.device import Device
-from splat_py.gpu.kernels import translate_device_lost
+from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig

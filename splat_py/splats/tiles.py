@@ -109,7 +109,7 @@ class Binning:
         bits = self.grid.count.bit_length()
         tiles, ids = self._tile_sort.record(recorder, self._isect_tiles, self._isect_ids, self.isect_count, bits)
         recorder.stage("bin")
-        buffers = {"isectTiles": tiles}
+        buffers: dict[str, Array | None] = {"isectTiles": tiles, "isectSplats": None, "tileIds": None}
         if self._keep_isects:
             self._list_isects, self._ids = ids, self._device.memory.empty(self.capacity, np.uint32)
             buffers |= {"isectIds": ids, "isectSplats": self._isect_splats, "tileIds": self._ids}
@@ -127,7 +127,7 @@ class Binning:
         return TileLists(self._offsets, self._ids, segments, self._list_isects, self._sorted_order, self._isect_offsets.offsets)
 
     def _dispatch(
-        self, recorder: Recorder, entry: str, threads: int, constants: dict[str, bool] | None = None, **others: Array
+        self, recorder: Recorder, entry: str, threads: int, constants: dict[str, bool] | None = None, **others: Array | None
     ) -> None:
         splats, grid = self.splats, self.grid
         recorder.dispatch(

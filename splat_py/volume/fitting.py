@@ -24,7 +24,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.field import RadianceField, check_background
-from splat_py.volume.marching import Box, Image, March, Volume, from_voxel_order, row_floats, to_voxel_order
+from splat_py.volume.marching import Box, Image, March, TrainingStep, Volume, from_voxel_order, row_floats, to_voxel_order
 from splat_py.volume.rendering import voxels_per_unit
 from splat_py.volume.views import Batches, Views
 
@@ -142,8 +142,22 @@ class VolumeTrainer:
         first_ray = 0
         for batch in batches:
             image, v_image = self._image_for(batch.rays.count)
-            arrays = self._behind, batch.photographs, scale, image, v_image, self._v_grid, self._errors
-            volume.record_training(recorder, march, batch.rays, *arrays, slot=step, first_ray=first_ray)
+            volume.record_training(
+                recorder,
+                march,
+                TrainingStep(
+                    rays=batch.rays,
+                    background=self._behind,
+                    photographs=batch.photographs,
+                    scale=scale,
+                    image=image,
+                    v_image=v_image,
+                    v_grid=self._v_grid,
+                    errors=self._errors,
+                    slot=step,
+                    first_ray=first_ray,
+                ),
+            )
             first_ray += batch.rays.count
         self._record_optimiser(recorder, age)
         # Before the wait, in which an interrupt finds the step done.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import psutil
-import slangpy as spy
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -16,14 +14,13 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
 
-# As in kernels/volume.slang and kernels/volume_occupancy.slang.
-_BRICK = 8
-_BLOCK = 32
-_LANES = 64
-_REMEMBERED = 256
-# Where a processor plays the GPU: lanes of a wave, and the most workgroups.
-_SOFTWARE_LANES = 8
+_BRICK = constant("kernels/voxel_layout", "BRICK")
+_BLOCK = constant("kernels/volume_memory", "BLOCK")
+_REMEMBERED = constant("kernels/cpu/voxel_grid", "REMEMBERED")
+_WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
+# The most persistent workgroups on CPU drivers (llvmpipe).
 _MOST_GROUPS = 8
 # A ray that lets less light through than this has arrived.
 MIN_TRANSMITTANCE = 1e-6
@@ -42,7 +39,7 @@ def _sides(grid: Tensor) -> tuple[int, int, int]:
 
 
 def to_voxel_order(grid: Tensor) -> Tensor:
-    """[X, Y, Z, row] with rows in the order in which kernels want them (`VoxelOrder` in slang/splat/volume.slang)."""
+    """[X, Y, Z, row] with rows in the order in which kernels want them (`VoxelLayout` in slang/kernels/voxel_layout.slang)."""
     (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
     return grid.reshape(x // a, a, y // b, b, z // c, c, -1).permute(0, 2, 4, 1, 3, 5, 6).reshape(grid.shape)
 
@@ -97,7 +94,7 @@ class March:
     box: Box
     # Samples a unit length, at least; a ray's chord is cut into equal steps.
     steps_per_unit: float
-    # GroupThread each sample at random in its step, not in the middle.
+    # Place each sample at random in its step, not in the middle.
     jitter: bool = False
     seed: int = 0
     # Pass over bricks of voxels that have no density.
@@ -137,7 +134,7 @@ class Rays:
 
 @dataclass(frozen=True)
 class Image:
-    """What rays bring home, or its adjoint: colour [rays, 3], transmittance [rays], depth [rays]."""
+    """What rays return, or its adjoint: colour [rays, 3], transmittance [rays], depth [rays]."""
 
     colors: Array
     transmittances: Array
@@ -150,16 +147,39 @@ class Image:
         return cls(empty((rays, 3)), empty(rays), empty(rays))
 
 
+@dataclass(frozen=True)
+class TrainingStep:
+    """What `Volume.record_training` reads and writes for the rays of one batch."""
+
+    rays: Rays
+    # [3] rgb behind the box.
+    background: Array
+    # [rays, 4] rgb and weight.
+    photographs: Array
+    # Factor of the squared errors.
+    scale: float
+    # What the rays return, and its adjoint, of which all but the colour is 0.
+    image: Image
+    v_image: Image
+    # From `Volume.empty_gradients`; gradients are added to it.
+    v_grid: Array
+    # Squared errors by their weights, times `scale`, are added to element `slot`.
+    errors: Array
+    slot: int
+    # Of this batch in the step, for the random offsets.
+    first_ray: int = 0
+
+
 class Volume:
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy and room for its gradient."""
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
 
     def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
         device.require(Operator.VOLUME)
         self.device, self.grid, self.coefficients = device, grid, coefficients
-        # How a replay adds up the gradients of many rays (kernels/volume.slang); 0: atomically.
-        self.groups = _long_lived_groups(device)
-        # Chains of blocks of pixels (kernels/cpu/block_chains.slang), each with a copy of the gradient; without groups, one.
-        self.chains = self.groups + 1
+        # Persistent workgroups of a replay on CPU drivers (kernels/cpu/volume.slang); 0: a thread a ray (kernels/volume.slang).
+        self.groups = _persistent_groups(device)
+        # Of the gradient, one for each work queue; without groups, one.
+        self.replicas = self.groups + 1
         x, y, z = self.size
         self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
         self._occupancy = device.memory.empty(self._bricks, np.uint32)
@@ -170,8 +190,8 @@ class Volume:
         return self.grid.shape[:3]
 
     def empty_gradients(self) -> Array:
-        """Room for `record_backward` to add gradients to: [copies, X, Y, Z, row_floats(K)], whose sum over copies counts."""
-        return self.device.memory.empty((self.chains, *self.grid.shape))
+        """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
+        return self.device.memory.empty((self.replicas, *self.grid.shape))
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""
@@ -192,7 +212,7 @@ class Volume:
         """March rays, [3] rgb behind them, into `image`."""
         recorder.stage("forward")
         recorder.dispatch(
-            "volume",
+            self._module("volume"),
             "volumeForward",
             linear_groups(rays.slots),
             self._uniforms(march, rays, first_ray),
@@ -220,70 +240,51 @@ class Volume:
         }
         recorder.stage("replay")
         recorder.dispatch(
-            "volume",
+            self._module("volume"),
             "volumeBackward",
             (self.groups, 1, 1) if self.groups else linear_groups(rays.slots),
-            {
-                **self._uniforms(march, rays, first_ray),
-                "copiesAddress": self._address(v_grid),
-            },
+            self._uniforms(march, rays, first_ray),
             {**buffers, **self._gradients(recorder, v_grid)},
             **self._constants(march),
-            LANES=_SOFTWARE_LANES if self.groups else _LANES,
         )
 
-    def record_training(
-        self,
-        recorder: Recorder,
-        march: March,
-        rays: Rays,
-        background: Array,
-        photographs: Array,
-        scale: float,
-        image: Image,
-        v_image: Image,
-        v_grid: Array,
-        errors: Array,
-        slot: int,
-        first_ray: int = 0,
-    ) -> None:
-        """March rays into `image`, compare them with photographs [rays, 4] and replay them. This adds to `v_grid`, and to the
-        element `slot` of `errors` the squared errors by their weights, times `scale`.
-        """
+    def record_training(self, recorder: Recorder, march: March, step: TrainingStep) -> None:
+        """March rays, compare them with photographs and replay them."""
+        rays, image = step.rays, step.image
         if self.groups:
             recorder.stage("march and replay")
-            memory = recorder.scratch((self.groups, _REMEMBERED, _SOFTWARE_LANES, 4))
             recorder.dispatch(
-                "volume",
+                self._module("volume"),
                 "volumeTrain",
                 (self.groups, 1, 1),
+                self._uniforms(march, rays, step.first_ray, step.scale),
                 {
-                    **self._uniforms(march, rays, first_ray),
-                    "copiesAddress": self._address(v_grid),
-                    "memoryAddress": self._address(memory),
-                    "scale": scale,
+                    **self._buffers(rays, step.background, image),
+                    **self._gradients(recorder, step.v_grid),
+                    "photograph": step.photographs,
+                    "samples": recorder.scratch((self.groups, _REMEMBERED, _WAVE, 4)),
                 },
-                {**self._buffers(rays, background, image), "photograph": photographs, **self._gradients(recorder, v_grid)},
                 **self._constants(march),
-                LANES=_SOFTWARE_LANES,
             )
         else:
-            self.record_forward(recorder, march, rays, background, image, first_ray)
+            self.record_forward(recorder, march, rays, step.background, image, step.first_ray)
         recorder.stage("loss")
         recorder.dispatch(
             "volume_loss",
             "squaredError",
             linear_groups(rays.count),
-            {"rays": rays.count, "scale": scale, "slot": slot},
-            {"colors": image.colors, "photograph": photographs, "vColors": v_image.colors, "sums": errors},
+            {"rays": rays.count, "scale": step.scale, "slot": step.slot},
+            {"colors": image.colors, "photograph": step.photographs, "vColors": step.v_image.colors, "sums": step.errors},
         )
         if not self.groups:
-            self.record_backward(recorder, march, rays, background, image, v_image, v_grid, first_ray)
+            v_image, v_grid = step.v_image, step.v_grid
+            self.record_backward(recorder, march, rays, step.background, image, v_image, v_grid, step.first_ray)
 
     def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
         """Add the gradient of the total variation to `v_grid`; settings are those of kernels/volume_optimize.slang."""
         recorder.stage("total variation")
-        self._record_optimiser(recorder, "addTotalVariation", settings, {"grid": self.grid, "gradients": v_grid})
+        arrays = {"grid": self.grid, "gradients": v_grid}
+        self._record_optimiser(recorder, "volume_optimize", "addTotalVariation", settings, arrays)
 
     def record_adam(
         self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array, first_moments: Array, second_moments: Array
@@ -295,35 +296,38 @@ class Volume:
             "firstMoments": first_moments,
             "secondMoments": second_moments,
         }
-        addresses = {f"{name}Address": self._address(array) for name, array in arrays.items()}
         recorder.stage("adam")
-        self._record_optimiser(recorder, "adamVolume", {**settings, **addresses}, arrays, BY_ADDRESS=self.groups > 0)
+        replicas = {"REPLICAS": self.replicas} if self.groups else {}
+        self._record_optimiser(recorder, self._module("volume_optimize"), "adamVolume", settings, arrays, **replicas)
 
     def _record_optimiser(
-        self, recorder: Recorder, entry: str, settings: Mapping[str, Any], arrays: dict[str, Array], **constants: bool
+        self,
+        recorder: Recorder,
+        module: str,
+        entry: str,
+        settings: Mapping[str, float],
+        arrays: dict[str, Array],
+        **constants: int,
     ) -> None:
         x, y, z = self.size
         recorder.dispatch(
-            "volume_optimize",
+            module,
             entry,
             linear_groups(self.grid.size // 4),
             {"sizeX": x, "sizeY": y, "sizeZ": z, **settings},
             arrays,
             QUADS=self.grid.shape[3] // 4,
-            COPIES=arrays["gradients"].shape[0],
             **constants,
         )
 
-    def _constants(self, march: March) -> dict[str, Any]:
-        return {
-            "K": self.coefficients,
-            "JITTER": march.jitter,
-            "SKIPS": march.skip_empty,
-            "GROUPS": self.groups,
-            "CHAINS": self.chains,
-        }
+    def _module(self, name: str) -> str:
+        return f"cpu/{name}" if self.groups else name
 
-    def _uniforms(self, march: March, rays: Rays, first_ray: int) -> dict[str, int | float | spy.uint2]:
+    def _constants(self, march: March) -> dict[str, int]:
+        queues = {"QUEUES": self.replicas} if self.groups else {}
+        return {"K": self.coefficients, "JITTER": march.jitter, "SKIP_EMPTY": march.skip_empty, **queues}
+
+    def _uniforms(self, march: March, rays: Rays, first_ray: int, scale: float = 0.0) -> dict[str, int | float]:
         (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
         x, y, z = self.size
         return {
@@ -345,23 +349,17 @@ class Volume:
             "highZ": high_z,
             "stepsPerUnit": march.steps_per_unit,
             "minT": MIN_TRANSMITTANCE,
-            "gridAddress": self._address(self.grid),
-            "occupancyAddress": self._address(self._occupancy),
+            "scale": scale,
         }
 
-    def _address(self, array: Array) -> spy.uint2:
-        """Where an array lies, as two words, for kernels that read memory by address."""
-        address = array.buffer.device_address if self.groups else 0
-        return spy.uint2(address & 0xFFFFFFFF, address >> 32)
-
-    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array]:
+    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array | None]:
         if not self.groups:
             return {"vGrid": v_grid}
-        chains = recorder.scratch((self.chains,))
-        recorder.clear(chains)
-        return {"vGrid": v_grid, "chains": chains}
+        queues = recorder.scratch((self.replicas,), np.uint32)
+        recorder.clear(queues)
+        return {"vGrid": v_grid, "queues": queues}
 
-    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array]:
+    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array | None]:
         return {
             "grid": self.grid,
             "occupancy": self._occupancy,
@@ -371,9 +369,11 @@ class Volume:
             "colors": image.colors,
             "transmittances": image.transmittances,
             "depths": image.depths,
+            "vGrid": None,
+            **({"samples": None} if self.groups else {}),
         }
 
 
-def _long_lived_groups(device: Device) -> int:
-    """Workgroups of a replay: one a processor core where a processor plays the GPU; 0: as many as there are rays."""
+def _persistent_groups(device: Device) -> int:
+    """Workgroups of a replay: one a processor core on CPU drivers; 0: as many as there are rays."""
     return min(psutil.cpu_count() or 1, _MOST_GROUPS) if device.software else 0

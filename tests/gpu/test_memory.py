@@ -42,3 +42,19 @@ def test_a_tensor_keeps_its_memory() -> None:
     gc.collect()
     memory.array(np.zeros(50_000, np.float32))
     assert torch.equal(tensor, torch.arange(50_000, dtype=torch.float32))
+
+
+def test_bits_are_the_same_memory() -> None:
+    memory = get_device().memory
+    array = memory.array(np.array([1, -2], np.float32))
+    bits = array.bits
+    before = memory.live_bytes
+    assert bits.dtype == np.uint32 and bits.shape == array.shape
+    np.testing.assert_array_equal(bits.numpy(), [0x3F800000, 0xC0000000])
+    # They keep it, and give it back once.
+    del array
+    gc.collect()
+    assert memory.live_bytes == before
+    del bits
+    gc.collect()
+    assert memory.live_bytes < before

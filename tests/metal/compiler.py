@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from splat_py.gpu.kernels import shader_folder, specialisation_source
+from splat_py.gpu.kernels import specialisation_source
+from splat_py.gpu.sources import shader_folder
 
 # Places in a COM interface's table of functions (ISlangBlob), after the three of ISlangUnknown.
 _BLOB_POINTER, _BLOB_SIZE = 3, 4

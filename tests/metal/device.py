@@ -17,8 +17,9 @@ import slangpy as spy
 from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device import _METAL_TUNING, Adapter, Device, Tuning, native_operators
-from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.kernels import Kernel, KernelCache, Recorder
 from splat_py.gpu.profiling import Profile
 from tests.metal.kernels import Specialisation
 from tests.metal.program import Buffer, Schedule
@@ -47,6 +48,7 @@ class MetalOnCpu(Device):
         self.memory = _GuardedMemory(programs.compiler.runtime)
         self.schedule = schedule or Schedule()
         self.programs = programs
+        self.kernels = DeclaredKernels()
         nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
         self.handle = cast(spy.Device, nothing)
 
@@ -58,34 +60,42 @@ class MetalOnCpu(Device):
         """Nothing: what has been submitted has run."""
 
 
+class DeclaredKernels(KernelCache):
+    """Kernels without programs of SlangPy's, bound as their sources declare."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(spy.Device, None))
+
+    def get(self, module: str, entry: str, **constants: Any) -> Kernel:
+        """See `KernelCache`."""
+        specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
+        return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry))
+
+
+def specialisation_of(kernel: Kernel) -> Specialisation:
+    """What stands in for the pipeline of one of `DeclaredKernels`."""
+    return cast(Specialisation, kernel.pipeline)
+
+
 class _Recorder(Recorder):
     """Remembers commands until they are submitted."""
 
     def __init__(self, device: MetalOnCpu) -> None:
         self._metal = device
+        self._kernels = device.kernels
         self._memory = device.memory
         self._arrays: list[Array] = []
         self._commands: list[Callable[[], None]] = []
 
-    def dispatch(
-        self,
-        module: str,
-        entry: str,
-        groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float | spy.uint2],
-        buffers: dict[str, Array],
-        **constants: Any,
+    def _record(
+        self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
-        """See `Recorder`."""
-        if 0 in groups:
-            return
-        specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
-        values, arrays = dict(uniforms), dict(buffers)
+        values = dict(uniforms)
 
         def run() -> None:
             device = self._metal
-            bound = {name: Buffer(name, array.buffer.device_address, array.nbytes) for name, array in arrays.items()}
-            device.programs.run(specialisation, groups, bound, values, device.schedule)
+            bound = {name: Buffer(name, array.buffer.device_address, array.nbytes) for name, array in buffers.items()}
+            device.programs.run(specialisation_of(kernel), groups, bound, values, device.schedule)
 
         self._commands.append(run)
 

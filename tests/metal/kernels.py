@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder, shader_folder
+from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
@@ -48,8 +49,8 @@ class _Dispatches:
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
-    def scratch(self, shape: tuple[int, ...]) -> Array:
-        return _Memory().empty(shape)
+    def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
+        return _Memory().empty(shape, dtype)
 
     def clear(self, array: Array) -> None:
         pass
@@ -66,10 +67,11 @@ class _Memory:
 
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
-        return cast(
-            Array,
-            SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer),
+        array = SimpleNamespace(
+            shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer
         )
+        array.bits = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
+        return cast(Array, array)
 
 
 def shipped() -> list[Specialisation]:
@@ -100,30 +102,31 @@ def shipped() -> list[Specialisation]:
 
 
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
-    """March, replay and optimiser, adding up gradients atomically and in copies, those of a processor of two cores."""
+    """March, replay and optimiser, adding up gradients atomically, and in the replicas of a processor of two cores."""
     empty = _Memory().empty
     quads = marching.row_floats(coefficients) // 4
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
     for groups in (0, 2):
         device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
-        volume.groups, volume.chains = groups, groups + 1
+        volume.groups, volume.replicas = groups, groups + 1
         for jitter, skip_empty in product((False, True), repeat=2):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-            volume.record_training(recorder, march, rays, *arrays, slot=0)
+            volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
 
 
 def declared() -> list[tuple[str, str]]:
-    """Module and name of every entry point in slang/kernels."""
+    """Module and name of every entry point in slang/kernels and its folders."""
     entry = re.compile(r'\[shader\("compute"\)\]\s*\[numthreads\([^\]]*\)\]\s*void (\w+)\(')
-    files = sorted((shader_folder() / "kernels").glob("*.slang"))
-    return [(file.stem, name) for file in files for name in entry.findall(file.read_text(encoding="utf-8"))]
+    folder = shader_folder() / "kernels"
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.slang"))}
+    return [(module, name) for module, file in files.items() for name in entry.findall(file.read_text(encoding="utf-8"))]
 
 
 def _device(tuning: Tuning) -> Device:

@@ -41,7 +41,7 @@ _THREAD_VALUES = {
 }
 _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
-_FIELD = re.compile(r"^\s*(\w+) (\w+);", re.MULTILINE)
+_FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
 # Metal's uniform blocks have the layout of C's structures.
 _FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
@@ -148,7 +148,8 @@ class Program:
         parameters = [parsed for parsed in map(_PARAMETER.fullmatch, _parameters(source, entry)) if parsed]
         # Names as in the Slang source, without the number that makes them unique here.
         self._buffers = {_stem(p["name"]): int(p["index"]) for p in parameters if p["attribute"] == "buffer"}
-        self._uniforms = _uniform_block(source, parameters)
+        self._uniforms = _block(source, parameters, "params")
+        self._pointers = _block(source, parameters, "globalParams")
         library = ctypes.CDLL(str(compiler.library(_as_cpp(source, entry, parameters))))
         self._function = ctypes.cast(library.run_thread, ctypes.c_void_p)
 
@@ -166,10 +167,13 @@ class Program:
             for name, index in self._buffers.items():
                 if name == "params":
                     own.append(self._guarded(name, self._pack(uniforms)))
+                elif name == "globalParams":
+                    pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
+                    own.append(self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers)))
                 elif name not in buffers:
                     # Metal minds only if the kernel looks at it: nothing is there.
                     own.append(self._guarded(f"{name} (not bound)", b""))
-                buffer = own[-1] if name == "params" or name not in buffers else buffers[name]
+                buffer = buffers[name] if name in buffers else own[-1]
                 bound[index] = _Buffer(buffer.name.encode(), buffer.address, buffer.nbytes)
             dispatch = _Dispatch(
                 self._function,
@@ -230,15 +234,16 @@ def _parameters(source: str, entry: str) -> list[str]:
     return [parameter for parameter in parameters if parameter]
 
 
-def _uniform_block(source: str, parameters: list[re.Match[str]]) -> list[tuple[str, str]]:
-    """Names and types of the fields of the structure behind the buffer `params`."""
+def _block(source: str, parameters: list[re.Match[str]], block: str) -> list[tuple[str, str]]:
+    """Names and types of the fields of the structure behind the buffer `params`, or of `globalParams`, which are pointers."""
     for parameter in parameters:
-        if _stem(parameter["name"]) == "params":
+        if _stem(parameter["name"]) == block:
             kind = parameter["type"].split()[0]
             body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
             assert body, f"no structure {kind}"
             fields = [(_stem(name), field) for field, name in _FIELD.findall(body[1])]
-            assert all(field in _FORMATS for _, field in fields), f"a uniform that is no scalar in {kind}"
+            known = {"device*"} if block == "globalParams" else _FORMATS.keys()
+            assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
             return fields
     return []
 

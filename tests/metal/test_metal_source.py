@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from splat_py.gpu.sources import mentioned
 from tests.metal.checker import threadgroup_bytes, type_check
 from tests.metal.compiler import CompilerError, emit_metal
 from tests.metal.kernels import Specialisation, declared, shipped
@@ -46,6 +47,10 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         assert threadgroup_bytes(source) <= MOST_THREADGROUP_BYTES, specialisation
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
         assert max(buffers) < MOST_BUFFERS, specialisation
+        # What the compiler leaves in is what a dispatch has to name.
+        names = set(re.findall(r"(\w+?)_\d+ \[\[buffer\(", source)) - {"params", "globalParams"}
+        names |= set(re.findall(r"globalParams_\d+->(\w+?)_\d+\b", source))
+        assert names <= mentioned(f"kernels/{module}", entry).buffers.keys(), specialisation
         checks.append((specialisation, pool.submit(type_check, clang, source)))
     for specialisation, check in checks:
         assert not check.result(), f"{specialisation}:\n{check.result()}"

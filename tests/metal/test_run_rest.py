@@ -166,9 +166,9 @@ def test_pictures_in_other_widths(way: str, metal: MetalOnCpu) -> None:
 # --- volumes ---
 
 
-def long_lived_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
+def persistent_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
     """Let so many workgroups replay rays, 0 as many as there are rays; the schedules for that, as few mean waves of 8."""
-    monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
     return [replace(schedule, simd_width=8) for schedule in SCHEDULES] if groups else SCHEDULES
 
 
@@ -177,7 +177,7 @@ def long_lived_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("groups", [0, 2])
 def test_volumes(groups: int, coefficients: int, seed: int | None, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     field = marches.random_field(coefficients)
-    for schedule, inside in zip(long_lived_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
+    for schedule, inside in zip(persistent_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
         metal.schedule = schedule
         rays = marches.random_rays(24, inside)
         marches.assert_like_reference(field, rays, steps_per_unit=9, seed=seed, skip_empty=not inside)
@@ -209,7 +209,7 @@ def test_steps_of_a_volume_fit(
     groups: int, sh_degree: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same error after each of four steps, one of them on a finer grid, as on the machine's own device."""
-    schedules = long_lived_groups(groups, metal, monkeypatch)
+    schedules = persistent_groups(groups, metal, monkeypatch)
     eyes = [(3, 1, 0), (-2, -1, 2), (0, 2, -3)]
     cameras = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, 9, 7) for eye in eyes]
     rng = np.random.default_rng(sh_degree)

@@ -15,7 +15,8 @@ from torch import Tensor
 from splat_py import Device, SplatError, portable
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import native_operators
-from splat_py.gpu.kernels import KernelCache, Recorder, shader_folder
+from splat_py.gpu.kernels import KernelCache, Recorder
+from splat_py.gpu.sources import shader_folder
 
 NAMES = ("positions", "scales", "rotations", "opacities", "colors", "sh")
 WIDTH, HEIGHT = 5, 3

@@ -11,7 +11,7 @@ import slangpy as spy
 from splat_py import shaders
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
-from splat_py.gpu.kernels import shader_folder
+from splat_py.gpu.sources import shader_folder
 
 HERE = Path(__file__).parent
 MODULES = sorted(file.stem for room in ("splat", "parallel") for file in (shader_folder() / room).glob("*.slang"))

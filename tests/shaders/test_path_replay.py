@@ -72,8 +72,8 @@ def test_march_and_replay(seed: int) -> None:
     rows = np.concatenate([FIELD.density.reshape(-1, 1), FIELD.sh.reshape(-1, 3 * K)], axis=1)
     gradients = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
     grid = spy.Tensor.from_numpy(device, rows.astype(np.float32)), gradients, SIZE
-    arguments = (*grid, ORIGINS, DIRECTIONS, FIELD.background, 12.0, np.arange(COUNT), seed)
-    result = MODULE.marchGrid(*arguments)
+    rays, sampling = (ORIGINS, DIRECTIONS), (12.0, np.arange(COUNT), seed)
+    result = MODULE.marchGrid(*grid, *rays, FIELD.background, *sampling)
     jitter = seed or None
     color, T, depth = ref.march(FIELD, ORIGINS, DIRECTIONS, 12, jitter)
     for name, wanted in (("color", color), ("T", T), ("depth", depth)):
@@ -81,7 +81,7 @@ def test_march_and_replay(seed: int) -> None:
     assert T.min() < 0.1 and T.max() == 1
 
     v = RNG.normal(size=(COUNT, 3)), RNG.normal(size=COUNT), RNG.normal(size=COUNT)
-    v_background = MODULE.replayGrid(*arguments, result, *v)
+    v_background = MODULE.replayGrid(*grid, *rays, *sampling, result, *v)
     expected = ref.march_backward(FIELD, ORIGINS, DIRECTIONS, 12, *v, jitter)
     actual = gradients.to_numpy().reshape(rows.shape)
     atol = 2e-5 * float(np.abs(expected[1]).max())

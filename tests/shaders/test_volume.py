@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tests.reference as ref
+from splat_py import shaders
 from splat_py.shaders import volume as shader
 from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
 from tests.volume.reference import chord
 
+GRID = shaders.load(Path(__file__).with_name("voxel_grid.slang"))
 COUNT = 60
 RNG = np.random.default_rng(43)
 BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
@@ -55,18 +59,18 @@ def test_cell() -> None:
     u[:4] = [[0, 0.25, 0.5], [1, 1.5, 2], [-0.5, 8.75, 7.5], [0.75, 3, 4.25]]
     u = u.astype(np.float32).astype(float)
     base = np.floor(u - 0.5)
-    actual = shader.cellAt(u)
+    actual = GRID.cellAround(u)
     np.testing.assert_array_equal(actual["base"], base)
     np.testing.assert_allclose(actual["fraction"], u - 0.5 - base, atol=1e-6)
 
 
 @pytest.mark.parametrize("coefficients", [1, 4, 9])
-def test_seen_along(coefficients: int) -> None:
+def test_eval_voxel(coefficients: int) -> None:
     directions = RNG.normal(size=(COUNT, 3))
     basis = ref.sh_basis(directions / np.linalg.norm(directions, axis=1, keepdims=True), int(coefficients**0.5) - 1)
     voxel = {"density": RNG.normal(size=COUNT), "sh": RNG.normal(size=(COUNT, coefficients, 3))}
     expected = np.concatenate([voxel["density"][:, None], np.einsum("nk,nkr->nr", basis, voxel["sh"])], axis=1)
-    function = shader.seenAlong[coefficients]
+    function = shader.evalVoxel[coefficients]
     assert_value(function(voxel, basis), expected)
     v = RNG.normal(size=(COUNT, 4))
     wanted = {"density": v[:, 0], "sh": basis[:, :, None] * v[:, None, 1:]}
@@ -83,17 +87,12 @@ def test_interpolate() -> None:
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
 
 
-def test_integers() -> None:
-    whole = np.concatenate([RNG.integers(-(2**22) + 1, 2**22, (COUNT, 3)), [[0, -1, 1], [2**22 - 1, 1 - 2**22, 7]]])
-    np.testing.assert_array_equal(shader.integers(whole.astype(float)), whole)
-
-
-def test_medium() -> None:
+def test_activate() -> None:
     """Both clamps stop gradients."""
-    seen = interpolated(CORNERS)
-    raw = seen + np.array([0, 0.5, 0.5, 0.5])
-    assert (raw < 0).any(0).all() and (raw > 0).any(0).all() and np.abs(raw).min() > 1e-4
-    expected = {"density": np.maximum(raw[:, 0], 0), "color": np.maximum(raw[:, 1:], 0)}
-    assert_value(shader.mediumOf(seen), expected)
+    raw = interpolated(CORNERS)
+    shifted = raw + np.array([0, 0.5, 0.5, 0.5])
+    assert (shifted < 0).any(0).all() and (shifted > 0).any(0).all() and np.abs(shifted).min() > 1e-4
+    expected = {"density": np.maximum(shifted[:, 0], 0), "color": np.maximum(shifted[:, 1:], 0)}
+    assert_value(shader.activate(raw), expected)
     v = RNG.normal(size=(COUNT, 4))
-    assert_gradients(shader.mediumOf, {"density": v[:, 0], "color": v[:, 1:]}, [seen], [np.where(raw > 0, v, 0)])
+    assert_gradients(shader.activate, {"density": v[:, 0], "color": v[:, 1:]}, [raw], [np.where(shifted > 0, v, 0)])

@@ -1,4 +1,4 @@
-"""slang/splat/voxel_gradients.slang: whatever way a ray takes, it looks up what is there and hands in what it owes."""
+"""slang/splat/voxel_gradients.slang: whatever way a ray takes, it samples what is there and adds all of its gradient."""
 
 from __future__ import annotations
 
@@ -37,45 +37,45 @@ def test_corners() -> None:
 
 
 @pytest.mark.parametrize("stride", [0.1, 0.5, 1.0, 3.0])
-def test_walks(stride: float) -> None:
+def test_rays_in_all_directions(stride: float) -> None:
     """In all directions, across the grid and beyond its faces, with steps from a tenth of a voxel to three."""
     rng = np.random.default_rng(45)
-    walks, count = 24, 9
+    rays, count = 24, 9
     rows = rng.normal(size=(np.prod(SIZE), 1 + 3 * K))
-    strides = rng.normal(size=(walks, 3))
+    strides = rng.normal(size=(rays, 3))
     strides *= stride / np.linalg.norm(strides, axis=1, keepdims=True)
     strides[:3] = stride * np.eye(3)
-    start = np.array(SIZE) / 2 - strides * count / 2 + rng.uniform(-1, 1, (walks, 3))
+    start = np.array(SIZE) / 2 - strides * count / 2 + rng.uniform(-1, 1, (rays, 3))
     directions = strides / np.linalg.norm(strides, axis=1, keepdims=True)
-    v = rng.normal(size=(walks, 4))
+    v = rng.normal(size=(rays, 4))
     device = get_device().handle
     gradients = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
     tensor = spy.Tensor.from_numpy(device, rows.astype(np.float32))
     start, strides = (a.astype(np.float32).astype(float) for a in (start, strides))
-    actual = MODULE.walk(tensor, gradients, SIZE, start, strides, count, directions, v)
+    actual = MODULE.sumAlong(tensor, gradients, SIZE, start, strides, count, directions, v)
 
     points = start[:, None] + strides[:, None] * np.arange(count)[:, None]
     base = np.floor(points - 0.5).astype(int)
-    shares = weights((points - 0.5 - base).reshape(-1, 3)).reshape(walks, count, 8)
+    shares = weights((points - 0.5 - base).reshape(-1, 3)).reshape(rays, count, 8)
     corners = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
     voxels = np.clip(base[:, :, None] + corners, 0, np.array(SIZE) - 1)
     index = np.ravel_multi_index(tuple(np.moveaxis(voxels, -1, 0)), SIZE)
     basis = ref.sh_basis(directions, 1)
     sh = rows[:, 1:].reshape(-1, K, 3)
-    seen = np.concatenate([rows[index][..., :1], np.einsum("wk,wnckr->wncr", basis, sh[index])], axis=-1)
-    np.testing.assert_allclose(actual, np.einsum("wnc,wncr->wr", shares, seen), rtol=1e-4, atol=2e-4)
+    raw = np.concatenate([rows[index][..., :1], np.einsum("wk,wnckr->wncr", basis, sh[index])], axis=-1)
+    np.testing.assert_allclose(actual, np.einsum("wnc,wncr->wr", shares, raw), rtol=1e-4, atol=2e-4)
 
-    v_rows = np.concatenate([v[:, :1], (basis[:, :, None] * v[:, None, 1:]).reshape(walks, -1)], axis=1)
+    v_rows = np.concatenate([v[:, :1], (basis[:, :, None] * v[:, None, 1:]).reshape(rays, -1)], axis=1)
     expected = np.zeros_like(rows)
     np.add.at(expected, index, shares[..., None] * v_rows[:, None, None])
     np.testing.assert_allclose(gradients.to_numpy().reshape(rows.shape), expected, rtol=1e-4, atol=2e-4)
     assert np.count_nonzero(expected) > expected.size / 4
 
 
-def test_nothing_is_owed_at_first() -> None:
+def test_nothing_is_pending_at_first() -> None:
     assert not shader.noGradients()["sums"].any()
     device = get_device().handle
     gradients = spy.Tensor.from_numpy(device, np.zeros(13 * 8, np.float32))
     rows = spy.Tensor.from_numpy(device, np.ones((8, 13), np.float32))
-    MODULE.walk(rows, gradients, (2, 2, 2), np.ones((4, 3)), np.ones((4, 3)), 0, [0, 0, 1], np.ones((4, 4)))
+    MODULE.sumAlong(rows, gradients, (2, 2, 2), np.ones((4, 3)), np.ones((4, 3)), 0, [0, 0, 1], np.ones((4, 4)))
     assert not gradients.to_numpy().any()

@@ -1,4 +1,4 @@
-"""slang/parallel/wave.slang."""
+"""slang/parallel/wave.slang, and of slang/kernels/cpu what lanes and numbers are to CPU drivers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ def test_squares_of_eight_lanes() -> None:
         pytest.skip("waves are smaller than eight lanes here")
     rng = np.random.default_rng(48)
     values = rng.integers(0, 1000, (16, 8, 8)).astype(float)
-    found = np.reshape(MODULE.turned(values.reshape(-1, 8)), (16, 8, 10))
+    found = np.reshape(MODULE.transposed(values.reshape(-1, 8)), (16, 8, 10))
     np.testing.assert_array_equal(found[..., :8], values.transpose(0, 2, 1))
     np.testing.assert_array_equal(found[..., 8], values.min(axis=1))
     np.testing.assert_array_equal(found[..., 9], np.tile(values.min(axis=1)[:, :4], 2))
+
+
+def test_integers() -> None:
+    rng = np.random.default_rng(43)
+    whole = np.concatenate([rng.integers(-(2**22) + 1, 2**22, (60, 3)), [[0, -1, 1], [2**22 - 1, 1 - 2**22, 7]]])
+    np.testing.assert_array_equal(MODULE.integers(whole.astype(float)), whole)

@@ -30,6 +30,7 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float) ->
         "vRender": empty((height, width, 3)),
         "sums": device.memory.array(np.zeros(4, np.float32)),
     }
+    buffers["sumBits"] = buffers["sums"].bits
     uniforms = {"width": width, "height": height, "ssimLambda": ssim_lambda}
     along_rows = linear_groups(height * -(-width // RUN) * 3)
     along_columns = linear_groups(width * 3 * -(-height // RUN))

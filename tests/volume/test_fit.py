@@ -323,7 +323,7 @@ def test_command_and_dataset(tmp_path: Path) -> None:
 def assert_training_is_march_loss_and_replay(
     coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one go, with long-lived workgroups, as in three: also for rays that miss, and pixels that do not count."""
+    """In one go, with persistent workgroups, as in three: also for rays that miss, and pixels that do not count."""
     rng = np.random.default_rng(9)
     device, count = get_device(), 13 * 7
     memory = device.memory
@@ -339,7 +339,7 @@ def assert_training_is_march_loss_and_replay(
     march = marching.March(marching.Box.of([[-1, -1, -1], [1, 1, 1]]), samples / 2, jitter, 3, skip_empty)
 
     def step(groups: int) -> list[NDArray]:
-        monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+        monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
         volume = marching.Volume(device, memory.array(rows), coefficients)
         rays = marching.Rays(memory.array(rays_o), memory.array(rays_d), 13)
         image, v_image = (marching.Image.empty(device, count) for _ in range(2))
@@ -351,7 +351,7 @@ def assert_training_is_march_loss_and_replay(
         recorder = device.record()
         volume.record_occupancy(recorder, march)
         arrays = background, memory.array(photograph), 1 / count, image, v_image, v_grid, errors
-        volume.record_training(recorder, march, rays, *arrays, slot=1, first_ray=5)
+        volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=1, first_ray=5))
         recorder.submit()
         return [image.colors.numpy().copy(), v_grid.numpy().sum(0), errors.numpy().copy()]
 

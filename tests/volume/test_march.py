@@ -91,20 +91,20 @@ def assert_like_reference(
     ("groups", "coefficients", "seed"), [(0, 1, None), (0, 9, 7), (0, 4, 7), (1, 1, 7), (3, 4, None), (2, 9, 7), (2, 9, None)]
 )
 def test_rays_from_outside(groups: int, coefficients: int, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients that add up atomically, as on a GPU, and in copies."""
+    """Gradients that add up atomically, as on a GPU, and in replicas."""
     if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only where a processor plays the GPU")
-    monkeypatch.setattr(marching, "_long_lived_groups", lambda device: groups)
+        pytest.skip("gradients are added up without atomics only on CPU drivers")
+    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
     results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), steps_per_unit=9, seed=seed)
     assert (results[1] == 1).any() and (results[1] < 0.5).any()
     assert all(np.any(gradient) for gradient in gradients)
 
 
 def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
-    """Blocks of pixels go to whichever workgroup is free, but to each copy of the gradient in their order."""
+    """Blocks of pixels go to whichever workgroup is free, but to each replica of the gradient in their order."""
     device = get_device()
     if not device.software:
-        pytest.skip("gradients are added up without atomics only where a processor plays the GPU")
+        pytest.skip("gradients are added up without atomics only on CPU drivers")
     rng = np.random.default_rng(11)
     array = device.memory.array
     rows = rng.normal(0, 1, (9, 8, 10, marching.row_floats(4))).astype(np.float32)
@@ -116,7 +116,7 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
 
     def gradients(groups: int) -> Array:
         volume = marching.Volume(device, array(rows), 4)
-        volume.groups, volume.chains = groups, 4
+        volume.groups, volume.replicas = groups, 4
         image, background = marching.Image.empty(device, rays.count), array(np.zeros(3, np.float32))
         v_grid = volume.empty_gradients()
         recorder = device.record()
@@ -128,7 +128,7 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
         return v_grid.numpy().copy()
 
     expected = gradients(1)
-    assert all(np.any(copy) for copy in expected)
+    assert all(np.any(replica) for replica in expected)
     for groups in (3, 2, 3):
         np.testing.assert_array_equal(gradients(groups), expected)
 
@@ -308,8 +308,8 @@ def test_skipping_empty_space_changes_nothing(seed: int | None) -> None:
     options: dict[str, object] = {} if seed is None else {"jitter": True, "seed": seed}
     v = rng.normal(size=(300, 3)), rng.normal(size=300), rng.normal(size=300)
     skipped = render_and_replay(field, rays, 20, v, **options)
-    walked = render_and_replay(field, rays, 20, v, skip_empty=False, **options)
-    for a, b in zip(skipped[0] + skipped[1], walked[0] + walked[1], strict=True):
+    marched = render_and_replay(field, rays, 20, v, skip_empty=False, **options)
+    for a, b in zip(skipped[0] + skipped[1], marched[0] + marched[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.abs(b).max())
     assert (skipped[0][1] < 1).any()
 

@@ -14,10 +14,12 @@ import slangpy as spy
 from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
-from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
 from tests.metal.compiler import emit_wgsl
+from tests.metal.device import DeclaredKernels, specialisation_of
 from tests.metal.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga
 
@@ -55,6 +57,7 @@ class WebGpu(Device):
         # Volumes need float atomics, which other operators do without.
         self.operators = native_operators("webgpu", [spy.Feature.wave_ops]) | {Operator.VOLUME}
         self.memory = _Memory(wgpu_device)
+        self.kernels = DeclaredKernels()
         self.programs: dict[Specialisation, _Program] = {}
         nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
         self.handle = cast(spy.Device, nothing)
@@ -107,26 +110,17 @@ class _Recorder(Recorder):
 
     def __init__(self, device: WebGpu) -> None:
         self._webgpu = device
+        self._kernels = device.kernels
         self._memory = device.memory
         self._encoder = device.wgpu.create_command_encoder()
         # As in `Recorder`.
         self._arrays: list[Array] = []
 
-    def dispatch(
-        self,
-        module: str,
-        entry: str,
-        groups: tuple[int, int, int],
-        uniforms: Mapping[str, int | float | spy.uint2],
-        buffers: dict[str, Array],
-        **constants: Any,
+    def _record(
+        self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
-        """See `Recorder`."""
-        if 0 in groups:
-            return
-        self._arrays += buffers.values()
         device = self._webgpu.wgpu
-        program = self._webgpu.program(Specialisation(module, entry, tuple(sorted(constants.items()))))
+        program = self._webgpu.program(specialisation_of(kernel))
         # What is not used, though named, nobody sets.
         handles = {name: cast(_Buffer, array.buffer).handle for name, array in buffers.items()}
         bound = [

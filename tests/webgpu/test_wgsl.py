@@ -21,17 +21,16 @@ from tests.webgpu.wgsl import for_naga, negated_sums
 FLOAT_ATOMICS = {("volume_loss", "squaredError"), ("volume", "volumeBackward")}
 
 
-def by_address(specialisation: Specialisation) -> bool:
-    """Whether a kernel reads memory by its address, as where a processor plays the GPU: WGSL has no pointers to it."""
-    constants = dict(specialisation.constants)
-    return (specialisation.module == "volume" and constants["GROUPS"] > 0) or bool(constants.get("BY_ADDRESS"))
+def for_cpu_drivers(specialisation: Specialisation) -> bool:
+    """Whether a kernel reads memory through pointers: WGSL has none to it."""
+    return specialisation.module.startswith("cpu/")
 
 
 def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
     """Of each kernel as few specialisations as have every value of every constant."""
     every: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
     for specialisation in shipped():
-        if not by_address(specialisation):
+        if not for_cpu_drivers(specialisation):
             every[specialisation.module, specialisation.entry].append(specialisation)
     few = {}
     for kernel, specialisations in every.items():
@@ -54,9 +53,9 @@ def validator() -> Any:
 
 
 def test_every_kernel_and_every_value_is_there() -> None:
-    assert set(declared()) - set(BY_KERNEL) == {("volume", "volumeTrain")}
+    assert set(declared()) - set(BY_KERNEL) == {(module, entry) for module, entry in declared() if module.startswith("cpu/")}
     for specialisation in shipped():
-        if by_address(specialisation):
+        if for_cpu_drivers(specialisation):
             continue
         kept = BY_KERNEL[specialisation.module, specialisation.entry]
         assert all(any(value in other.constants for other in kept) for value in specialisation.constants)
@@ -80,7 +79,7 @@ def test_kernel(module: str, entry: str, validator: Any) -> None:
 
 def test_what_cannot_be_expressed() -> None:
     """What gets through has to be tested like the rest."""
-    for specialisation in filter(by_address, shipped()):
+    for specialisation in filter(for_cpu_drivers, shipped()):
         with pytest.raises(CompilerError, match="vector with disallowed element type 'uint64_t'"):
             emit_wgsl(specialisation.module, specialisation.entry, dict(specialisation.constants))
 

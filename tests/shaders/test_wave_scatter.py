@@ -1,4 +1,4 @@
-"""slang/kernels/cpu/voxel_outbox.slang: whatever eight rays put in arrives, once."""
+"""slang/kernels/cpu/wave_scatter.slang: all that eight rays add arrives, once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from splat_py import shaders
 from splat_py.gpu.device import get_device
 
-MODULE = shaders.load(Path(__file__).with_name("outbox.slang"))
+MODULE = shaders.load(Path(__file__).with_name("wave_scatter.slang"))
 LANES = shaders.load(Path(__file__).with_name("lanes.slang"))
 K, STEPS, RAYS, SLOTS = 4, 7, 8, 8
 NO_VOXEL = 0xFFFFFFFF
@@ -35,7 +35,7 @@ def assert_all_arrives(leaving: NDArray[np.int64], voxels: int) -> None:
 
     sums = spy.Tensor.from_numpy(get_device().handle, np.zeros((waves * voxels, 1 + 3 * K), np.float32))
     threads = waves * RAYS
-    MODULE.carry(
+    MODULE.scatterAll(
         sums,
         np.repeat(np.arange(waves) * voxels, RAYS),
         basis.reshape(threads, K).astype(np.float32),

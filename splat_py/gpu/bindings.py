@@ -1,0 +1,118 @@
+"""What a kernel takes, and whether a dispatch brings just that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+import numpy as np
+import slangpy as spy
+
+from splat_py.errors import BindingError
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.sources import Globals, declared, mentioned
+
+Uniform: TypeAlias = int | float | spy.uint2
+
+_VECTOR = re.compile(r"vector<(\w+), *(\d)>")
+
+# By a buffer's elements: what an array holds, and a multiple of how many of them.
+_ELEMENTS = {
+    "float": (np.dtype(np.float32), 1),
+    "float2": (np.dtype(np.float32), 2),
+    "float4": (np.dtype(np.float32), 4),
+    "uint": (np.dtype(np.uint32), 1),
+    "int": (np.dtype(np.int32), 1),
+    # Four floats (kernels/cpu/quads.slang).
+    "uint64_t2": (np.dtype(np.float32), 4),
+}
+
+
+def _is_integer(value: Any, low: int, high: int) -> bool:
+    is_integer = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    return is_integer and low <= value <= high
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+# By a uniform's type: whether a value fits, and what fits.
+_SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "float": (_is_number, "a number"),
+    "uint": (lambda value: _is_integer(value, 0, (1 << 32) - 1), "an integer from 0 to 2³² - 1"),
+    "int": (lambda value: _is_integer(value, -(1 << 31), (1 << 31) - 1), "an integer from -2³¹ to 2³¹ - 1"),
+    "uint2": (lambda value: isinstance(value, spy.uint2), "a uint2"),
+}
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """The buffers and uniforms of an entry point.
+
+    Args:
+        kernel: what errors call it.
+        known: all that there are in its modules.
+        needed: those that it refers to. A dispatch may bind others, too: most entry points of a module are bound alike. Where a
+            specialisation switches a buffer off, it is bound to None.
+    """
+
+    kernel: str
+    known: Globals
+    needed: Globals
+
+    @classmethod
+    def of(cls, module: str, entry: str, layout: spy.ProgramLayout | None = None) -> Bindings:
+        """Those of an entry point of slang/kernels/<module>.slang, from its program; or as declared, where there is none."""
+        path = f"kernels/{module}"
+        return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry))
+
+    def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
+        """Compare what a dispatch binds with what the kernel takes.
+
+        Raises:
+            BindingError: a buffer or a uniform is not known, is missing, or is not of the kernel's type.
+        """
+        self._check_names("uniform", uniforms, self.known.uniforms, self.needed.uniforms)
+        self._check_names("buffer", buffers, self.known.buffers, self.needed.buffers)
+        for name, value in uniforms.items():
+            fits, what = _SCALARS[self.known.uniforms[name]]
+            if not fits(value):
+                raise BindingError(f"{self.kernel}: uniform {name} is {value!r}; it must be {what}")
+        for name, array in buffers.items():
+            if array is not None:
+                element = self.known.buffers[name]
+                dtype, length = _ELEMENTS[element]
+                if array.dtype != dtype or array.size % length:
+                    given = f"{array.dtype} {list(array.shape)}"
+                    raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {element}")
+
+    def _check_names(self, what: str, given: Mapping[str, Any], known: dict[str, str], needed: dict[str, str]) -> None:
+        names = given.keys()
+        if needed.keys() <= names <= known.keys():
+            return
+        unknown, missing = names - known.keys(), needed.keys() - names
+        mistakes = [f"there is no {what} {name}" for name in sorted(unknown)]
+        mistakes += [f"{what} {name} ({needed[name]}) is missing" for name in sorted(missing)]
+        raise BindingError(f"{self.kernel}: {', '.join(mistakes)}; its {what}s are {', '.join(known) or 'none'}")
+
+
+def reflected(layout: spy.ProgramLayout) -> Globals:
+    """The globals of a linked program."""
+    kind = spy.TypeReflection.Kind
+    buffers, uniforms = {}, {}
+    for variable in layout.parameters:
+        element = variable.type_layout.element_type_layout
+        if variable.type_layout.kind == kind.constant_buffer:
+            uniforms = {field.name: _name(field.type_layout.type) for field in element.fields}
+        else:
+            buffers[variable.name] = _name(element.type)
+    return Globals(buffers, uniforms)
+
+
+def _name(kind: spy.TypeReflection) -> str:
+    """A scalar's or vector's, as it is written in Slang."""
+    return _VECTOR.sub(r"\1\2", kind.full_name)

@@ -1,0 +1,232 @@
+"""What the Slang sources say and reflection does not: the values of constants, and what an entry point refers to.
+
+Reflection lists the globals of every module that a kernel is linked from, used or not. Here, declarations are read as sets of
+words: one counts if the entry point mentions its name, or anything does that the entry point mentions. Methods count if their
+type is mentioned and their name is, and derivatives that attributes name if anything is differentiated. What a specialisation
+switches off is mentioned all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_IGNORED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_IMPORT = re.compile(r"\bimport\s+([\w.]+)\s*;")
+_CONSTANT = re.compile(r"\bstatic\s+const\s+\w+\s+(\w+)\s*=\s*([^;]+);")
+_EXTERN_CONSTANT = re.compile(r"\bextern\s+static\s+const\s+(\w+)\s+(\w+)")
+_EXTERN_TYPE = re.compile(r"\bextern\s+struct\s+(\w+)\s*:\s*(\w+)")
+_SUFFIX = re.compile(r"\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][+-]?\d+)?)[uUlLfFhH]*\b")
+# A field of the uniform block, any other member, a name, a number, or a character.
+_TOKEN = re.compile(r"(?<![\w.])params\.\w+|\.[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
+_DOT = re.compile(r"\s*\.\s*")
+_TYPES = ("struct", "interface", "extension", "enum")
+_OPERATORS: dict[type, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    # Of integers to the next towards 0, as in Slang.
+    ast.Div: lambda a, b: a / b if float in (type(a), type(b)) else int(a / b),
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}
+
+
+def shader_folder() -> Path:
+    """Where the Slang sources lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "slang"
+    return installed if installed.is_dir() else package.parent / "slang"
+
+
+def constant(module: str, name: str) -> Any:
+    """The value of a `static const` of slang/<module>.slang or of what it imports: a number, or of vectors a tuple of them.
+
+    Those that are `extern` have the value that they have where nobody specialises them.
+
+    Raises:
+        KeyError: there is none of this name.
+        ValueError: its value takes more than numbers, names, + - * / << and >>.
+    """
+    for source in scope(module):
+        if name in source.constants:
+            expression = _SUFFIX.sub(r"\1", source.constants[name]).strip()
+            try:
+                return _value(ast.parse(expression, mode="eval").body, source.name)
+            except (SyntaxError, TypeError) as error:
+                raise ValueError(f"slang/{source.name}.slang: the value of {name} cannot be read: {expression}") from error
+    raise KeyError(f"slang/{module}.slang knows no constant {name}")
+
+
+def _value(node: ast.expr, module: str) -> Any:
+    match node:
+        case ast.Constant(int() | float() as value):
+            return value
+        case ast.Name(name):
+            return constant(module, name)
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, module)
+        case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, module), _value(right, module))
+        case ast.Call(ast.Name(), arguments, []):
+            return tuple(_value(argument, module) for argument in arguments)
+    raise TypeError(ast.unparse(node))
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """A function, a type or a variable, and the words that it is made of."""
+
+    name: str
+    # Names; names behind a dot, which stays behind a type's name; names in attributes.
+    words: frozenset[str]
+    parts: frozenset[str]
+    derivatives: frozenset[str]
+    # Of a type.
+    members: tuple[Declaration, ...] = ()
+    # Of a variable; of a buffer, its elements'.
+    type: str = ""
+    is_buffer: bool = False
+    is_static: bool = False
+
+    def is_called(self, names: set[str]) -> bool:
+        """Whether a method is among names that are called: by `Type.name` only if it is static."""
+        return not self.type and (self.name in names or (self.is_static and f".{self.name}" in names))
+
+
+class Source:
+    """A Slang module."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        text = (shader_folder() / f"{name}.slang").read_text(encoding="utf-8")
+        self._text = _IGNORED.sub(" ", text)
+        self.imports = [imported.replace(".", "/") for imported in _IMPORT.findall(self._text)]
+        self.constants = dict(_CONSTANT.findall(self._text))
+        # What a specialisation gives a value: ("constant", its type) or ("struct", its interface).
+        self.externs = {name: ("constant", kind) for kind, name in _EXTERN_CONSTANT.findall(self._text)}
+        self.externs |= {name: ("struct", interface) for name, interface in _EXTERN_TYPE.findall(self._text)}
+
+    @cached_property
+    def declarations(self) -> tuple[Declaration, ...]:
+        """All but members of types."""
+        return _declarations(_TOKEN.findall(_DOT.sub(".", self._text)))
+
+
+@cache
+def scope(module: str) -> tuple[Source, ...]:
+    """slang/<module>.slang, and all that it imports, directly or not."""
+    found = {module: Source(module)}
+    for name in found[module].imports:
+        if (shader_folder() / f"{name}.slang").is_file():
+            found |= {source.name: source for source in scope(name)}
+    return tuple(found.values())
+
+
+def _declarations(tokens: list[str]) -> tuple[Declaration, ...]:
+    found, first, depth = [], 0, 0
+    for i, token in enumerate(tokens):
+        depth += (token == "{") - (token == "}")
+        if depth == 0 and token in ";}":
+            if i > first:
+                found.append(_declaration(tokens[first:i]))
+            first = i + 1
+    return tuple(found)
+
+
+def _declaration(tokens: list[str]) -> Declaration:
+    """From all its tokens but the last one, a semicolon or a brace."""
+    start = 0
+    while tokens[start] == "[":
+        start = tokens.index("]", start) + 1
+    derivatives, tokens = _words(tokens[:start]), tokens[start:]
+    opening = tokens.index("{") if "{" in tokens else len(tokens)
+    head = tokens[:opening]
+    kind = next((word for word in _TYPES if word in head), None)
+    if kind:
+        members = () if kind == "enum" else _declarations(tokens[opening + 1 :])
+        words = _words(head).union(*(member.words for member in members if member.type))
+        return Declaration(head[head.index(kind) + 1], words, frozenset(), derivatives, members)
+    head = head[: head.index("=")] if "=" in head else head
+    parts = frozenset(
+        token if len(owner) > 1 and owner[0].isupper() else token[1:] for owner, token in pairwise(tokens) if token[0] == "."
+    )
+    if "(" in head:
+        return Declaration(_function_name(head), _words(tokens), parts, derivatives, is_static="static" in head)
+    while head[-1] == "]":
+        head = head[: len(head) - head[::-1].index("[") - 1]
+    words = _words(tokens) - {head[-1]}
+    # Pointers are bound like buffers.
+    is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or ("uniform" in words and "*" in head)
+    kinds = [token for token in head[:-1] if _is_name(token)]
+    return Declaration(head[-1], words, parts, derivatives, (), kinds[-1] if kinds else "", is_buffer)
+
+
+def _function_name(head: list[str]) -> str:
+    """What stands before the parameters, and before a generic's in angle brackets."""
+    end, depth = head.index("("), 0
+    while depth or not _is_name(head[end]):
+        end -= 1
+        depth += (head[end] == ">") - (head[end] == "<")
+    return head[end]
+
+
+def _is_name(token: str) -> bool:
+    return token[0].isalpha() or token[0] == "_"
+
+
+def _words(tokens: list[str]) -> frozenset[str]:
+    return frozenset(filter(_is_name, tokens))
+
+
+@dataclass(frozen=True)
+class Globals:
+    """Buffers and fields of the uniform block by name, with the types of the buffers' elements and of the fields."""
+
+    buffers: dict[str, str]
+    uniforms: dict[str, str]
+
+
+@cache
+def declared(module: str) -> Globals:
+    """What slang/<module>.slang and all that it imports declare."""
+    everything = [declaration for source in scope(module) for declaration in source.declarations]
+    fields = [field for declaration in everything if declaration.name == "Params" for field in declaration.members]
+    return Globals({d.name: d.type for d in everything if d.is_buffer}, {field.name: field.type for field in fields})
+
+
+@cache
+def mentioned(module: str, entry: str) -> Globals:
+    """Those of `declared` that an entry point of the module mentions, or anything that it mentions does."""
+    visible = {source.name: {inner.name for inner in scope(source.name)} for source in scope(module)}
+    named: dict[str, list[tuple[Declaration, str]]] = {}
+    for source in scope(module):
+        for declaration in source.declarations:
+            named.setdefault(declaration.name, []).append((declaration, source.name))
+    # Declarations that count, with the modules they are in; names that may be methods'.
+    reached: dict[Declaration, str] = {}
+    called: set[str] = set()
+    new = {declaration: home for declaration, home in named[entry] if home == module}
+    while new:
+        reached |= new
+        called = called.union(*(declaration.words | declaration.parts for declaration in new))
+        found: dict[Declaration, str] = {}
+        for declaration, home in reached.items():
+            words = declaration.words if declaration in new else frozenset()
+            if "bwd_diff" in called:
+                words |= declaration.derivatives
+            for word in words:
+                found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
+            found |= {member: home for member in declaration.members if member.is_called(called)}
+        new = {declaration: home for declaration, home in found.items() if declaration not in reached}
+    uniforms = declared(module).uniforms
+    return Globals(
+        {declaration.name: declaration.type for declaration in reached if declaration.is_buffer},
+        {name: kind for name, kind in uniforms.items() if called & {f"params.{name}", "params"}},
+    )
