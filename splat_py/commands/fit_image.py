@@ -17,6 +17,7 @@ from splat_py.gpu.device import get_device
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.fitting import FitReport, fit
 from splat_py.image.pictures import Picture, read_picture
+from splat_py.image.rasterizers import Method
 from splat_py.scene.pictures import to_bytes, write_image, write_video
 
 # Longer side of the video, which has a hundred frames in memory.
@@ -50,6 +51,8 @@ class FitImage:
     video: bool = False
     # Of where the Gaussians begin.
     seed: int = 42
+    # How a pixel finds its Gaussians: tiles, group (of which auto takes the faster one), or simple, for at most 256.
+    method: Method = "auto"
     # Continue the fit of this picture that was interrupted in --out, with its Gaussians and its number of steps.
     resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
@@ -83,6 +86,7 @@ class FitImage:
                 self.steps,
                 init=self.init,
                 seed=self.seed,
+                method=self.method,
                 device=device,
                 on_report=on_report,
                 checkpoint=kept,

@@ -20,7 +20,7 @@ from splat_py.gpu.profiling import Profile
 from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
 from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
-from splat_py.image.rasterizers import Rasterizer, rasterizer_for
+from splat_py.image.rasterizers import Method, Rasterizer, rasterizer_for
 from splat_py.image.result import ImageFit, check_params, draw
 
 _EPSILON = 1e-8
@@ -169,6 +169,7 @@ def fit(
     background: ArrayLike = (1.0, 1.0, 1.0),
     rates: Rates | None = None,
     seed: int = 42,
+    method: Method = "auto",
     device: Device | None = None,
     on_report: Callable[[FitReport], None] | None = None,
     checkpoint: Path | None = None,
@@ -184,6 +185,8 @@ def fit(
         background: rgb from 0 to 1, put behind an image with alpha before it is fitted.
         rates: Adam's.
         seed: of where the blobs begin.
+        method: "tiles" or "group", of which "auto" takes the faster one, or "simple", for at most 256 blobs: see
+            `splat_py.image.rasterizers`.
         device: where; the default device if None.
         on_report: told at the beginning, about a hundred times in between, and at the end how it looks.
         checkpoint: file to keep a checkpoint in until the fit is done, also when it is interrupted.
@@ -201,7 +204,10 @@ def fit(
     picture = read_picture(image, background) if is_file else to_picture(image, background)  # type: ignore[arg-type]
     start = blobs_on_detail if init == "detail" else blobs_anywhere
     params = resume.params if resume else start(picture, blobs, np.random.default_rng(seed))
-    fitter = ImageFitter(picture, params, steps, rates, device, resume=resume)
+    device = device or get_device()
+    height, width, _ = picture.shape
+    rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
+    fitter = ImageFitter(picture, params, steps, rates, device, rasterizer, resume)
     every = max(fitter.steps // _REPORTS, 1)
     with kept_checkpoint(checkpoint, lambda path: fitter.checkpoint().save(path)) as save:
         while fitter.step < fitter.steps:
@@ -216,5 +222,4 @@ def fit(
         on_report(report)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
-    height, width, _ = picture.shape
     return ImageFit(fitter.params(), width, height, report.psnr)

@@ -59,6 +59,13 @@ def test_both_rasterizers_take_the_same_steps(kind: type) -> None:
     assert np.quantile(np.abs(fitter.params() - expected), 0.97) < 1e-4
 
 
+@pytest.mark.parametrize("method", ["tiles", "group", "simple"])
+def test_fits_by_every_method(method: str) -> None:
+    picture = np.random.default_rng(7).uniform(size=(6, 10, 3)).astype(np.float32)
+    results = [image.fit(picture, blobs=12, steps=8, method=m).psnr for m in ("auto", method)]
+    assert results[0] == pytest.approx(results[1], abs=0.01)
+
+
 def test_lists_that_do_not_fit_lose_no_step() -> None:
     """Blobs that grow exceed the capacity of the lists: the step is repeated, with the same result."""
     picture = checkers(64, 64)

@@ -42,9 +42,8 @@ def _render(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
     rasterizer.reserve(parameters)
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)
-    rasterizer.record_lists(recorder, parameters)
     v_image = device.memory.array(inputs.v(43, stored["image"]))
-    rasterizer.record_gradients(recorder, parameters, v_image, v_parameters, linear=True)
+    rasterizer.record_backward(recorder, parameters, v_image, v_parameters)
     recorder.submit()
     return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
 
