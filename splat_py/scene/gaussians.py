@@ -1,4 +1,4 @@
-"""A scene: Gaussians as they are stored and optimised."""
+"""A scene: Gaussians as they are optimised and written to files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
 
 @dataclass(eq=False)
 class Gaussians:
-    """N anisotropic Gaussians in stored form: every number may be optimised freely. All tensors are float32.
+    """N anisotropic Gaussians with raw parameters: every number may be optimised freely. All tensors are float32.
 
     Attributes:
         means: [N, 3], world units.

@@ -29,7 +29,7 @@ State = dict[str, NDArray[np.float32]]
 
 
 class Parameters:
-    """N Gaussians in stored form with Adam's two moments and the statistics of densification.
+    """N Gaussians with raw parameters, Adam's two moments and the statistics of densification.
 
     `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", each with "….m" and
     "….v", and "gradient_norms", "times_seen", "max_radii", [N].
