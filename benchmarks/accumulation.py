@@ -19,13 +19,13 @@ import numpy as np
 import torch
 import tyro
 
+from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.gpu.profiling import Profile
 from splat_py.splats.benchmark import header
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.project import project
 from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.run import write_json
 from splat_py.splats.tiles import bin_tiles
 
 WAYS = {

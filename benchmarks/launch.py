@@ -2,7 +2,8 @@
 
     python benchmarks/launch.py --out benchmarks/launch.json
 
-Medians in seconds. `cold` begins with an empty cache of kernels (splat_py/compile_cache.py), `warm` with that of a run before.
+Medians in seconds. `cold` begins with an empty cache of kernels (splat_py/gpu/compile_cache.py), `warm` with that of a run
+before.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.splats.benchmark import header
-from splat_py.splats.run import write_json
 
 FIRST_IMAGE = """
 import json, time
@@ -36,7 +37,7 @@ def tensors():
     return [t.requires_grad_() for t in (means, *rest, torch.randn(100, 16, 3, generator=g))]
 inputs = tensors()
 K = torch.tensor([[[50.0, 0, 32], [0, 50, 32], [0, 0, 1]]])
-image, _, _ = splat_py.splats.rasterization(*inputs, torch.eye(4)[None], K, 64, 64, sh_degree=3)
+image, _, _ = splat_py.rasterization(*inputs, torch.eye(4)[None], K, 64, 64, sh_degree=3)
 rendered = time.perf_counter()
 image.sum().backward()
 done = time.perf_counter()

@@ -21,12 +21,13 @@ import numpy as np
 import psutil
 import tyro
 
+from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.camera import Camera
 from splat_py.splats.benchmark import header
-from splat_py.splats.run import write_json
-from splat_py.volume.fitting import VolumeConfig, VolumeTrainer
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import VolumeTrainer
 from splat_py.volume.marching import Box, Image, March, Volume, row_floats
 from splat_py.volume.views import Views, camera_rays
 

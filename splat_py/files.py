@@ -1,4 +1,4 @@
-"""Files that an interruption never leaves half of behind, and arrays in them."""
+"""Files that appear complete or not at all, with arrays or JSON in them."""
 
 from __future__ import annotations
 
@@ -63,3 +63,9 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, NDArr
     with safe_open(path, framework="numpy") as file:
         header = json.loads((file.metadata() or {})[kind])
         return header, {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write JSON, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

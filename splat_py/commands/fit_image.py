@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,18 +9,16 @@ from typing import Literal
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro.conf import Positional
 
+from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.fitting import FitReport, fit
 from splat_py.image.pictures import Picture, read_picture
-from splat_py.splats.rendering import to_bytes, write_image, write_video
-
-_console = Console(highlight=False)
+from splat_py.image.rasterizers import Method
+from splat_py.scene.pictures import to_bytes, write_image, write_video
 
 # Longer side of the video, which has a hundred frames in memory.
 _VIDEO_SIDE = 1280
@@ -56,6 +51,8 @@ class FitImage:
     video: bool = False
     # Of where the Gaussians begin.
     seed: int = 42
+    # How a pixel finds its Gaussians: tiles, group (of which auto takes the faster one), or simple, for at most 256.
+    method: Method = "auto"
     # Continue the fit of this picture that was interrupted in --out, with its Gaussians and its number of steps.
     resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
@@ -70,17 +67,16 @@ class FitImage:
             raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
         checkpoint = FitCheckpoint.load(kept) if self.resume else None
         picture = read_picture(self.picture, self.background)
-        if self.device is not None:
-            os.environ["SPLAT_DEVICE"] = self.device
-        device = get_device()
+        device = get_device(self.device)
         height, width, _ = picture.shape
         blobs, steps = (checkpoint.params.shape[1], checkpoint.steps) if checkpoint else (self.blobs, self.steps)
-        _console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
+        console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
         frames: list[NDArray[np.uint8]] = []
-        with _progress(steps) as show:
+        with FitBar() as bar:
+            bar.begin(steps)
 
             def on_report(report: FitReport) -> None:
-                show(report)
+                bar.update(report.step, report.psnr)
                 if self.video:
                     frames.append(to_bytes(_small(report.image)))
 
@@ -90,16 +86,17 @@ class FitImage:
                 self.steps,
                 init=self.init,
                 seed=self.seed,
+                method=self.method,
                 device=device,
                 on_report=on_report,
                 checkpoint=kept,
                 resume=checkpoint,
             )
         result.save(self.out / "blobs.safetensors")
-        write_image(self.out / "fit.png", result.render())
+        write_image(self.out / "fit.png", result.render(device=device))
         if self.video:
             write_video(self.out / "fit.mp4", (np.float32(1 / 255) * frame for frame in frames))
-        _console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
+        console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
 
 
 def _small(image: Picture) -> Picture:
@@ -110,30 +107,3 @@ def _small(image: Picture) -> Picture:
         return image
     size = max(round(width * scale), 1), max(round(height * scale), 1)
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.float32)
-
-
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[FitReport], None]]:
-    """A bar with steps per second and PSNR."""
-    progress = Progress(
-        TextColumn("fitting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TextColumn("PSNR {task.fields[psnr]:.2f} dB"),
-        TimeRemainingColumn(),
-        console=_console,
-    )
-    task = progress.add_task("fitting", total=steps, speed="", psnr=0.0)
-
-    def show(report: FitReport) -> None:
-        speed = progress.tasks[0].speed
-        progress.update(
-            task,
-            completed=report.step,
-            speed=f"{speed:.1f} steps/s" if speed else "",
-            psnr=report.psnr,
-        )
-
-    with progress:
-        yield show

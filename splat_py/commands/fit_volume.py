@@ -10,29 +10,27 @@ turntable.mp4            a video around the box, unless --frames 0
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro.conf import OmitArgPrefixes
 
-from splat_py.commands.terminal import track
+from splat_py.commands.terminal import FitBar, console, track
 from splat_py.errors import SplatError
+from splat_py.files import write_json
+from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera, orbit
+from splat_py.scene.options import DataOptions
+from splat_py.scene.pictures import write_video
 from splat_py.splats.evaluation import evaluate_views
-from splat_py.splats.rendering import write_video
-from splat_py.splats.run import DataOptions, write_json
-from splat_py.volume.fitting import FitReport, VolumeCheckpoint, VolumeConfig, VolumeTrainer
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import FitReport, VolumeTrainer
 from splat_py.volume.views import Views
-
-_console = Console(highlight=False)
 
 
 @dataclass
@@ -69,23 +67,24 @@ class FitVolume:
             raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
-        if self.device is not None:
-            os.environ["SPLAT_DEVICE"] = self.device
         path = self.out / "checkpoint.safetensors"
         if path.exists() and not self.resume:
             raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
         dataset = self.data.load()
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
-        trainer = VolumeTrainer(Views.of_dataset(dataset), box, self.config, background=dataset.background, resume=checkpoint)
+        views, device = Views.of_dataset(dataset), get_device(self.device)
+        trainer = VolumeTrainer(views, box, self.config, background=dataset.background, device=device, resume=checkpoint)
         self._describe(trainer)
+        console.print(f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs")
 
         began, curve = time.perf_counter(), []
-        with _progress(trainer) as on_step:
+        with FitBar() as bar:
+            bar.begin(trainer.config.steps, trainer.step)
 
             def record(report: FitReport) -> None:
                 curve.append({"step": report.step, "voxels": list(report.size), "psnr": report.psnr})
-                on_step(report)
+                bar.update(report.step + 1, report.psnr, f"{'×'.join(map(str, report.size))} voxels")
 
             radiance_field = trainer.fit(record, path)
         metrics: dict[str, Any] = {
@@ -98,47 +97,19 @@ class FitVolume:
             radiance_field.save(self.export)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
-            return radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height)
+            return radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height, device=device)
 
         if dataset.test:
-            scores = evaluate_views(draw, dataset, track(dataset.test, "held-out views"), self.out / "held-out")
+            held_out = track(dataset.test, "held-out views")
+            scores = evaluate_views(draw, dataset, held_out, self.out / "held-out", device=device)
             metrics["held_out"] = scores.to_json()
-            _console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
+            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         write_json(self.out / "metrics.json", metrics)
         if self.frames:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
             write_video(self.out / "turntable.mp4", (draw(camera) for camera in track(cameras, "turntable")))
-        _console.print(f"field, pictures and metrics are in {self.out}")
+        console.print(f"field, pictures and metrics are in {self.out}")
 
     def _describe(self, trainer: VolumeTrainer) -> None:
-        data = {**dataclasses.asdict(self.data), "data": str(self.data.data.resolve())}
-        config = dataclasses.asdict(trainer.config)
-        write_json(self.out / "run.json", {"data": data, "config": config, "box": trainer.box.numpy().tolist()})
-
-
-class _progress:
-    """A bar with the grid's size and the PSNR of the last step."""
-
-    def __init__(self, trainer: VolumeTrainer) -> None:
-        self._bar = Progress(
-            TextColumn("fitting {task.fields[size]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("PSNR {task.fields[psnr]:.2f} dB"),
-            TimeRemainingColumn(),
-            console=_console,
-        )
-        self._task = self._bar.add_task("fitting", total=trainer.config.steps, completed=trainer.step, size="", psnr=0.0)
-        adapter = trainer.device.adapter
-        _console.print(f"{adapter.name} ({adapter.backend}): {len(trainer.views)} photographs")
-
-    def __enter__(self) -> _progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, report: FitReport) -> None:
-        size = "×".join(map(str, report.size))
-        self._bar.update(self._task, completed=report.step + 1, size=size, psnr=report.psnr)
+        config, box = asdict(trainer.config), trainer.box.numpy().tolist()
+        write_json(self.out / "run.json", {"data": self.data.to_json(), "config": config, "box": box})

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.selftest.checking import Outcome, SelfTest
-
-_console = Console(highlight=False)
 
 
 @dataclass
@@ -39,13 +36,11 @@ class SelfTestCommand:
         """Run with a progress bar, print a table, write the file."""
         if self.out.is_dir():
             raise SplatError(f"--out {self.out} is a folder; name a file")
-        if self.device is not None:
-            os.environ["SPLAT_DEVICE"] = self.device
-        test = SelfTest(get_device())
+        test = SelfTest(get_device(self.device))
         adapter = test.device.adapter
-        _console.print(f"{adapter.name} ({adapter.backend})")
+        console.print(f"{adapter.name} ({adapter.backend})")
         columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-        with Progress(*columns, console=_console, transient=True) as progress:
+        with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=len(test.cases))
             for outcome in test.run():
                 progress.update(task, advance=1, description=outcome.name)
@@ -56,7 +51,7 @@ class SelfTestCommand:
         test.save(self.out)
         failed = sum(outcome.verdict == "FAILED" for outcome in test.outcomes)
         verdict = f"{failed} of {len(test.outcomes)} cases FAILED" if failed else "all is well"
-        _console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
+        console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
         if failed:
             sys.exit(1)
 
@@ -67,10 +62,10 @@ def _print_outcomes(test: SelfTest) -> None:
         error = "" if outcome.error is None else f"{outcome.error:.1e} {outcome.worst}"
         style = "red" if outcome.verdict == "FAILED" else None
         table.add_row(outcome.name, error, _allowed(outcome), outcome.verdict, f"{outcome.milliseconds:.0f}", style=style)
-    _console.print(table)
+    console.print(table)
     for outcome in test.outcomes:
         if outcome.reason:
-            _console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True, markup=False)
 
 
 def _allowed(outcome: Outcome) -> str:
@@ -84,4 +79,4 @@ def _print_timings(test: SelfTest) -> None:
     for name, milliseconds in test.timings.items():
         table.add_row(name, f"{milliseconds:.2f}")
     if test.timings:
-        _console.print(table)
+        console.print(table)

@@ -1,17 +1,8 @@
 """How the gradients of many pixels add up in one Gaussian, and what torch's wish for determinism means for that.
 
-The ways are those of parallel/gradient_accumulation.slang. The rasteriser's backward pass at 512×512, milliseconds on two
-cores through software Vulkan (benchmarks/accumulation.py), and memory besides the gradient:
-
-                          100,000 of 0.5-1.5 px   1,000 of 15-40 px   10,000 of 0.5-20 px
-    A  pixel                        110                   71                  55
-    B  wave                          77                   31                  29
-       with compare-and-swap         89                   32                  29
-    C  group                        162                   59                  55
-    D  pair                         165, 6.5 MiB          58, 3.0 MiB         57, 3.3 MiB
-
-There, waves have eight lanes and barriers cost as much as all the rest of the walk: the wave's sum is the default. On GPUs too,
-until one has been measured: it needs neither group-shared memory nor barriers.
+The ways are those of parallel/gradient_accumulation.slang; benchmarks/README.md has what they cost. In software, waves have
+eight lanes and barriers cost as much as all the rest: the sum over a wave is the default. On GPUs too, until one has been
+measured: it needs neither group-shared memory nor barriers.
 """
 
 from __future__ import annotations

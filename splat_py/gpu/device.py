@@ -141,6 +141,8 @@ class Device:
                     {
                         "include_paths": [spy.SHADER_PATH, str(shader_folder())],
                         "disable_warnings": _MUTED_WARNINGS,
+                        # Mesa optimises all the same: kernels as fast, compiled sooner.
+                        "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
                     }
                 ),
                 label="splat_py",

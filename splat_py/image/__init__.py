@@ -9,7 +9,8 @@ picture = image.render(params, width, height)  # torch, differentiable
 """
 
 from splat_py.image.differentiable import render
-from splat_py.image.fitting import FitReport, ImageFit, ImageFitter, Rates, fit
+from splat_py.image.fitting import FitReport, ImageFitter, Rates, fit
 from splat_py.image.pictures import read_picture
+from splat_py.image.result import ImageFit
 
 __all__ = ["FitReport", "ImageFit", "ImageFitter", "Rates", "fit", "read_picture", "render"]

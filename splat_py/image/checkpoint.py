@@ -1,4 +1,4 @@
-"""Where an interrupted fit of a picture goes on from: one safetensors file whose header carries the rest as JSON."""
+"""Where an interrupted fit of a picture goes on from."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
-from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
+from splat_py.fit.checkpoint import reading
 from splat_py.image.pictures import Picture
 
 _KIND = "splat_py.image.checkpoint"
@@ -43,13 +42,10 @@ class FitCheckpoint:
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        if not path.is_file():
-            raise SplatError(f"{path} does not exist; there is no unfinished fit to resume")
-        try:
+        absent = "there is no unfinished fit to resume"
+        with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
             header, tensors = load_tensors(path, _KIND)
             return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in ("params", "m", "v")))
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-            raise SplatError(f"{path} is not the checkpoint of a picture's fit or is damaged; fit without --resume") from error
 
 
 def fingerprint(picture: Picture) -> str:

@@ -10,17 +10,19 @@ from torch.autograd.function import once_differentiable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.device import device_for
-from splat_py.image.fitting import check_size
-from splat_py.image.rasterizers import FLOATS, rasterizer_for
+from splat_py.image.rasterizers import FLOATS, Method, rasterizer_for
+from splat_py.image.result import check_size
 
 
-def render(params: torch.Tensor, width: int, height: int) -> torch.Tensor:
+def render(params: torch.Tensor, width: int, height: int, *, method: Method = "auto") -> torch.Tensor:
     """Draw blobs, differentiably.
 
     Args:
         params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
             (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
         width, height: of the picture, pixels; need not be multiples of anything.
+        method: "tiles" or "group", of which "auto" takes the faster one, or "simple", for at most 256 blobs: see
+            `splat_py.image.rasterizers`.
 
     Returns:
         [height, width, 3] float32, 0 to 1, black where no blob is, on the tensor's device.
@@ -32,14 +34,14 @@ def render(params: torch.Tensor, width: int, height: int) -> torch.Tensor:
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
     if params.ndim != 2 or params.shape[0] != FLOATS or params.shape[1] == 0:
         raise SplatError(f"params has shape {list(params.shape)}; it must be [9, N] with at least one blob")
-    return _Render.apply(params, *check_size(width, height))
+    return _Render.apply(params, *check_size(width, height), method)
 
 
 class _Render(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, params: torch.Tensor, width: int, height: int) -> torch.Tensor:
+    def forward(ctx: Any, params: torch.Tensor, width: int, height: int, method: Method) -> torch.Tensor:
         device = device_for(params)
-        rasterizer = rasterizer_for(device, params.shape[1], width, height)
+        rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
         parameters = device.memory.array(params.detach().contiguous())
         rasterizer.reserve(parameters)
         image = device.memory.empty((height, width, 3))
@@ -52,15 +54,13 @@ class _Render(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
         (params,) = ctx.saved_tensors
         memory = ctx.device.memory
         parameters = memory.array(params.detach().contiguous())
         v_params = memory.empty(tuple(params.shape))
         recorder = ctx.device.record()
-        # The kernel walks there and back: the pixels' last states are worth less than a second look at them.
-        ctx.rasterizer.record_lists(recorder, parameters)
-        ctx.rasterizer.record_gradients(recorder, parameters, memory.array(v_image.contiguous()), v_params, linear=True)
+        ctx.rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
         recorder.submit()
-        return v_params.tensor().to(params.device), None, None
+        return v_params.tensor().to(params.device), None, None, None

@@ -17,7 +17,7 @@ _EVEN_SHARE = 0.1
 # Standard deviation of a blob where neighbours are one pixel apart.
 _DEVIATION = 0.8
 _OPACITY = 0.9
-# How far sampled values keep from the ends of a squashed range.
+# Distance that sampled values keep from the ends of a squashed range.
 _MARGIN_OF_RANGE = 0.02
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fit.psnr import psnr_of
 
 Picture = NDArray[np.float32]
 
@@ -69,5 +70,4 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
 
 def psnr(a: NDArray, b: NDArray) -> float:
     """Peak signal-to-noise ratio of two pictures from 0 to 1, dB."""
-    error = float(np.mean((a.astype(np.float64) - b) ** 2))
-    return -10 * float(np.log10(max(error, 1e-10)))
+    return psnr_of(float(np.mean((a.astype(np.float64) - b) ** 2)))

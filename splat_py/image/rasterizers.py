@@ -16,13 +16,14 @@ from typing import Literal, Protocol
 import numpy as np
 
 from splat_py.errors import SplatError
+from splat_py.fit.in_flight import record_capacity_check
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid
+from splat_py.splats.tiles import Binning, TileGrid
 
 Method = Literal["auto", "tiles", "group", "simple"]
 
@@ -57,11 +58,11 @@ class Rasterizer(Protocol):
     def record_lists(self, recorder: Recorder, parameters: Array) -> None:
         """What comes before `record_check` and `record_gradients`."""
 
-    def record_gradients(
-        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
-    ) -> None:
-        """Overwrite `v_parameters` [9, N] with the gradient of the mean squared error against `target` [H, W, 3]; or if
-        `linear`, from `target` = ∂L/∂image."""
+    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
+        """Overwrite `v_parameters` [9, N] with the gradient of the mean squared error against `target` [H, W, 3]."""
+
+    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
+        """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]. `record_render` has run before."""
 
 
 def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
@@ -106,6 +107,8 @@ class TileRasterizer:
         self._image = Image.empty(device, 1, height, width, 3)
         self._v_image, self._v_alphas = empty((1, height, width, 3)), zeros(1, height, width, 1)
         self._binning = Binning(device, self._splats, self._grid, by_depth=False)
+        # The last one that was recorded, for its backward pass.
+        self._rasterization: Rasterization | None = None
 
     def reserve(self, parameters: Array) -> None:
         """See `Rasterizer`."""
@@ -119,13 +122,7 @@ class TileRasterizer:
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
         """See `Rasterizer`."""
-        recorder.dispatch(
-            "status",
-            "checkCapacity",
-            (1, 1, 1),
-            {"capacity": self._binning.capacity, "maxListLength": ANY_LENGTH, "step": step},
-            {"isectCount": self._binning.isect_count, "maxTileCount": self._binning.max_tile_count, "status": status},
-        )
+        record_capacity_check(recorder, status, self._binning, step)
 
     def record_lists(self, recorder: Recorder, parameters: Array) -> None:
         """See `Rasterizer`."""
@@ -136,32 +133,30 @@ class TileRasterizer:
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """See `Rasterizer`."""
         self.record_lists(recorder, parameters)
-        self._rasterization(image).record(recorder)
+        self._record_rasterization(recorder, image)
 
-    def record_gradients(
-        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
-    ) -> None:
+    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
         """See `Rasterizer`."""
-        rasterization = self._rasterization(self._image.colors)
-        rasterization.record(recorder)
-        v_image = target
-        if not linear:
-            v_image = self._v_image
-            recorder.stage("loss")
-            self._dispatch(
-                recorder, "differentiateLoss", self._width * self._height,
-                {"target": target, "image": self._image.colors, "vImage": v_image},
-            )  # fmt: skip
-        rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats, self._settings)
+        self._record_rasterization(recorder, self._image.colors)
+        recorder.stage("loss")
+        buffers = {"target": target, "image": self._image.colors, "vImage": self._v_image}
+        self._dispatch(recorder, "differentiateLoss", self._width * self._height, buffers)
+        self.record_backward(recorder, parameters, self._v_image, v_parameters)
+
+    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
+        """See `Rasterizer`."""
+        assert self._rasterization is not None
+        self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats, self._settings)
         recorder.stage("blob derivatives")
         buffers = {"parameters": parameters, "vBlobs": self._v_splats, "vRaw": v_parameters}
         self._dispatch(recorder, "differentiateBlobs", self._blobs, buffers)
 
-    def _rasterization(self, image: Array) -> Rasterization:
+    def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
         """Onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), self._grid, onto
-        return Rasterization.of(self._device, *parts, stop="ImageStop")
+        self._rasterization = Rasterization.of(self._device, *parts, stop="ImageStop")
+        self._rasterization.record(recorder)
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
         recorder.stage("evaluate")
@@ -212,10 +207,17 @@ class _SingleKernel:
         uniforms = _uniforms(self._blobs, self._width, self._height, 1.0)
         recorder.dispatch(self._module, self._render, self._grid, uniforms, buffers, **self._constants)
 
-    def record_gradients(
-        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, linear: bool = False
-    ) -> None:
+    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
         """See `Rasterizer`."""
+        self._record_derivatives(recorder, parameters, target, v_parameters, 1.0 / (self._width * self._height), False)
+
+    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
+        """See `Rasterizer`. The kernel renders again before it goes backward."""
+        self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
+
+    def _record_derivatives(
+        self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool
+    ) -> None:
         recorder.stage("derivatives")
         recorder.clear(v_parameters)
         buffers = {
@@ -225,7 +227,6 @@ class _SingleKernel:
             "vParameterBits": v_parameters.bits,
             **self._saved,
         }
-        weight = 1.0 if linear else 1.0 / (self._width * self._height)
         recorder.dispatch(
             self._module,
             self._differentiate,

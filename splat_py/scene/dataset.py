@@ -50,11 +50,6 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.views)
 
-    @property
-    def streams(self) -> bool:
-        """Whether photographs are decoded when asked for, because together they exceed the memory limit."""
-        return self._images.streams
-
     def image(self, index: int) -> UInt8Array:
         """View `index` as [H, W, 4] uint8: rgb, and each pixel's weight: 255 counts, 0 is left out.
 
@@ -223,13 +218,13 @@ def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
     at most to the cameras themselves. Without one: three camera extents around the place four extents ahead,
     so that the box begins one extent before forward-facing cameras and encloses those that look outwards.
     """
-    focus, seen = find_focus(cameras)
-    if seen:
-        reach = [
+    focus, common = find_focus(cameras)
+    if common:
+        half_sides = [
             float(np.linalg.norm(c.position - focus)) * min(1.0, 0.5 * max(c.width / c.K[0, 0], c.height / c.K[1, 1]))
             for c in cameras
         ]
-        half = float(np.median(reach))
+        half = float(np.median(half_sides))
     else:
         half = 3 * (camera_extent(cameras) or 1.0)
     return np.stack([focus - half, focus + half])

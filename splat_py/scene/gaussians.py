@@ -1,4 +1,4 @@
-"""A scene: Gaussians as they are stored and optimised."""
+"""A scene: Gaussians as they are optimised and written to files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
 
 @dataclass(eq=False)
 class Gaussians:
-    """N anisotropic Gaussians in stored form: every number may be optimised freely. All tensors are float32.
+    """N anisotropic Gaussians with raw parameters: every number may be optimised freely. All tensors are float32.
 
     Attributes:
         means: [N, 3], world units.
@@ -102,30 +102,6 @@ class Gaussians:
             logit_opacities=torch.full((count,), math.log(opacity / (1 - opacity)), dtype=torch.float32),
             sh=torch.as_tensor(sh, dtype=torch.float32),
         )
-
-    @classmethod
-    def random(
-        cls,
-        n: int,
-        box_min: ArrayLike,
-        box_max: ArrayLike,
-        sh_degree: int = 3,
-        opacity: float = 0.1,
-        generator: torch.Generator | None = None,
-    ) -> Gaussians:
-        """`n` Gaussians at random places in the box from `box_min` [3] to `box_max` [3], in random colours.
-
-        The same CPU `generator` state gives the same Gaussians.
-        """
-        low, high = torch.as_tensor(np.array([box_min, box_max], dtype=np.float64))
-        if low.shape != (3,) or not (low.isfinite() & high.isfinite() & (low <= high)).all():
-            raise SplatError(
-                f"box_min and box_max must be three finite numbers each, in order, not {box_min!r} and {box_max!r}"
-            )
-        if n < 0:
-            raise SplatError(f"n is {n}; it must be 0 or more")
-        xyz = low + (high - low) * torch.rand((n, 3), generator=generator, dtype=torch.float64)
-        return cls.from_points(xyz, torch.rand((n, 3), generator=generator), sh_degree, opacity)
 
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, which appears complete or not at all. Raises as `validate` does."""

@@ -302,11 +302,11 @@ class ImageStore:
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
         sizes = [4 * view.camera.width * view.camera.height for view in views]
-        self.streams = sum(sizes) > memory_limit_bytes
-        self._capacity = max(1, memory_limit_bytes // max(sizes)) if self.streams else len(views)
+        fits = sum(sizes) <= memory_limit_bytes
+        self._capacity = len(views) if fits else max(1, memory_limit_bytes // max(sizes))
         self._images: OrderedDict[int, UInt8Array] = OrderedDict()
         self._lock = threading.Lock()
-        if not self.streams:
+        if fits:
             self._load_all()
 
     def __getitem__(self, index: int) -> UInt8Array:

@@ -1,4 +1,4 @@
-"""`splat selftest`: every kernel on the device at hand, against float64 results that travel with the package."""
+"""`splat selftest`: every kernel on a device, against float64 results that travel with the package."""
 
 from splat_py.selftest.checking import Outcome, SelfTest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import time
 import traceback
@@ -20,12 +19,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import write_json
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.sorting import RadixSort
 from splat_py.gpu.sources import shader_folder
 from splat_py.selftest import inputs
-from splat_py.selftest.cases import Arrays, Case, cases, dataset
+from splat_py.selftest.cases import Arrays, Case, cases
+from splat_py.selftest.cases.training import dataset
 from splat_py.splats import benchmark
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
@@ -88,7 +88,7 @@ def references() -> dict[str, Arrays]:
 
 
 class SelfTest:
-    """All cases on the default device, one by one."""
+    """All cases on a device, by default the default one."""
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = device or get_device()
@@ -115,9 +115,9 @@ class SelfTest:
             return Outcome(case.name, "skipped", None, "", case.allowed, 0.0, reason)
         begin = time.perf_counter()
         try:
-            actual = case.run(expected)
+            actual = case.run(self.device, expected)
             milliseconds = (time.perf_counter() - begin) * 1e3
-        # Whatever goes wrong in one kernel, the others are still worth a look.
+        # Whatever goes wrong in one kernel, the others still run.
         except Exception as exception:
             milliseconds = (time.perf_counter() - begin) * 1e3
             return Outcome(case.name, "FAILED", None, "", case.allowed, milliseconds, *_described(exception))
@@ -140,10 +140,10 @@ class SelfTest:
         """Forward and backward through torch, on as large a scene as the device can render in reasonable time."""
         for count, side in ((100_000, 512), (20_000, 256), (4_000, 128)):
             begin = time.perf_counter()
-            benchmark.render_times(count, side, 1)
+            benchmark.render_times(self.device, count, side, 1)
             if time.perf_counter() - begin < 2 * _PATIENCE:
                 break
-        figures = benchmark.render_times(count, side, _REPEATS)
+        figures = benchmark.render_times(self.device, count, side, _REPEATS)
         names = ("forward", "backward", "forward_and_backward")
         return {f"{name.replace('_', ' ')}, {count:,} Gaussians, {side}×{side}": figures[name] for name in names}
 
@@ -155,17 +155,17 @@ class SelfTest:
         number = array(np.array([count], np.uint32))
 
         def once() -> float:
-            pairs = array(keys), array(values)
+            arrays = array(keys), array(values)
             begin = time.perf_counter()
             recorder = self.device.record()
-            sort.record(recorder, *pairs, number, bits=32)
+            sort.record(recorder, *arrays, number, bits=32)
             recorder.submit()
             return time.perf_counter() - begin
 
-        return {f"sort, {count:,} pairs, 32 bits": _median(once)}
+        return {f"sort, {count:,} keys, 32 bits": _median(once)}
 
     def _time_step(self) -> dict[str, float]:
-        config = TrainConfig(init="random", random_points=10_000)
+        config = TrainConfig(init="random", init_num_pts=10_000)
         trainer = Trainer(dataset(enlarged=10), config, device=self.device)
 
         def once() -> float:
@@ -175,7 +175,7 @@ class SelfTest:
             return time.perf_counter() - begin
 
         width, height = 10 * inputs.WIDTH, 10 * inputs.HEIGHT
-        return {f"training step, {config.random_points:,} Gaussians, {width}×{height}": _median(once)}
+        return {f"training step, {config.init_num_pts:,} Gaussians, {width}×{height}": _median(once)}
 
     def report(self) -> dict[str, Any]:
         """Everything worth attaching to an issue, and nothing about the person: no names, no paths."""
@@ -212,8 +212,7 @@ class SelfTest:
 
     def save(self, path: Path) -> None:
         """Write `report()` as JSON, atomically."""
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(_finite(self.report()), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(path, _finite(self.report()))
 
 
 def _median(once: Any) -> float:

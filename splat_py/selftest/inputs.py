@@ -18,8 +18,8 @@ GAUSSIANS = 36
 # Splats behind the pixels of the crowded tile: several batches of any kernel. Gradients of every 16th are compared.
 CROWD, CROWD_EVERY = 3000, 16
 CROWD_SIDE = 12
-# Pairs and values that take more than one block on every device.
-PAIRS, VALUES = 9000, 5000
+# Keys and values that take more than one block on every device.
+KEYS, VALUES = 9000, 5000
 BLOBS = 20
 VOLUME_BOX = ((-1.0, -0.8, -1.2), (1.0, 0.9, 1.1))
 VOLUME_SIZE = (5, 4, 6)
@@ -194,6 +194,6 @@ def volume_camera() -> Camera:
 
 
 def v(key: int, reference: NDArray[Any]) -> Floats:
-    """∂L/∂(an image), which begins the way back: 0 where the reference says nothing (NaN), because there float32 may decide
-    otherwise than float64 on a threshold."""
+    """∂L/∂(an image), where the backward pass begins: 0 where the reference says nothing (NaN), because float32 may decide
+    otherwise than float64 on a threshold there."""
     return np.where(np.isfinite(reference), uniform(key, -1, 1, *reference.shape), 0).astype(np.float32)

@@ -44,7 +44,7 @@ def random_scene(count: int, side: int, seed: int = 0) -> tuple[dict[str, np.nda
 
 def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | None) -> dict[str, Any]:
     """All benchmarks, in milliseconds (and MiB, where a name says so)."""
-    benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(gaussians, side, repeats)}
+    benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(device, gaussians, side, repeats)}
     if data is not None:
         for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
             name, figures = step_times(device, data, downscale, count, repeats)
@@ -62,8 +62,8 @@ def header(device: Device) -> dict[str, Any]:
     }
 
 
-def render_times(count: int, side: int, repeats: int) -> Figures:
-    """`rasterization` forward and backward through torch, with gradients for the five parameter tensors."""
+def render_times(device: Device, count: int, side: int, repeats: int) -> Figures:
+    """`rasterization` forward and backward through torch, with gradients of the five parameter tensors."""
     arrays, focal = random_scene(count, side)
     tensors = [torch.from_numpy(array).requires_grad_() for array in arrays.values()]
     means, quats, scales, opacities, sh = tensors
@@ -73,7 +73,7 @@ def render_times(count: int, side: int, repeats: int) -> Figures:
 
     def once() -> Figures:
         begin = time.perf_counter()
-        images, _, _ = rasterization(means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3)
+        images, _, _ = rasterization(means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3, device=device)
         middle = time.perf_counter()
         torch.autograd.grad(images, tensors, v_images)
         end = time.perf_counter()
@@ -87,9 +87,9 @@ def render_times(count: int, side: int, repeats: int) -> Figures:
 def step_times(device: Device, data: Path, downscale: float, count: int, repeats: int) -> tuple[str, Figures]:
     """Training steps with `count` Gaussians from random points: whole, and stage by stage."""
     dataset = load_dataset(data, downscale=downscale)
-    config = TrainConfig(init="random", random_points=count, densify_every=1_000_000)
+    config = TrainConfig(init="random", init_num_pts=count, densify_every=1_000_000)
     trainer = Trainer(dataset, config, device=device)
-    # Once around, so that every photograph is on the device.
+    # An epoch, so that every photograph is on the device.
     for _ in dataset.train:
         trainer.advance()
     trainer.finish()

@@ -1,16 +1,14 @@
-"""Checkpoints: one safetensors file whose header carries the rest as JSON, so that a kill leaves the old or the new one."""
+"""Where training goes on from."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
-from splat_py.errors import SplatError
 from splat_py.files import load_tensors, save_tensors
+from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import GROUPS, State
@@ -24,7 +22,7 @@ class Checkpoint:
     step: int
     config: TrainConfig
     state: State
-    # Room for tile lists that the run had found to be enough, in pairs.
+    # Of tile lists, in intersections, that the run had found to be enough.
     capacity: int
 
     def gaussians(self) -> Gaussians:
@@ -43,10 +41,7 @@ class Checkpoint:
         Raises:
             SplatError: the file is missing, damaged or not a checkpoint.
         """
-        if not path.is_file():
-            raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
-        try:
+        absent = "there is no checkpoint to resume from"
+        with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
             header, state = load_tensors(path, "splat_py")
-            return cls(header["step"], TrainConfig(**header["config"]), state, header["capacity"])
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, OSError) as error:
-            raise SplatError(f"{path} is not a checkpoint of splat_py or is damaged; train without --resume") from error
+            return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])

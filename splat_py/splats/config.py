@@ -1,12 +1,24 @@
-"""What a training run is told, and how its rates and its degree change with the step."""
+"""The options of a training run, and how learning rates and the degree follow from the step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
+
+# What fields were called in checkpoints and run.json that are older than this.
+_OLD_NAMES = {
+    "rate_means": "means_lr",
+    "rate_quats": "quats_lr",
+    "rate_scales": "scales_lr",
+    "rate_opacities": "opacities_lr",
+    "rate_sh": "sh0_lr",
+    "ssim_share": "ssim_lambda",
+    "densify_gradient": "grow_grad2d",
+    "random_points": "init_num_pts",
+}
 
 
 @dataclass(frozen=True)
@@ -23,20 +35,20 @@ class TrainConfig:
     # Where Gaussians start: the dataset's points if it has any ("auto"), those ("points"), or anywhere in the cameras' box.
     init: Literal["auto", "points", "random"] = "auto"
     # How many Gaussians there are at first, if they start anywhere.
-    random_points: int = 10_000
+    init_num_pts: int = 10_000
 
-    # Share of 1 - SSIM in the loss, against L1.
-    ssim_share: float = 0.2
-    # Adam's rate for means, times the scene's scale; it falls exponentially to a hundredth.
-    rate_means: float = 1.6e-4
-    # Adam's rate for quaternions.
-    rate_quats: float = 1e-3
-    # Adam's rate for log-scales.
-    rate_scales: float = 5e-3
-    # Adam's rate for opacity logits.
-    rate_opacities: float = 5e-2
-    # Adam's rate for the constant coefficient of the colour; the others learn at a twentieth of it.
-    rate_sh: float = 2.5e-3
+    # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
+    ssim_lambda: float = 0.2
+    # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
+    means_lr: float = 1.6e-4
+    # Learning rate of quaternions.
+    quats_lr: float = 1e-3
+    # Learning rate of log-scales.
+    scales_lr: float = 5e-3
+    # Learning rate of opacity logits.
+    opacities_lr: float = 5e-2
+    # Learning rate of the constant coefficient of the colour; the others learn at a twentieth of it.
+    sh0_lr: float = 2.5e-3
 
     # Gaussians are cloned, split and pruned every so many steps.
     densify_every: int = 100
@@ -44,15 +56,15 @@ class TrainConfig:
     densify_start: int = 500
     # Nor after this step, or half of the run.
     densify_stop: int = 15_000
-    # Pull of the image on a centre (normalised device coordinates) above which a Gaussian is cloned or split.
-    densify_gradient: float = 2e-4
-    # Above this share of the scene's scale it is split, not cloned.
+    # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
+    grow_grad2d: float = 2e-4
+    # Those larger than this, times the scene's scale, are split, not cloned.
     split_scale: float = 0.01
-    # Fainter Gaussians are removed.
+    # Gaussians with a lower opacity are removed.
     prune_opacity: float = 0.005
-    # Larger ones, as a share of the scene's scale, are removed once opacities have been reset.
+    # Gaussians larger than this, times the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
-    # Opacities are pulled down every so many steps, so that what is not needed fades.
+    # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
@@ -66,31 +78,38 @@ class TrainConfig:
     # Of everything random: the order of photographs, initial points, splits.
     seed: int = 42
 
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TrainConfig:
+        """From the fields as a checkpoint or a run.json has them, under their present or their former names.
+
+        Raises:
+            TypeError: this is no dictionary, or has a field that never was one or is there twice.
+        """
+        if not isinstance(content, dict):
+            raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
+        fields = {_OLD_NAMES.get(name, name): value for name, value in content.items()}
+        if len(fields) < len(content):
+            raise TypeError("a field has both its present and its former name")
+        return cls(**fields)
+
     def validate(self) -> None:
         """Raise SplatError where a number makes no sense."""
-        for name in (
-            "steps",
-            "sh_interval",
-            "densify_every",
-            "checkpoint_every",
-            "random_points",
-            "max_gaussians",
-        ):
+        for name in ("steps", "sh_interval", "densify_every", "checkpoint_every", "init_num_pts", "max_gaussians"):
             if getattr(self, name) < 1:
                 raise SplatError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.sh_degree not in (0, 1, 2, 3):
             raise SplatError(f"sh_degree is {self.sh_degree}; use 0, 1, 2 or 3")
-        if not 0 <= self.ssim_share <= 1:
-            raise SplatError(f"ssim_share is {self.ssim_share}; it must lie between 0 and 1")
+        if not 0 <= self.ssim_lambda <= 1:
+            raise SplatError(f"ssim_lambda is {self.ssim_lambda}; it must lie between 0 and 1")
 
     def degree_at(self, step: int) -> int:
         """Degree in use: the whole run's shape is kept if it is short."""
         interval = max(min(self.sh_interval, self.steps // (4 * max(self.sh_degree, 1))), 1)
         return min(step // interval, self.sh_degree)
 
-    def rate_means_at(self, step: int, scene_scale: float) -> float:
-        """Adam's rate for the means."""
-        return self.rate_means * scene_scale * 0.01 ** (step / self.steps)
+    def means_lr_at(self, step: int, scene_scale: float) -> float:
+        """Learning rate of the means."""
+        return self.means_lr * scene_scale * 0.01 ** (step / self.steps)
 
     def densifies_at(self, step: int) -> bool:
         """Whether Gaussians are cloned, split and pruned after this step."""
@@ -99,6 +118,6 @@ class TrainConfig:
         return start <= step < stop and (step + 1) % self.densify_every == 0
 
     def resets_opacities_at(self, step: int) -> bool:
-        """Whether opacities are pulled down after this step."""
+        """Whether opacities are capped after this step."""
         stop = min(self.densify_stop, self.steps // 2)
         return (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop

@@ -9,35 +9,35 @@ from scipy.spatial.transform import Rotation
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters, State
 
-# A split Gaussian's two parts are this much smaller.
+# Each half of a split Gaussian is this much smaller.
 _SPLIT_SHRINK = 1.6
 
 
 def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rng: np.random.Generator) -> State:
-    """Clone small Gaussians that the images pull at, split large ones, remove faint ones and, once opacities have been reset,
-    huge ones. New Gaussians start with zero moments; the statistics start anew.
+    """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
+    been reset, huge ones. New Gaussians start with zero moments; the statistics start anew.
 
     Args:
         state: of `Parameters`; not changed.
         scene_scale: world units, from the dataset.
     """
     scales = np.exp(state["log_scales"]).max(axis=1)
-    pull = state["gradient_norms"] / np.maximum(state["times_seen"], 1)
-    grows = _strongest(pull, config.densify_gradient, config.max_gaussians - len(pull))
+    grad_norm = state["gradient_norms"] / np.maximum(state["times_seen"], 1)
+    grows = _largest(grad_norm, config.grow_grad2d, config.max_gaussians - len(grad_norm))
     large = scales > config.split_scale * scene_scale
     clones, splits = np.flatnonzero(grows & ~large), np.flatnonzero(grows & large)
 
     kept = np.flatnonzero(~(grows & large))
-    parts = np.concatenate([splits, splits])
-    born = np.concatenate([clones, parts])
+    halves = np.concatenate([splits, splits])
+    added = np.concatenate([clones, halves])
     new: State = {}
     for name in GROUPS:
-        new[name] = np.concatenate([state[name][kept], state[name][born]])
+        new[name] = np.concatenate([state[name][kept], state[name][added]])
         for moment in (f"{name}.{m}" for m in MOMENTS):
-            new[moment] = np.concatenate([state[moment][kept], np.zeros_like(state[moment][born])])
-    first_part = len(kept) + len(clones)
-    new["means"][first_part:] += _samples(state["quats"][parts], state["log_scales"][parts], rng)
-    new["log_scales"][first_part:] -= np.log(_SPLIT_SHRINK, dtype=np.float32)
+            new[moment] = np.concatenate([state[moment][kept], np.zeros_like(state[moment][added])])
+    first_half = len(kept) + len(clones)
+    new["means"][first_half:] += _samples(state["quats"][halves], state["log_scales"][halves], rng)
+    new["log_scales"][first_half:] -= np.log(_SPLIT_SHRINK, dtype=np.float32)
 
     visible = 1 / (1 + np.exp(-new["logit_opacities"])) >= config.prune_opacity
     if step >= config.opacity_reset_every:
@@ -49,7 +49,7 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
 
 
 def reset_opacities(state: State, config: TrainConfig) -> State:
-    """No opacity above twice the pruning threshold, and no momentum to bring it back."""
+    """No opacity above twice the pruning threshold, and no momentum that would raise it again."""
     limit = 2 * config.prune_opacity
     ceiling = np.float32(np.log(limit / (1 - limit)))
     name = "logit_opacities"
@@ -57,13 +57,13 @@ def reset_opacities(state: State, config: TrainConfig) -> State:
     return {**state, name: np.minimum(state[name], ceiling), **fresh}
 
 
-def _strongest(pull: NDArray[np.floating], threshold: float, room: int) -> NDArray[np.bool_]:
-    """Which Gaussians grow: those pulled at hardest, no more than there is room for."""
-    grows = pull > threshold
-    if grows.sum() > room:
-        order = np.argsort(-pull, kind="stable")[: max(room, 0)]
+def _largest(grad_norm: NDArray[np.floating], threshold: float, most: int) -> NDArray[np.bool_]:
+    """Which values exceed the threshold; the largest of them if there are more than `most`."""
+    grows = grad_norm > threshold
+    if grows.sum() > most:
+        order = np.argsort(-grad_norm, kind="stable")[: max(most, 0)]
         grows = np.zeros_like(grows)
-        grows[order] = pull[order] > threshold
+        grows[order] = grad_norm[order] > threshold
     return grows
 
 

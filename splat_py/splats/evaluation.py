@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
+from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.pictures import beside, write_image
 from splat_py.splats.loss import PhotometricLoss, pack
-from splat_py.splats.rendering import beside, render, write_image
+from splat_py.splats.rendering import render
 
 
 @dataclass(frozen=True)
@@ -55,25 +56,24 @@ def evaluate(
     *,
     antialiased: bool = False,
     pictures: Path | None = None,
-    on_view: Callable[[ViewScore], None] | None = None,
+    device: Device | None = None,
 ) -> Scores:
     """Render the held-out views and compare.
 
     Args:
         pictures: where to put each photograph beside its render, as PNG.
-        on_view: told of each view.
+        device: where to render and to compare; the default device if None.
 
     Raises:
         SplatError: the dataset holds out no view.
     """
-
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
 
     def draw(camera: Camera) -> NDArray[np.float32]:
-        return render(gaussians, camera, dataset.background, antialiased=antialiased)
+        return render(gaussians, camera, dataset.background, antialiased=antialiased, device=device)
 
-    return evaluate_views(draw, dataset, dataset.test, pictures, on_view)
+    return evaluate_views(draw, dataset, dataset.test, pictures, device=device)
 
 
 def evaluate_views(
@@ -81,27 +81,26 @@ def evaluate_views(
     dataset: Dataset,
     views: Iterable[int],
     pictures: Path | None = None,
-    on_view: Callable[[ViewScore], None] | None = None,
+    *,
+    device: Device | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
     scores = []
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
         image = draw(view.camera)
-        scores.append(ViewScore(view.name, *compare(image, photograph)))
+        scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
         if pictures is not None:
             name = Path(view.name).with_suffix(".png").name
             write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
-        if on_view is not None:
-            on_view(scores[-1])
     return Scores(scores)
 
 
-def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> tuple[float, float]:
+def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | None = None) -> tuple[float, float]:
     """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight)."""
-    device = get_device()
+    device = device or get_device()
     height, width, _ = image.shape
-    loss = PhotometricLoss(device, width, height, ssim_share=0.2)
+    loss = PhotometricLoss(device, width, height, ssim_lambda=0.2)
     sums = device.memory.empty(4)
     recorder = device.record()
     loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
@@ -17,7 +18,7 @@ _CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name 
 
 @dataclass(frozen=True)
 class LossValues:
-    """What one evaluation of the loss says."""
+    """The loss and what it is made of."""
 
     loss: float
     # Means over pixels and channels; PSNR over those pixels that count, in dB.
@@ -29,8 +30,8 @@ class LossValues:
 class PhotometricLoss:
     """The loss for images of one size."""
 
-    def __init__(self, device: Device, width: int, height: int, ssim_share: float) -> None:
-        self.width, self.height, self.ssim_share = width, height, ssim_share
+    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float) -> None:
+        self.width, self.height, self.ssim_lambda = width, height, ssim_lambda
         self._constants = {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
         empty = device.memory.empty
         self._along_rows = empty((_MOMENTS, height, width, _CHANNELS))
@@ -58,7 +59,7 @@ class PhotometricLoss:
                 "loss",
                 entry,
                 linear_groups(threads),
-                {"width": self.width, "height": self.height, "ssimShare": self.ssim_share},
+                {"width": self.width, "height": self.height, "ssimLambda": self.ssim_lambda},
                 {
                     "render": render,
                     "photograph": photograph,
@@ -76,13 +77,8 @@ class PhotometricLoss:
         absolute, similarity, squared, weight = (float(x) for x in sums.numpy())
         count = self.width * self.height * _CHANNELS
         l1, ssim = absolute / count, similarity / count
-        mse = squared / max(weight, 1.0)
-        return LossValues(
-            loss=(1 - self.ssim_share) * l1 + self.ssim_share * (1 - ssim),
-            l1=l1,
-            ssim=ssim,
-            psnr=-10 * float(np.log10(max(mse, 1e-10))),
-        )
+        loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)
+        return LossValues(loss, l1, ssim, psnr_of(squared / max(weight, 1.0)))
 
 
 def pack(photograph: NDArray[np.uint8]) -> NDArray[np.uint32]:

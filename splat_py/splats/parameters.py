@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from splat_py.fit.adam import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
@@ -22,13 +23,13 @@ MOMENTS = ("m", "v")
 
 # Floats a thread.
 _ADAM_RUN = constant("kernels/optimize", "RUN")
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-15
+_ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]
 
 
 class Parameters:
-    """N Gaussians in stored form with Adam's two moments and the statistics of densification.
+    """N Gaussians with raw parameters, Adam's two moments and the statistics of densification.
 
     `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", each with "….m" and
     "….v", and "gradient_norms", "times_seen", "max_radii", [N].
@@ -95,11 +96,11 @@ class Parameters:
         """One step of Adam on every group (kernels/optimize.slang)."""
         recorder.stage("adam")
         rates = {
-            "means": config.rate_means_at(step, scene_scale),
-            "quats": config.rate_quats,
-            "log_scales": config.rate_scales,
-            "logit_opacities": config.rate_opacities,
-            "sh": config.rate_sh / 20,
+            "means": config.means_lr_at(step, scene_scale),
+            "quats": config.quats_lr,
+            "log_scales": config.scales_lr,
+            "logit_opacities": config.opacities_lr,
+            "sh": config.sh0_lr / 20,
         }
         gradients = dict(zip(GROUPS, (*vars(self.v_gaussians).values(), self.v_sh), strict=True))
         for name, rate in rates.items():
@@ -111,13 +112,9 @@ class Parameters:
                 {
                     "count": array.size,
                     "active": 3 * (config.degree_at(step) + 1) ** 2 if name == "sh" else 1,
-                    "headRate": config.rate_sh,
+                    "headRate": config.sh0_lr,
                     "rate": rate,
-                    "beta1": _BETA1,
-                    "beta2": _BETA2,
-                    "epsilon": _EPSILON,
-                    "correction1": 1 - _BETA1 ** (step + 1),
-                    "correction2": 1 - _BETA2 ** (step + 1),
+                    **_ADAM.uniforms(step),
                 },
                 {
                     "status": status,

@@ -61,6 +61,8 @@ def rasterization(
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     backend: Backend = "auto",
     accumulate: Accumulate = "auto",
+    *,
+    device: Device | None = None,
     **unsupported: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with gsplat's signature and conventions.
@@ -93,6 +95,7 @@ def rasterization(
             "pair" (none: a row for each pair of a tile and a Gaussian, summed in a fixed order, so that gradients are the same
             to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
             `torch.use_deterministic_algorithms(True)`.
+        device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way: `means2d`, `depths`,
@@ -123,14 +126,14 @@ def rasterization(
     )
     check_tensors(inputs)
     check_options(options)
-    device = _choose_device(backend, inputs)
+    device = _choose_device(backend, inputs, device)
     render = _render_batch if means.dim() > 2 else _render
     images, alphas, meta = render(inputs, options, device)
     return images, alphas, meta | {"backend": "native" if device else "portable"}
 
 
-def _choose_device(backend: str, inputs: Inputs) -> Device | None:
-    """The device that renders, or None for the portable baseline."""
+def _choose_device(backend: str, inputs: Inputs, device: Device | None) -> Device | None:
+    """The device that renders, by default the one for the tensors, or None for the portable baseline."""
     if backend not in ("auto", "native", "portable"):
         raise SplatError(f"backend is {backend!r}; use auto, native or portable")
     if backend == "portable":
@@ -138,7 +141,7 @@ def _choose_device(backend: str, inputs: Inputs) -> Device | None:
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.named().values())
     needed = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)
     try:
-        device = device_for(inputs.means)
+        device = device or device_for(inputs.means)
     except NoDeviceError as error:
         # Who names a device wants that one.
         if backend == "native" or os.environ.get("SPLAT_DEVICE"):

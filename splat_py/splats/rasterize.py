@@ -191,6 +191,7 @@ def rasterize_to_pixels(
     Differentiable in means2d, conics, opacities, colours and backgrounds.
     """
     device = device or device_for(colors)
+    frame = _Frame(splats, tiles, width, height, settings, device)
     images, alphas = [], []
     for first in range(0, max(colors.shape[-1], 1), MAX_CHANNELS):
         part = slice(first, first + MAX_CHANNELS)
@@ -200,16 +201,23 @@ def rasterize_to_pixels(
             splats.opacities,
             colors[..., part],
             None if backgrounds is None else backgrounds[..., part],
-            splats,
-            tiles,
-            width,
-            height,
-            settings,
-            device,
+            frame,
         )
         images.append(image)
         alphas.append(alpha)
     return images[0] if len(images) == 1 else torch.cat(images, -1), alphas[0]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What is not differentiated of a rasterisation."""
+
+    splats: ProjectedSplats
+    tiles: BinnedTiles
+    width: int
+    height: int
+    settings: Settings
+    device: Device
 
 
 class _Rasterize(torch.autograd.Function):
@@ -221,20 +229,16 @@ class _Rasterize(torch.autograd.Function):
         opacities: Tensor,
         colors: Tensor,
         backgrounds: Tensor | None,
-        splats: ProjectedSplats,
-        tiles: BinnedTiles,
-        width: int,
-        height: int,
-        settings: Settings,
-        device: Device,
+        frame: _Frame,
     ) -> tuple[Tensor, Tensor]:
+        device, tiles = frame.device, frame.tiles
         cameras, _, channels = colors.shape
         if backgrounds is None:
             backgrounds = colors.new_zeros(cameras, channels)
-        image = Image.empty(device, cameras, height, width, channels)
+        image = Image.empty(device, cameras, frame.height, frame.width, channels)
         work = Rasterization.of(
             device,
-            splats.arrays(device),
+            frame.splats.arrays(device),
             device.memory.array(colors),
             device.memory.array(backgrounds),
             tiles.arrays,
@@ -244,7 +248,7 @@ class _Rasterize(torch.autograd.Function):
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
-        ctx.state = (work, settings, device)
+        ctx.state = (work, frame.settings, device)
         ctx.means2d = means2d
         return as_tensor(image.colors, colors), as_tensor(image.alphas, colors)
 
@@ -258,12 +262,7 @@ class _Rasterize(torch.autograd.Function):
         work.record_backward(recorder, v_colors, v_opacities, rows, settings)
         recorder.submit()
         v_rows = as_tensor(rows, v_images)
-        mean, conic, opacity, color = (
-            MEAN_OFFSET,
-            CONIC_OFFSET,
-            OPACITY_OFFSET,
-            COLOR_OFFSET,
-        )
+        mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
         if settings.absgrad:
             ctx.means2d.absgrad = v_rows[..., color + channels :]
         v_backgrounds = None
@@ -276,5 +275,5 @@ class _Rasterize(torch.autograd.Function):
             v_rows[..., opacity],
             v_rows[..., color : color + channels],
             v_backgrounds,
-            *(None,) * 6,
+            None,
         )

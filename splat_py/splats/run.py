@@ -1,100 +1,24 @@
-"""A training run and its folder: what `splat train` leaves and the other commands read.
-
-run.json                what was trained, on what, how
-checkpoint.safetensors  to resume from
-scene.ply               the Gaussians, in the dataset's own frame
-metrics.json            scores of the held-out views, and the curve of the training loss
-held-out/               photographs beside renders
-"""
+"""A training run from a capture to its folder: what `splat train` does."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tyro.conf import Positional
-
 from splat_py.errors import DeviceLostError, SplatError
-from splat_py.files import atomic_path
+from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
-from splat_py.scene.dataset import Dataset, Format, load_dataset
-from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.evaluation import Scores, ViewScore, evaluate
+from splat_py.splats.evaluation import Scores, evaluate
+from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import StepReport, Trainer
 
 # Points of the training curve in metrics.json.
 _CURVE_POINTS = 200
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """Which photographs, and how they are read."""
-
-    # Folder of the capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic.
-    data: Positional[Path]
-    # Divide the photographs' sides by this.
-    downscale: float = 1.0
-    # Which description to read where a folder holds several.
-    format: Format = "auto"
-    # Hold out every so many photographs by name, from the first; 0 holds out none.
-    test_every: int = 8
-    # Keep decoded photographs in memory up to this many MiB, and stream them from disk beyond.
-    memory_limit: int = 4096
-
-    def load(self) -> Dataset:
-        """The dataset."""
-        return load_dataset(
-            self.data,
-            downscale=self.downscale,
-            format=self.format,
-            test_every=self.test_every,
-            memory_limit_bytes=self.memory_limit << 20,
-        )
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """The files of a run."""
-
-    root: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        """To resume from."""
-        return self.root / "checkpoint.safetensors"
-
-    @property
-    def scene(self) -> Path:
-        """The Gaussians."""
-        return self.root / "scene.ply"
-
-    def describe(self, options: DataOptions, config: TrainConfig) -> None:
-        """Write run.json."""
-        data = {**dataclasses.asdict(options), "data": str(options.data.resolve())}
-        write_json(self.root / "run.json", {"data": data, "config": dataclasses.asdict(config)})
-
-    def options(self) -> tuple[DataOptions, TrainConfig]:
-        """Read run.json."""
-        path = self.root / "run.json"
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            data = content["data"]
-            return DataOptions(**{**data, "data": Path(data["data"])}), TrainConfig(**content["config"])
-        except FileNotFoundError as error:
-            raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data") from error
-
-    def gaussians(self) -> Gaussians:
-        """The scene."""
-        return Gaussians.load_ply(self.scene)
 
 
 def train(
@@ -103,11 +27,17 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    device: Device | None = None,
     on_start: Callable[[Trainer], None] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
-    on_view: Callable[[ViewScore], None] | None = None,
 ) -> Scores | None:
-    """Train, and leave everything in `out`. Returns the scores of the held-out views, if there are any.
+    """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any.
+
+    Args:
+        resume: continue the run in `out` from its checkpoint, with that one's configuration.
+        device: where to train and to evaluate; the default device if None.
+        on_start: told of the trainer before its first step.
+        on_step: as `Trainer.fit`.
 
     Raises:
         SplatError: `out` holds a run already and `resume` is not asked for, or the input is unusable.
@@ -118,7 +48,7 @@ def train(
         raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")
     checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
     dataset = options.load()
-    trainer = Trainer(dataset, config, resume=checkpoint)
+    trainer = Trainer(dataset, config, device=device, resume=checkpoint)
     config = trainer.config
     folder.describe(options, config)
     if on_start is not None:
@@ -140,9 +70,6 @@ def train(
     except DeviceLostError as error:
         kept = f"{folder.checkpoint} is safe: continue from it with --resume"
         raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
-    except KeyboardInterrupt:
-        trainer.save_checkpoint(folder.checkpoint)
-        raise
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
 
@@ -155,19 +82,7 @@ def train(
     }
     scores = None
     if dataset.test:
-        scores = evaluate(
-            gaussians,
-            dataset,
-            antialiased=config.antialiased,
-            pictures=out / "held-out",
-            on_view=on_view,
-        )
+        scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=folder.pictures, device=trainer.device)
         metrics["held_out"] = scores.to_json()
-    write_json(out / "metrics.json", metrics)
+    folder.write_metrics(metrics)
     return scores
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

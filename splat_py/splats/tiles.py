@@ -58,7 +58,7 @@ class Binning:
         self.splats = splats
         self.grid = grid
         self._keep_isects, self._by_depth = keep_isects, by_depth
-        # [1] uint32 on the device: splats of the longest list, where `record_max_tile_count` has run.
+        # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
         self.max_tile_count = device.memory.array(np.zeros(1, np.uint32))
         self._device = device
         empty = device.memory.empty
@@ -118,7 +118,7 @@ class Binning:
         self._dispatch(recorder, "findTileOffsets", self.capacity + 1, constants, **buffers)
 
     def record_max_tile_count(self, recorder: Recorder) -> None:
-        """Find out how long the longest list is."""
+        """Find out how many splats the largest list has."""
         recorder.clear(self.max_tile_count)
         self._dispatch(recorder, "findMaxTileCount", self.grid.count, maxTileCount=self.max_tile_count)
 

@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fit.photographs import Photographs
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.marching import Rays
-
-# Photographs that stay on the device; others are uploaded for each step.
-_RESIDENT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,18 @@ class Batch:
 
 
 class Batches:
-    """What a step looks at, on the device. Photographs stay there as long as they find room."""
+    """The views of a step, on the device."""
 
     def __init__(self, device: Device, views: Views) -> None:
         self._device, self._views = device, views
-        self._resident: dict[int, tuple[Array, float]] = {}
-        self._resident_bytes = 0
+        weights: dict[int, float] = {}
+
+        def load(view: int) -> NDArray[np.float32]:
+            photograph = views.photograph(view)
+            weights[view] = float(photograph[..., 3].sum())
+            return photograph.reshape(-1, 4)
+
+        self._photographs, self._weights = Photographs(device.memory, load), weights
         self._last: tuple[list[int], list[Batch]] = ([], [])
 
     def of(self, views: list[int]) -> list[Batch]:
@@ -93,23 +97,13 @@ class Batches:
         rays = camera_rays(self._device, recorder, [self._views.cameras[view] for view in views])
         photographs = self._device.memory.empty((rays.count, 4))
         weight, end = 0.0, 0
-        for photograph, its_weight in map(self._photograph, views):
+        for view in views:
+            photograph = self._photographs[view]
             recorder.copy(photograph, photographs, end)
-            weight += its_weight
+            weight += self._weights[view]
             end += photograph.nbytes
         recorder.submit()
         return Batch(rays, photographs, weight)
-
-    def _photograph(self, view: int) -> tuple[Array, float]:
-        """[H · W, 4] on the device, and the sum of its weights."""
-        if view in self._resident:
-            return self._resident[view]
-        photograph = self._views.photograph(view)
-        pair = self._device.memory.array(photograph.reshape(-1, 4)), float(photograph[..., 3].sum())
-        if self._resident_bytes + pair[0].nbytes <= _RESIDENT_BYTES:
-            self._resident[view] = pair
-            self._resident_bytes += pair[0].nbytes
-        return pair
 
 
 def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:

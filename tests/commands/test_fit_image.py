@@ -14,6 +14,7 @@ from splat_py.commands.fit_image import FitImage
 from splat_py.errors import SplatError
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.fitting import ImageFitter
+from tests.commands.program import refusal, splat
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def photo(tmp_path: Path) -> Path:
     return tmp_path / "photo.png"
 
 
-def test_fit_image(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fit_leaves_blobs_picture_and_video(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "out"
     arguments = [str(photo), "--out", str(out), "--blobs", "150", "--steps", "40", "--video", "--background", "0", "0", "1"]
     tyro.cli(FitImage, args=arguments).run()
@@ -91,3 +92,17 @@ def test_checkpoints_that_are_none(photo: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
     with pytest.raises(SplatError, match="is damaged; fit without --resume"):
         FitImage(photo, tmp_path, resume=True).run()
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    y, x = np.mgrid[:24, :40]
+    iio.imwrite(tmp_path / "ramp.png", np.stack([x * 6, y * 10, 255 - x * 6], -1).astype(np.uint8))
+    result = splat("fit-image", "ramp.png", "--blobs", 50, "--steps", 30, "--out", "fit", "--video", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert iio.imread(tmp_path / "fit" / "fit.png").shape == (24, 40, 3)
+    assert (tmp_path / "fit" / "blobs.safetensors").exists()
+    assert (tmp_path / "fit" / "fit.mp4").exists()
+    assert "absent.png" in refusal("fit-image", "absent.png", "--out", "fit", cwd=tmp_path)
+    assert "blobs" in refusal("fit-image", "ramp.png", "--blobs", 0, "--out", "none", cwd=tmp_path)
+    (tmp_path / "text.png").write_text("not a picture")
+    assert "text.png" in refusal("fit-image", "text.png", "--out", "fit", cwd=tmp_path)

@@ -11,7 +11,9 @@ import pytest
 from plyfile import PlyData
 
 from splat_py.demo import scene as demo
-from splat_py.demo.scene import Array, demo_cameras, render_view, write_demo_scene
+from splat_py.demo.ray_tracing import light_samples, radiance, render_view
+from splat_py.demo.scene import demo_cameras, write_demo_scene
+from splat_py.demo.shapes import Array, Box, Cylinder, Sphere, Torus, unit
 from splat_py.errors import SplatError
 
 
@@ -41,17 +43,17 @@ def torus_sdf(p: Array) -> Array:
 @pytest.mark.parametrize(
     ("shape", "sdf"),
     [
-        (demo.Sphere(0.5), sphere_sdf),
-        (demo.Box((0.2, 0.3, 0.4)), box_sdf),
-        (demo.Cylinder(0.3, 0.4), cylinder_sdf),
-        (demo.Torus(0.4, 0.1), torus_sdf),
+        (Sphere(0.5), sphere_sdf),
+        (Box((0.2, 0.3, 0.4)), box_sdf),
+        (Cylinder(0.3, 0.4), cylinder_sdf),
+        (Torus(0.4, 0.1), torus_sdf),
     ],
     ids=["sphere", "box", "cylinder", "torus"],
 )
 def test_hits_are_the_first_zero_of_the_signed_distance(shape, sdf) -> None:
     generator = np.random.default_rng(1)
-    origins = 2 * demo.unit(generator.normal(size=(500, 3)))
-    directions = demo.unit(generator.uniform(-0.6, 0.6, (500, 3)) - origins)
+    origins = 2 * unit(generator.normal(size=(500, 3)))
+    directions = unit(generator.uniform(-0.6, 0.6, (500, 3)) - origins)
     t = shape.hit(origins.astype(np.float32), directions.astype(np.float32))
 
     along = np.linspace(0, 4, 4001)
@@ -127,11 +129,11 @@ def test_cameras_look_at_the_centre_from_above() -> None:
 
 
 def test_only_the_glossy_sphere_depends_on_the_view() -> None:
-    lamp, sky = demo.light_samples()[0]
+    lamp, sky = light_samples()[0]
 
     def change(target: list[float], eyes: list[list[float]]) -> float:
-        directions = demo.unit((np.array(target) - np.array(eyes)).astype(np.float32))
-        colors = demo.radiance(np.array(eyes, np.float32), directions, lamp, sky)
+        directions = unit((np.array(target) - np.array(eyes)).astype(np.float32))
+        colors = radiance(np.array(eyes, np.float32), directions, lamp, sky)
         return float(np.abs(colors[0] - colors[1]).max())
 
     eyes = [[2.0, -1.5, 3.0], [3.0, -2.5, 1.0]]

@@ -22,9 +22,10 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import DeviceLostError
 from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
 from splat_py.scene import Gaussians
+from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.run import DataOptions, train
+from splat_py.splats.run import train
 from splat_py.splats.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -128,7 +129,7 @@ def test_a_broken_driver(tmp_path: Path) -> None:
     if not has_loader():
         pytest.skip("needs the Vulkan loader, which is to load the broken driver")
     broken = write_manifest(tmp_path, not_a_library(tmp_path, "libbroken.so"))
-    process = python("-m", "splat_py.commands.main", "devices", cwd=tmp_path, manifest=broken)
+    process = python("-m", "splat_py", "devices", cwd=tmp_path, manifest=broken)
     assert process.returncode == 1 and process.stdout == ""
     assert re.fullmatch(r"splat: .* the Vulkan loader found no driver that works; install a driver, .*\n", process.stderr)
 
@@ -151,7 +152,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
     out = tmp_path / "run"
     checkpoint = out / "checkpoint.safetensors"
-    command = ("-m", "splat_py.commands.main", "train", capture, "--out", out)
+    command = ("-m", "splat_py", "train", capture, "--out", out)
     lost = (
         rf"splat: the device stopped working \(VK_ERROR_DEVICE_LOST\): .*; {re.escape(str(checkpoint))} is safe: continue .*\n"
     )

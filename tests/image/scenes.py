@@ -48,9 +48,14 @@ def differentiate(way: str, raw: Array, target: Array, linear: bool, native: boo
     parameters = device.memory.array(raw.astype(np.float32))
     gradients = device.memory.array(np.full(raw.shape, np.nan, np.float32))
     rasterizer.reserve(parameters)
+    given = device.memory.array(target.astype(np.float32))
     recorder = device.record()
-    rasterizer.record_lists(recorder, parameters)
-    rasterizer.record_gradients(recorder, parameters, device.memory.array(target.astype(np.float32)), gradients, linear)
+    if linear:
+        rasterizer.record_render(recorder, parameters, device.memory.empty(target.shape))
+        rasterizer.record_backward(recorder, parameters, given, gradients)
+    else:
+        rasterizer.record_lists(recorder, parameters)
+        rasterizer.record_gradients(recorder, parameters, given, gradients)
     recorder.submit()
     return gradients.numpy().astype(np.float64)
 

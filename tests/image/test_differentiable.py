@@ -47,6 +47,19 @@ def test_twice_through_one_graph_and_after_a_change() -> None:
     torch.testing.assert_close(together, one + two, rtol=1e-4, atol=1e-5)
 
 
+def test_every_method_gives_the_same() -> None:
+    rng = np.random.default_rng(41)
+    raw, v = blobs_of(rng, 12), torch.tensor(rng.normal(size=(9, 14, 3)), dtype=torch.float32)
+    results = []
+    for method in ("auto", "tiles", "group", "simple"):
+        params = torch.tensor(raw, dtype=torch.float32, requires_grad=True)
+        picture = image.render(params, 14, 9, method=method)
+        results.append((picture.detach(), *torch.autograd.grad(picture, params, v)))
+    for result in results[1:]:
+        for actual, expected in zip(result, results[0], strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_optimising_with_torch() -> None:
     target = torch.rand((8, 8, 3), generator=torch.Generator().manual_seed(0))
     params = torch.tensor(blobs_of(np.random.default_rng(41), 60), dtype=torch.float32, requires_grad=True)

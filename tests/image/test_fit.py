@@ -36,8 +36,8 @@ def test_a_fit_is_good(fitted: image.ImageFit) -> None:
 
 
 @pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
-def test_both_ways_take_the_same_steps(kind: type) -> None:
-    """Five steps of Adam against NumPy's, with the gradient of the third way."""
+def test_both_rasterizers_take_the_same_steps(kind: type) -> None:
+    """Five steps of Adam against NumPy's, with the gradient of the simple rasterizer."""
     picture = checkers(20, 12)
     params = blobs_on_detail(picture, 20, np.random.default_rng(0))
     rates = Rates(center=0.01, shape=0.02, color=0.03, opacity=0.04, final=0.5)
@@ -59,8 +59,15 @@ def test_both_ways_take_the_same_steps(kind: type) -> None:
     assert np.quantile(np.abs(fitter.params() - expected), 0.97) < 1e-4
 
 
-def test_lists_that_ran_out_of_room_lose_no_step() -> None:
-    """Blobs that grow need more room than there was: the step is repeated, with the same result."""
+@pytest.mark.parametrize("method", ["tiles", "group", "simple"])
+def test_fits_by_every_method(method: str) -> None:
+    picture = np.random.default_rng(7).uniform(size=(6, 10, 3)).astype(np.float32)
+    results = [image.fit(picture, blobs=12, steps=8, method=m).psnr for m in ("auto", method)]
+    assert results[0] == pytest.approx(results[1], abs=0.01)
+
+
+def test_lists_that_do_not_fit_lose_no_step() -> None:
+    """Blobs that grow exceed the capacity of the lists: the step is repeated, with the same result."""
     picture = checkers(64, 64)
     params = blobs_on_detail(picture, 200, np.random.default_rng(1))
     device = get_device()
@@ -84,11 +91,11 @@ def test_lists_that_ran_out_of_room_lose_no_step() -> None:
             fitter.advance()
         return fitter.params(), repeated
 
-    roomy, never = run(tight=False)
+    ample, never = run(tight=False)
     tight, once = run(tight=True)
     assert never == 0 and once >= 1
     # The order in which floats add up is not fixed.
-    assert np.quantile(np.abs(tight - roomy), 0.9) < 1e-2
+    assert np.quantile(np.abs(tight - ample), 0.9) < 1e-2
     assert np.abs(tight - params).max() > 0.1
 
 
@@ -138,6 +145,12 @@ def test_any_size(fitted: image.ImageFit) -> None:
     assert np.abs(large - fitted.render()).mean() < 0.05
     stretched = fitted.render(48, 64)
     assert np.abs(stretched.reshape(32, 2, 48, 3).mean(axis=1) - fitted.render()).mean() < 0.05
+
+
+def test_a_device_that_is_passed_is_used(fitted: image.ImageFit, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, device = fitted.render(), get_device()
+    monkeypatch.setattr("splat_py.image.result.get_device", lambda: pytest.fail("asked for the default device"))
+    np.testing.assert_array_equal(fitted.render(device=device), expected)
 
 
 def test_save_and_load(fitted: image.ImageFit, tmp_path: Path) -> None:

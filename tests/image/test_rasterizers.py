@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
-from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer, rasterizer_for
+from splat_py.image.rasterizers import GroupRasterizer, SimpleRasterizer, TileRasterizer, rasterizer_for
 from tests.image import reference as ref
 from tests.image.scenes import WAYS, assert_gradients, blobs_of, differentiate, draw
 
@@ -128,3 +129,9 @@ def test_the_choice() -> None:
     device = get_device()
     assert isinstance(rasterizer_for(device, 20, 16, 16), GroupRasterizer)
     assert isinstance(rasterizer_for(device, 40_960, 1920, 1080), TileRasterizer)
+    for method, kind in (("group", GroupRasterizer), ("tiles", TileRasterizer), ("simple", SimpleRasterizer)):
+        assert type(rasterizer_for(device, 20, 16, 16, method)) is kind
+    with pytest.raises(SplatError, match="'sorted'; use auto, tiles, group, simple"):
+        rasterizer_for(device, 20, 16, 16, "sorted")
+    with pytest.raises(SplatError, match="at most 256 blobs, not 300; use tiles or group"):
+        rasterizer_for(device, 300, 16, 16, "simple")

@@ -140,7 +140,7 @@ def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: Me
 
 @pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
 def test_steps_of_a_fit(kind: type, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: image_fits.test_both_ways_take_the_same_steps(kind))
+    every_order(metal, lambda: image_fits.test_both_rasterizers_take_the_same_steps(kind))
 
 
 def test_a_crowded_picture(metal: MetalOnCpu) -> None:

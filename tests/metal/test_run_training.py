@@ -27,7 +27,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def start(dataset: Dataset, device: Device) -> Checkpoint:
     """60 Gaussians of all shapes: those of a sphere have no direction to turn to, so that rounding would choose it."""
-    config = TrainConfig(steps=16, sh_degree=2, sh_interval=2, init="random", random_points=60, densify_every=2)
+    config = TrainConfig(steps=16, sh_degree=2, sh_interval=2, init="random", init_num_pts=60, densify_every=2)
     fresh = Trainer(dataset, config, device=device).checkpoint()
     rng = np.random.default_rng(0)
     changes = {
@@ -64,10 +64,10 @@ def test_steps_land_where_the_other_device_does(
 
 
 @pytest.mark.parametrize("accumulate", ["wave", "pair"])
-def test_a_step_that_runs_out_of_room_touches_nothing_beyond(
+def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
     accumulate: Accumulate, dataset: Dataset, native: Device, metal: MetalOnCpu
 ) -> None:
-    """Its lists count pairs that there is no room for, and nothing but the pages around the buffers would tell."""
+    """Its lists count intersections beyond their capacity, and nothing but the pages around the buffers would tell."""
     beginning = start(dataset, native)
     config = replace(beginning.config, accumulate=accumulate)
     trainers = [

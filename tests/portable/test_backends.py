@@ -12,7 +12,7 @@ import slangpy as spy
 import torch
 
 from splat_py import SplatError, load_dataset, portable, rasterization
-from splat_py.commands import main as cli
+from splat_py.commands.devices import Devices
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import NoDeviceError
 from splat_py.gpu.device import Operator, get_device, native_operators
@@ -189,13 +189,29 @@ def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.Monkey
         rasterization(**scene())
 
 
+def test_a_device_that_is_passed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment and the tensors would say."""
+    device = get_device()
+    expected, _, _ = rasterization(**scene())
+    monkeypatch.setenv("SPLAT_DEVICE", "abacus")
+    for backend in ("auto", "native"):
+        images, _, meta = rasterization(**scene(), backend=backend, device=device)  # type: ignore[arg-type]
+        assert meta["backend"] == "native" and torch.equal(images, expected)
+    monkeypatch.setattr(device, "operators", frozenset())
+    MODULE._warn_of_flat_colour.cache_clear()
+    with pytest.warns(UserWarning, match="does not support splat forward through"):
+        assert rasterization(**scene(), device=device)[2]["backend"] == "portable"
+    with pytest.raises(SplatError, match="does not support splat forward through"):
+        rasterization(**scene(), backend="native", device=device)
+
+
 def test_devices_lists_every_operator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    cli.Devices().run()
+    Devices().run()
     table = capsys.readouterr().out
     rows = {operator: next(line for line in table.splitlines() if operator.value in line) for operator in Operator}
     assert all("native" in rows[operator] for operator in get_device().operators)
     monkeypatch.setattr(get_device(), "operators", frozenset())
-    cli.Devices().run()
+    Devices().run()
     table = capsys.readouterr().out
     assert table.count("portable baseline") == 2 and "compare and swap" in table

@@ -1,8 +1,8 @@
 """The oracle of the tests: the splatting contract in float64 NumPy, forward and hand-derived backward.
 
 It shares no code with splat_py: it exists so that the shaders and their automatic derivatives can be wrong on
-their own. Every backward in here is itself checked, scalar by scalar, by central differences in
-tests/test_reference.py. Conventions: `v_x` is dL/dx; matrices are row-major; viewmats are world → camera in
+their own. Every backward in here is itself checked, scalar by scalar, by central differences in the
+test_*.py beside it. Conventions: `v_x` is dL/dx; matrices are row-major; viewmats are world → camera in
 OpenCV axes (+x right, +y down, +z forward); quaternions are (w, x, y, z); pixel centres lie at +0.5.
 
     gaussian            quaternion → rotation → 3D covariance

@@ -2,11 +2,8 @@
 
 The clamp. J is taken at t with x/z and y/z clamped to a frame 30 % of half the field of view wider than the
 image; the pixel position is not clamped. With u = clamp(x/z), J₀₂ = −fx u/z: where the clamp is active
-∂u/∂x = ∂u/∂z = 0, but J₀₂ still depends on z through 1/z.
-
-The limits depend on K as well. They are a numerical safeguard and not part of the camera model, so they are
-constants here: no gradient of fx, fy, cx, cy flows through them. A finite difference over K therefore has to
-hold them fixed, which is what the argument `limits` is for. A shader must detach them likewise.
+∂u/∂x = ∂u/∂z = 0, but J₀₂ still depends on z through 1/z, and on K through the limit u itself, which is
+(b − cx)/fx with a constant b: ∂u/∂fx = −u/fx and ∂u/∂cx = −1/fx.
 """
 
 from __future__ import annotations
@@ -53,10 +50,11 @@ def frustum_limits(K: Array, width: int, height: int) -> Array:
     return np.stack([-(centre / focal + margin), (side - centre) / focal + margin], axis=-1)
 
 
-def perspective_jacobian(t: Array, K: Array, limits: Array) -> Array:
-    """J [N, 2, 3] = ∂(pixel)/∂t at camera-space points t [N, 3], clamped to `limits`."""
+def perspective_jacobian(t: Array, K: Array, width: int, height: int) -> Array:
+    """J [N, 2, 3] = ∂(pixel)/∂t at camera-space points t [N, 3], clamped to `frustum_limits`."""
     fx, fy = K[0, 0], K[1, 1]
     z = t[:, 2]
+    limits = frustum_limits(K, width, height)
     u, v = np.clip(t[:, :2] / z[:, None], limits[:, 0], limits[:, 1]).T
     zero = np.zeros_like(z)
     return np.stack(
@@ -65,9 +63,12 @@ def perspective_jacobian(t: Array, K: Array, limits: Array) -> Array:
     )
 
 
-def perspective_jacobian_backward(t: Array, K: Array, limits: Array, v_J: Array) -> tuple[Array, Array]:
+def perspective_jacobian_backward(
+    t: Array, K: Array, width: int, height: int, v_J: Array
+) -> tuple[Array, Array]:
     """v_t [N, 3] and v_K [3, 3] from v_J [N, 2, 3]."""
     z = t[:, 2]
+    limits = frustum_limits(K, width, height)
     v_t, v_K = np.zeros_like(t), np.zeros((3, 3))
     for i in range(2):  # the rows of J are the same function of (x, z, fx) and (y, z, fy)
         focal, slope = K[i, i], t[:, i] / z
@@ -75,7 +76,11 @@ def perspective_jacobian_backward(t: Array, K: Array, limits: Array, v_J: Array)
         v_diagonal, v_last = v_J[:, i, i], v_J[:, i, 2]
         v_K[i, i] = np.sum((v_diagonal - v_last * clamped) / z)
         v_t[:, 2] += focal * (v_last * clamped - v_diagonal) / z**2
-        v_slope = np.where(slope == clamped, -focal * v_last / z, 0.0)
+        v_clamped = -focal * v_last / z
+        v_slope = np.where(slope == clamped, v_clamped, 0.0)
+        v_limit = v_clamped - v_slope
+        v_K[i, i] -= np.sum(v_limit * clamped) / focal
+        v_K[i, 2] = -np.sum(v_limit) / focal
         v_t[:, i] += v_slope / z
         v_t[:, 2] -= v_slope * slope / z
     return v_t, v_K
@@ -129,7 +134,6 @@ def project(
     near: float = NEAR,
     far: float = FAR,
     antialiased: bool = False,
-    limits: Array | None = None,
 ) -> Projected:
     """Project N Gaussians into one camera.
 
@@ -138,15 +142,13 @@ def project(
         viewmat [4, 4], K [3, 3], width and height in pixels.
         eps2d: added to the diagonal of the 2D covariance, pixel².
         antialiased: multiply the opacity by ρ = √max(det Σ₂ / det(Σ₂ + eps2d I), 2.5e-5).
-        limits: of x/z and y/z inside J, [2, 2]; default `frustum_limits(K, width, height)`.
     """
-    limits = frustum_limits(K, width, height) if limits is None else limits
     rotation = viewmat[:3, :3]
     t = means @ rotation.T + viewmat[:3, 3]
     depths = t[:, 2]
     with np.errstate(all="ignore"):  # culled Gaussians may divide by zero; they are zeroed below
         means2d = t[:, :2] / depths[:, None] * [K[0, 0], K[1, 1]] + K[:2, 2]
-        P = perspective_jacobian(t, K, limits) @ rotation
+        P = perspective_jacobian(t, K, width, height) @ rotation
         cov2d = P @ covariance(quats, scales) @ P.swapaxes(-1, -2)
         blurred = cov2d + eps2d * np.eye(2)
         conics = conic(blurred)
@@ -177,13 +179,11 @@ def project_backward(
     near: float = NEAR,
     far: float = FAR,
     antialiased: bool = False,
-    limits: Array | None = None,
 ) -> ProjectionGradients:
     """Gradients of `project`'s inputs from those of its outputs; culled Gaussians get and give zero."""
-    limits = frustum_limits(K, width, height) if limits is None else limits
     visible = project(
         means, quats, scales, opacities, viewmat, K, width, height,
-        eps2d=eps2d, near=near, far=far, antialiased=antialiased, limits=limits,
+        eps2d=eps2d, near=near, far=far, antialiased=antialiased,
     ).visible  # fmt: skip
     count = len(means)
     v_means, v_quats, v_scales = np.zeros((count, 3)), np.zeros((count, 4)), np.zeros((count, 3))
@@ -194,7 +194,7 @@ def project_backward(
     v_conics, v_opacities = v_conics[visible], v_opacities[visible]
     rotation = viewmat[:3, :3]
     t = means @ rotation.T + viewmat[:3, 3]
-    J = perspective_jacobian(t, K, limits)
+    J = perspective_jacobian(t, K, width, height)
     P = J @ rotation
     cov3d = covariance(quats, scales)
     cov2d = P @ cov3d @ P.swapaxes(-1, -2)
@@ -216,7 +216,7 @@ def project_backward(
     v_cov3d = P.swapaxes(-1, -2) @ v_cov2d @ P
     v_P = 2 * v_cov2d @ P @ cov3d
     v_quats[visible], v_scales[visible] = covariance_backward(quats, scales, v_cov3d)
-    v_t, v_K = perspective_jacobian_backward(t, K, limits, v_P @ rotation.T)
+    v_t, v_K = perspective_jacobian_backward(t, K, width, height, v_P @ rotation.T)
     v_viewmat[:3, :3] = np.sum(J.swapaxes(-1, -2) @ v_P, axis=0)
 
     # Pixel position and depth → t.

@@ -1,4 +1,4 @@
-"""The whole chain for one camera: projection, colour, blending, and back."""
+"""The whole chain for one camera: projection, colour and blending, forward and backward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.reference.arrays import Array, Mask
 from tests.reference.blending import Rasterized, near_threshold, rasterize, rasterize_backward
-from tests.reference.projection import EPS2D, FAR, NEAR, Projected, frustum_limits, project, project_backward
+from tests.reference.projection import EPS2D, FAR, NEAR, Projected, project, project_backward
 from tests.reference.spherical_harmonics import sh_colors, sh_colors_backward
 
 MIN_COVERAGE = 1e-10  # divisor of the expected depth where nothing covers the pixel
@@ -42,7 +42,6 @@ class Rendered:
     rasterized: Rasterized  # of the visible ones, before the division of the expected depth
     channels: Array  # [visible, D] what was blended
     background: Array  # [D] of all channels
-    limits: Array  # [2, 2] of J's clamp
     scene: Scene
     camera: Camera
     render_mode: str
@@ -78,7 +77,6 @@ def render(
     far: float = FAR,
     antialiased: bool = False,
     smooth: bool = False,
-    limits: Array | None = None,
 ) -> Rendered:
     """Render `scene`.
 
@@ -86,40 +84,38 @@ def render(
         background: [colour channels], default black; a depth channel's background is 0.
         render_mode: "RGB", "D" (Σ α T z), "ED" (that over alpha), "RGB+D" or "RGB+ED".
         smooth: see `tests.reference.blending`.
-        limits: see `tests.reference.projection`.
     """
-    limits = frustum_limits(camera.K, camera.width, camera.height) if limits is None else limits
     projected = project(
         scene.means, scene.quats, scene.scales, scene.opacities,
         camera.viewmat, camera.K, camera.width, camera.height,
-        eps2d=eps2d, near=near, far=far, antialiased=antialiased, limits=limits,
+        eps2d=eps2d, near=near, far=far, antialiased=antialiased,
     )  # fmt: skip
-    seen = projected.visible
+    visible = projected.visible
     channels, backgrounds = [], []
     if "RGB" in render_mode:
-        colors = scene.colors[seen]
+        colors = scene.colors[visible]
         if scene.sh_degree is not None:
-            colors = sh_colors(colors, scene.means[seen], camera.viewmat, scene.sh_degree)
+            colors = sh_colors(colors, scene.means[visible], camera.viewmat, scene.sh_degree)
         channels.append(colors)
         backgrounds.append(np.zeros(colors.shape[1]) if background is None else background)
     if "D" in render_mode:
-        channels.append(projected.depths[seen, None])
+        channels.append(projected.depths[visible, None])
         backgrounds.append(np.zeros(1))
     blended, behind = np.concatenate(channels, axis=-1), np.concatenate(backgrounds)
-    out = rasterize(*_splats(projected), blended, projected.depths[seen],
+    out = rasterize(*_splats(projected), blended, projected.depths[visible],
                     camera.width, camera.height, behind, smooth=smooth)  # fmt: skip
     image = out.colors
     if "ED" in render_mode:
         image = image.copy()
         image[..., -1] /= np.maximum(out.alphas, MIN_COVERAGE)
-    return Rendered(image, out.alphas, projected, out, blended, behind, limits, scene, camera, render_mode,
+    return Rendered(image, out.alphas, projected, out, blended, behind, scene, camera, render_mode,
                     eps2d, near, far, antialiased, smooth)  # fmt: skip
 
 
 def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None = None) -> RenderGradients:
     """Gradients of everything `render` read, from v_colors [H, W, D] and v_alphas [H, W] (default zero)."""
     scene, camera, projected = rendered.scene, rendered.camera, rendered.projected
-    seen = projected.visible
+    visible = projected.visible
     v_colors = v_colors.copy()
     v_alphas = np.zeros_like(rendered.alphas) if v_alphas is None else v_alphas.copy()
     if "ED" in rendered.render_mode:
@@ -130,13 +126,13 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
         )
 
     raster = rasterize_backward(
-        *_splats(projected), rendered.channels, projected.depths[seen], camera.width, camera.height,
+        *_splats(projected), rendered.channels, projected.depths[visible], camera.width, camera.height,
         rendered.background, rendered.rasterized, v_colors, v_alphas, smooth=rendered.smooth,
     )  # fmt: skip
 
     def scattered(values: Array) -> Array:
-        everything = np.zeros((len(seen), *values.shape[1:]))
-        everything[seen] = values
+        everything = np.zeros((len(visible), *values.shape[1:]))
+        everything[visible] = values
         return everything
 
     v_channels, v_depths = raster.colors, np.zeros(len(raster.colors))
@@ -146,7 +142,7 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
 
     v_scene_colors, v_means_of_color, v_viewmat_of_color = (
         np.zeros(scene.colors.shape),
-        np.zeros((len(seen), 3)),
+        np.zeros((len(visible), 3)),
         np.zeros((4, 4)),
     )
     if "RGB" in rendered.render_mode:
@@ -154,7 +150,7 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
             v_scene_colors = scattered(v_channels)
         else:
             v_sh, v_means, v_viewmat_of_color = sh_colors_backward(
-                scene.colors[seen], scene.means[seen], camera.viewmat, scene.sh_degree, v_channels
+                scene.colors[visible], scene.means[visible], camera.viewmat, scene.sh_degree, v_channels
             )
             v_scene_colors, v_means_of_color = scattered(v_sh), scattered(v_means)
 
@@ -163,7 +159,7 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
         camera.viewmat, camera.K, camera.width, camera.height,
         scattered(raster.means2d), scattered(v_depths), scattered(raster.conics), scattered(raster.opacities),
         eps2d=rendered.eps2d, near=rendered.near, far=rendered.far,
-        antialiased=rendered.antialiased, limits=rendered.limits,
+        antialiased=rendered.antialiased,
     )  # fmt: skip
     return RenderGradients(
         v.means + v_means_of_color, v.quats, v.scales, v.opacities, v_scene_colors,
@@ -174,14 +170,14 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
 
 def untrusted_pixels(rendered: Rendered, *, margin: float = 1e-4, depth_margin: float = 1e-6) -> Mask:
     """`near_threshold` [H, W] of a rendering: leave these pixels out of a comparison with float32."""
-    seen = rendered.projected.visible
+    visible = rendered.projected.visible
     return near_threshold(
-        *_splats(rendered.projected), rendered.projected.depths[seen],
+        *_splats(rendered.projected), rendered.projected.depths[visible],
         rendered.camera.width, rendered.camera.height, margin=margin, depth_margin=depth_margin,
     )  # fmt: skip
 
 
 def _splats(projected: Projected) -> tuple[Array, Array, Array]:
     """means2d, conics and opacities of the visible Gaussians."""
-    seen = projected.visible
-    return projected.means2d[seen], projected.conics[seen], projected.opacities[seen]
+    visible = projected.visible
+    return projected.means2d[visible], projected.conics[visible], projected.opacities[visible]

@@ -11,6 +11,11 @@ from splat_py.scene import Gaussians
 from splat_py.scene.gaussians import SH_C0
 
 
+def four() -> Gaussians:
+    """On a line, in four greys."""
+    return Gaussians.from_points(np.eye(3)[[0, 0, 0, 0]] * np.arange(4)[:, None], np.full((4, 3), 0.25) * np.arange(4)[:, None])
+
+
 def test_scales_from_points_are_the_rms_distance_to_three_neighbours() -> None:
     xyz = np.random.default_rng(0).normal(size=(50, 3))
     gaussians = Gaussians.from_points(xyz, np.zeros((50, 3), np.uint8), sh_degree=2)
@@ -54,18 +59,6 @@ def test_duplicates_among_others_stay_small_but_finite() -> None:
     np.testing.assert_allclose(scales[:5], 0.1 * np.median(scales[5:]), rtol=1e-6)
 
 
-def test_random_fills_the_box_and_follows_its_generator() -> None:
-    def draw() -> Gaussians:
-        return Gaussians.random(500, (-1, 0, 5), (1, 0, 9), generator=torch.Generator().manual_seed(3))
-
-    gaussians = draw()
-    low, high = gaussians.means.min(0).values, gaussians.means.max(0).values
-    assert (low >= torch.tensor([-1, 0, 5])).all() and (high <= torch.tensor([1, 0, 9])).all()
-    assert (high - low)[0] > 1.9 and (high - low)[2] > 3.8
-    assert torch.equal(gaussians.means, draw().means) and torch.equal(gaussians.sh, draw().sh)
-    assert len(Gaussians.random(0, (0, 0, 0), (1, 1, 1))) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,13 +75,6 @@ def test_bad_points_are_refused(arguments: dict, message: str) -> None:
         Gaussians.from_points(**{"xyz": np.zeros((2, 3)), "rgb": np.zeros((2, 3)), **arguments})
 
 
-def test_bad_boxes_are_refused() -> None:
-    with pytest.raises(SplatError, match="in order"):
-        Gaussians.random(3, (0, 0, 1), (1, 1, 0))
-    with pytest.raises(SplatError, match="n is -1"):
-        Gaussians.random(-1, (0, 0, 0), (1, 1, 1))
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -102,12 +88,12 @@ def test_bad_boxes_are_refused() -> None:
     ],
 )
 def test_validate_names_what_is_wrong(field: str, value: torch.Tensor, message: str) -> None:
-    good = Gaussians.random(4, (0, 0, 0), (1, 1, 1))
+    good = four()
     good.validate()
     with pytest.raises(SplatError, match=message):
         replace(good, **{field: value}).validate()
 
 
 def test_to_moves_every_tensor() -> None:
-    moved = Gaussians.random(4, (0, 0, 0), (1, 1, 1)).to("meta")
+    moved = four().to("meta")
     assert {getattr(moved, name).device.type for name in vars(moved)} == {"meta"}

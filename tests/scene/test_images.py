@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from splat_py.errors import SplatError
-from splat_py.scene import Camera, load_dataset
+from splat_py.scene import Camera, images, load_dataset
+from splat_py.scene.images import View
 from tests.scene.captures import HEIGHT, WIDTH, picture, ring, save_json, write_image, write_transforms
 
 Distort = Callable[
@@ -182,15 +183,32 @@ def test_stored_formats(tmp_path: Path, kind: str) -> None:
     )  # colour, alpha and result each rounded
 
 
-def test_streaming_gives_the_same_pictures(tmp_path: Path) -> None:
+def test_streaming_gives_the_same_pictures_and_decodes_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_transforms(tmp_path, ring(5), k1=-0.1)
-    cached = load_dataset(tmp_path, downscale=2)
-    assert not cached.streams
-    for limit in (0, 2 * 24 * 16 * 4):
+    decoded: list[str] = []
+    load_view = images.load_view
+
+    def counted(view: View, background: NDArray[np.float32]) -> NDArray[np.uint8]:
+        decoded.append(view.path.name)
+        return load_view(view, background)
+
+    monkeypatch.setattr(images, "load_view", counted)
+    names = [f"{i:03}.png" for i in range(5)]
+    everything = 5 * 24 * 16 * 4
+    cached = load_dataset(tmp_path, downscale=2, memory_limit_bytes=everything)
+    assert sorted(decoded) == names
+    order = (0, 1, 2, 3, 4, 4, 0, 3)
+    expected = [cached.image(i) for i in order]
+    assert len(decoded) == 5, "what fits into memory is decoded once"
+    # In memory: the last one, the last two, all but one.
+    again = {0: [0, 1, 2, 3, 4, 0, 3], everything * 2 // 5: [0, 1, 2, 3, 4, 0, 3], everything - 1: [0, 1, 2, 3, 4, 0]}
+    for limit, misses in again.items():
+        decoded.clear()
         streamed = load_dataset(tmp_path, downscale=2, memory_limit_bytes=limit)
-        assert streamed.streams
-        for i in (0, 1, 2, 3, 4, 4, 0, 3):
-            np.testing.assert_array_equal(streamed.image(i), cached.image(i))
+        assert not decoded, "nothing is decoded before it is asked for"
+        for i, pixels in zip(order, expected, strict=True):
+            np.testing.assert_array_equal(streamed.image(i), pixels)
+        assert decoded == [names[i] for i in misses]
 
 
 def test_streaming_keeps_only_what_was_used_last(tmp_path: Path) -> None:

@@ -16,23 +16,21 @@ from safetensors.numpy import save_file
 import tests.reference as ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
-from splat_py.image.fitting import _BETA1 as IMAGE_BETA1
-from splat_py.image.fitting import _BETA2 as IMAGE_BETA2
+from splat_py.fit.adam import Adam
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
-from splat_py.selftest import cases, inputs
-from splat_py.selftest.cases import Arrays
+from splat_py.selftest import checking, inputs
+from splat_py.selftest.cases import Arrays, splats, training, volumes
+from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.parameters import GROUPS
-from splat_py.volume.fitting import _BETA1 as VOLUME_BETA1
-from splat_py.volume.fitting import _BETA2 as VOLUME_BETA2
+from splat_py.volume.fitting import _ADAM as VOLUME_ADAM
 from splat_py.volume.fitting import _DENSITY_RATE
-from splat_py.volume.fitting import _EPSILON as VOLUME_EPSILON
 from tests.image import reference as image_ref
 from tests.reference.ssim import ssim_map
 
-FILE = Path(cases.__file__).with_name("references.safetensors")
+FILE = Path(checking.__file__).with_name("references.safetensors")
 MIN_ALPHA = 1 / 255
 
 Array = npt.NDArray[np.float64]
@@ -46,7 +44,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "crowd": crowd(),
         "loss": loss(),
         "statistics": statistics(),
-        "training": training(),
+        "training": training_step(),
         "image": image(),
         "image step": image_step(),
         "volume step": volume_step(),
@@ -55,10 +53,10 @@ def make() -> dict[str, npt.NDArray[Any]]:
     found |= {f"project {mode}": project(mode == "antialiased") for mode in ("classic", "antialiased")}
     found |= {f"shade {degree}": shade(degree) for degree in range(4)}
     found |= {f"tiles {size}": tiles(size) for size in (4, 8, 16)}
-    found |= {f"rasterize {c}": rasterize(inputs.splats(c), *cases.size_for(c)) for c in cases.CHANNELS}
-    found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in cases.RENDERS}
-    found |= {f"adam {row}": adam(row, head) for row, head in cases.ADAM_ROWS}
-    found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in cases.VOLUMES}
+    found |= {f"rasterize {c}": rasterize(inputs.splats(c), *splats.size_for(c)) for c in splats.CHANNELS}
+    found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in splats.RENDERS}
+    found |= {f"adam {row}": adam(row, head) for row, head in training.ADAM_ROWS}
+    found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in volumes.RENDERS}
     return {f"{case}:{name}": stored(array) for case, arrays in found.items() for name, array in arrays.items()}
 
 
@@ -80,7 +78,7 @@ def prefix_sum() -> Arrays:
 
 
 def radix_sort() -> Arrays:
-    return {"order": np.argsort(inputs.bits(62, inputs.PAIRS) >> np.uint32(12), kind="stable")}
+    return {"order": np.argsort(inputs.bits(62, inputs.KEYS) >> np.uint32(12), kind="stable")}
 
 
 def scene_of(s: inputs.Scene) -> ref.Scene:
@@ -143,7 +141,7 @@ def tiles(size: int) -> Arrays:
         listed = []
         for i in order:
             alpha = largest_alpha(f64(s.means2d[0, i]), f64(s.conics[0, i]), float(s.opacities[0, i]), low, high)
-            # The kernels err on the side of "seen".
+            # The kernels list a splat too many rather than one too few.
             assert not 0.998 < alpha / MIN_ALPHA < 1.0001, "no splat so close to the threshold that rounding decides"
             if alpha >= MIN_ALPHA:
                 listed.append(i)
@@ -261,9 +259,9 @@ def statistics() -> Arrays:
     }
 
 
-def training() -> Arrays:
+def training_step() -> Arrays:
     """One step: stored parameters → render → loss → gradients through exp and sigmoid → Adam."""
-    state, step, config = cases.training_state(), cases.TRAINING_STEP, cases.TRAINING
+    state, step, config = training.state_before(), training.STEP, training.CONFIG
     scales, opacities = np.exp(f64(state["log_scales"])), 1 / (1 + np.exp(-f64(state["logit_opacities"])))
     scene = ref.Scene(f64(state["means"]), f64(state["quats"]), scales, opacities, f64(state["sh"]), sh_degree=3)
     camera = inputs.camera()
@@ -287,11 +285,11 @@ def training() -> Arrays:
         "sh": v.colors,
     }
     rates: dict[str, Any] = {
-        "means": config.rate_means_at(step, cases.SCENE_SCALE),
-        "quats": config.rate_quats,
-        "log_scales": config.rate_scales,
-        "logit_opacities": config.rate_opacities,
-        "sh": np.where(np.arange(16)[:, None] == 0, config.rate_sh, config.rate_sh / 20),
+        "means": config.means_lr_at(step, training.SCENE_SCALE),
+        "quats": config.quats_lr,
+        "log_scales": config.scales_lr,
+        "logit_opacities": config.opacities_lr,
+        "sh": np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
     }
     results: Arrays = {
         "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),
@@ -323,7 +321,7 @@ def image_step() -> Arrays:
     rates = Rates()
     rate = np.array([rates.center] * 2 + [rates.shape] * 3 + [rates.color] * 3 + [rates.opacity])[:, None]
     zero = np.zeros(raw.shape)
-    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, beta1=IMAGE_BETA1, beta2=IMAGE_BETA2, eps=IMAGE_EPSILON)
+    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, **betas_and_eps(Adam(IMAGE_EPSILON)))
     assert near.mean() < 0.05
     return {"blobs": np.where(np.abs(v_raw) > 1e-2 * np.abs(v_raw).max(axis=1, keepdims=True), after, np.nan)}
 
@@ -345,8 +343,8 @@ def volume(coefficients: int, jitter: bool) -> Arrays:
 
 def volume_step() -> Arrays:
     """All rays of one photograph: squared error, total variation, Adam."""
-    config, checkpoint, camera = cases.VOLUME, cases.volume_checkpoint(), inputs.volume_camera()
-    photograph = f64(cases.volume_photograph()).reshape(-1, 4)
+    config, checkpoint, camera = volumes.CONFIG, volumes.checkpoint(), inputs.volume_camera()
+    photograph = f64(volumes.photograph()).reshape(-1, 4)
     f = field_of(inputs.field(1))
     origins, directions = rays_of(camera.viewmat, camera.K, camera.width, camera.height)
     sides = f.box[1] - f.box[0]
@@ -364,11 +362,14 @@ def volume_step() -> Arrays:
     rate = np.full(grid.shape[-1], config.rate)
     rate[0] *= _DENSITY_RATE / sides.max()
     zero = np.zeros(grid.shape)
-    betas = {"beta1": VOLUME_BETA1, "beta2": VOLUME_BETA2, "eps": VOLUME_EPSILON}
-    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas)
+    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas_and_eps(VOLUME_ADAM))
     # Adam's first step is the gradient's sign: where that is in doubt, so is the grid.
     unsure = np.abs(v_grid) <= 1e-3 * np.abs(v_grid).max(axis=(0, 1, 2))
     return {"grid": np.where(unsure, np.nan, after), "m": m}
+
+
+def betas_and_eps(adam: Adam) -> dict[str, float]:
+    return {"beta1": adam.beta1, "beta2": adam.beta2, "eps": adam.epsilon}
 
 
 def rays_of(viewmat: Array, K: Array, width: int, height: int) -> tuple[Array, Array]:
@@ -397,7 +398,7 @@ def variation_gradient(grid: Array, density_scale: float) -> Array:
 
 
 def portable() -> Arrays:
-    colors, opacities = (f64(a) for a in cases.portable_inputs())
+    colors, opacities = (f64(a) for a in portable_inputs())
     count, pixels = len(colors), 15
     rgba = np.concatenate([(colors * opacities).mean(0), opacities.mean(0)])
     image = np.tile(rgba, pixels)

@@ -14,6 +14,7 @@ import pytest
 
 from splat_py import SplatError
 from splat_py.commands import main as cli
+from splat_py.gpu import device as devices
 from splat_py.gpu.device import Operator, get_device
 from splat_py.gpu.kernels import KernelCache
 from splat_py.selftest import Outcome, SelfTest, checking
@@ -27,9 +28,14 @@ FEW = ("prefix sum", "radix sort", "shade, degree 1")
 
 @pytest.fixture(scope="module")
 def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
-    """All outcomes on this machine's device, and the kernels that ran."""
+    """All outcomes on this machine's device, and the kernels that ran. No case may take another device than it is given."""
     used: set[tuple[str, str]] = set()
     get = KernelCache.get
+
+    def refuse(name: str | None = None) -> devices.Adapter:
+        raise AssertionError("a case chooses a device")
+
+    device = get_device()
 
     def noticed(self: KernelCache, module: str, entry: str, **constants: object) -> object:
         used.add((module, entry))
@@ -37,7 +43,8 @@ def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KernelCache, "get", noticed)
-        return list(SelfTest().run()), used
+        patch.setattr(devices, "choose", refuse)
+        return list(SelfTest(device).run()), used
 
 
 def test_passes_here(everything: tuple[list[Outcome], set[tuple[str, str]]]) -> None:
@@ -122,7 +129,7 @@ def test_a_wrong_number_fails(few: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_an_exception_is_one_failed_case(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def explode(stored: Arrays) -> Arrays:
+    def explode(device: devices.Device, stored: Arrays) -> Arrays:
         raise RuntimeError(f"cannot compile {Path.home()}/secret/rasterize.slang\nerror: no such thing\nin {few}")
 
     cases = checking.cases()

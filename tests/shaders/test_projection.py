@@ -9,6 +9,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import tests.reference as ref
+from splat_py import shaders
 from splat_py.shaders import projection as shader
 from tests.shaders.oracle import Array, assert_gradients, assert_value
 
@@ -77,37 +78,41 @@ def cases() -> Cases:
 
 CASES = cases()
 COUNT = len(CASES)
-LIMITS = [ref.frustum_limits(CASES.K(row), WIDTH, HEIGHT) for row in range(COUNT)]
 
 
 def test_clamped_slope() -> None:
     t = CASES.points
     slope = t[:, :2] / t[:, 2:]
-    low, high = np.moveaxis(np.array(LIMITS), -1, 0)
+    limits = [ref.frustum_limits(CASES.K(row), WIDTH, HEIGHT) for row in range(COUNT)]
+    low, high = np.moveaxis(np.array(limits), -1, 0)
     clamped = np.clip(slope, low, high)
     inside = slope == clamped
-    for axis in range(2):  # every way to be clamped occurs
+    for axis in range(2):  # every way to be clamped occurs, alone and together with the other axis
         assert np.any(slope[:, axis] < low[:, axis]) and np.any(slope[:, axis] > high[:, axis])
         assert np.any(inside[:, axis] & ~inside[:, 1 - axis])
+    assert np.any(inside.all(axis=1)) and np.any(~inside.any(axis=1))
     assert_value(shader.clampedSlope(CASES.cameras, t, IMAGE), clamped)
 
     v = np.random.default_rng(6).normal(size=(COUNT, 2))
     v_slope = np.where(inside, v, 0)
     v_xy = v_slope / t[:, 2:]
     v_t = np.concatenate([v_xy, -np.sum(v_xy * slope, axis=1, keepdims=True)], axis=1)
-    assert_gradients(shader.clampedSlope, v, [CASES.cameras, t, IMAGE], [{}, v_t, None])
+    # A limit is (b - principal) / focal with a constant b.
+    v_limit = np.where(inside, 0, v) / CASES.cameras["focal"]
+    v_camera = {"focal": -v_limit * clamped, "principal": -v_limit}
+    assert_gradients(shader.clampedSlope, v, [CASES.cameras, t, IMAGE], [v_camera, v_t, None])
 
 
 def test_project_covariance() -> None:
     """Against J W Σ Wᵀ Jᵀ, with W, t and the root M of Σ as independent inputs."""
     rng = np.random.default_rng(7)
     roots, v, v_det = rng.normal(size=(COUNT, 3, 3)), rng.normal(size=(COUNT, 3)), rng.normal(size=COUNT)
-    values, determinants, v_rotation, v_focal, v_t, v_root = (
-        np.zeros(shape) for shape in [(COUNT, 3), COUNT, (COUNT, 3, 3), (COUNT, 2), (COUNT, 3), (COUNT, 3, 3)]
+    values, determinants, v_rotation, v_focal, v_principal, v_t, v_root = (
+        np.zeros(shape) for shape in [(COUNT, 3), COUNT, (COUNT, 3, 3), (COUNT, 2), (COUNT, 2), (COUNT, 3), (COUNT, 3, 3)]
     )
     for row in range(COUNT):
         t, K, W, M = CASES.points[row : row + 1], CASES.K(row), CASES.cameras["rotation"][row], roots[row]
-        (J,) = ref.perspective_jacobian(t, K, LIMITS[row])
+        (J,) = ref.perspective_jacobian(t, K, WIDTH, HEIGHT)
         P = J @ W
         cov2d = P @ M @ M.T @ P.T
         values[row] = cov2d[0, 0], cov2d[0, 1], cov2d[1, 1]
@@ -121,15 +126,15 @@ def test_project_covariance() -> None:
         v_P = 2 * G @ P @ M @ M.T
         v_rotation[row] = J.T @ v_P
         v_root[row] = 2 * P.T @ G @ P @ M
-        v_t[row], v_K = ref.perspective_jacobian_backward(t, K, LIMITS[row], (v_P @ W.T)[None])
-        v_focal[row] = v_K[0, 0], v_K[1, 1]
+        v_t[row], v_K = ref.perspective_jacobian_backward(t, K, WIDTH, HEIGHT, (v_P @ W.T)[None])
+        v_focal[row], v_principal[row] = np.diag(v_K)[:2], v_K[:2, 2]
 
     size = np.abs(values).max(axis=1, keepdims=True)
     arguments = [CASES.cameras, CASES.points, roots, IMAGE]
     actual = shader.projectCovariance(*arguments)
     assert_value(actual["entries"] / size, values / size)
     np.testing.assert_allclose(actual["determinant"], determinants, rtol=1e-5)
-    expected = [{"rotation": v_rotation, "focal": v_focal}, v_t, v_root, None]
+    expected = [{"rotation": v_rotation, "focal": v_focal, "principal": v_principal}, v_t, v_root, None]
     weights = {"entries": v, "determinant": v_det}
     assert_gradients(shader.projectCovariance, weights, arguments, expected, atol=1e-5)
 
@@ -193,3 +198,49 @@ def test_project_gaussian(antialiased: bool) -> None:
     ]
     # A needle's determinant is a difference of near equals, which antialiasing takes the root of.
     assert_gradients(shader.projectGaussian, v, arguments, expected)
+
+
+# x/z and y/z in multiples of half the image: 1.3 is the clamp.
+CLAMPED = {
+    "inside": (0.4, -0.3),
+    "left": (-2.0, 0.3),
+    "right": (2.0, -0.2),
+    "above": (0.1, -2.0),
+    "below": (-0.3, 2.0),
+    "left above": (-3.0, -2.0),
+    "right below": (2.0, 4.0),
+}
+
+
+@pytest.mark.parametrize("antialiased", [False, True])
+@pytest.mark.parametrize("where", CLAMPED)
+def test_gradient_of_each_intrinsic(where: str, antialiased: bool) -> None:
+    """dL/d(fx, fy, cx, cy) of the conic and the opacity alone, against central differences of the float64 projection.
+
+    The pixel position is left out: its gradient is by far the largest, and would hide an error in what the clamp adds.
+    """
+    focal, principal = np.array([[31.0, 36.0]]), np.array([[17.25, 28.5]])
+    pixel = (np.array(CLAMPED[where]) + 1) * [WIDTH / 2, HEIGHT / 2]
+    mean = np.append((pixel - principal[0]) / focal[0], 1.0)[None] * 3
+    gaussian = {
+        "mean": mean.astype(np.float32).astype(float),
+        "quat": np.array([[0.75, -0.5, 0.25, 0.375]]),
+        "scale": np.array([[0.125, 0.375, 0.25]]),
+        "opacity": np.array([0.75]),
+    }
+    camera = {"rotation": np.eye(3)[None], "translation": np.zeros((1, 3)), "focal": focal, "principal": principal}
+    v = {"mean": np.zeros((1, 2)), "depth": np.zeros(1), "conic": np.array([[0.5, -1.0, 2.0]]), "opacity": np.array([0.25])}
+
+    def f(values: Array) -> float:
+        K = np.array([[values[0], 0, values[2]], [0, values[1], values[3]], [0, 0, 1]])
+        p = ref.project(*gaussian.values(), np.eye(4), K, WIDTH, HEIGHT, eps2d=BLUR, antialiased=antialiased)
+        return float(np.sum(p.conics * v["conic"]) + np.sum(p.opacities * v["opacity"]))
+
+    intrinsics, h = np.concatenate([focal[0], principal[0]]), 1e-3
+    expected = np.array([(f(intrinsics + step) - f(intrinsics - step)) / (2 * h) for step in h * np.eye(4)])
+    settings = {"blur": BLUR, "antialiased": antialiased}
+    _, v_camera, _, _ = shaders.gradients(shader.projectGaussian, v, gaussian, camera, IMAGE, settings)
+    actual = np.concatenate([v_camera["focal"][0], v_camera["principal"][0]])
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6 * np.abs(expected).max())
+    # The principal point moves a splat's shape where its axis is clamped, and there alone.
+    np.testing.assert_array_equal(expected[2:] != 0, [abs(x) > 1.3 for x in CLAMPED[where]])

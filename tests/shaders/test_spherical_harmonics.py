@@ -18,10 +18,6 @@ DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1, keepdims=True)
 DEGREES = [0, 1, 2, 3]
 
 
-def test_coefficients() -> None:
-    np.testing.assert_array_equal(shader.shCoefficients(np.array(DEGREES)), [1, 4, 9, 16])
-
-
 @pytest.mark.parametrize("degree", DEGREES)
 def test_basis(degree: int) -> None:
     basis = shader.shBasis[(degree + 1) ** 2]

@@ -13,11 +13,11 @@ from tests.reference.arrays import Array
 from tests.reference.ssim import ssim_map
 
 RUN = 8
-SSIM_SHARE = 0.2
+SSIM_LAMBDA = 0.2
 SIZES = [(1, 1), (7, 5), (37, 53), (64, 64), (8, 8), (9, 1), (1, 23)]
 
 
-def run(render: Array, photograph: npt.NDArray[np.uint8], share: float) -> tuple[Array, Array]:
+def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float) -> tuple[Array, Array]:
     """Gradient [H, W, 3] and the four sums, of a render [H, W, 3] and bytes [H, W, 4]."""
     height, width, _ = render.shape
     device = get_device()
@@ -31,7 +31,7 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], share: float) -> tuple
         "sums": device.memory.array(np.zeros(4, np.float32)),
     }
     buffers["sumBits"] = buffers["sums"].bits
-    uniforms = {"width": width, "height": height, "ssimShare": share}
+    uniforms = {"width": width, "height": height, "ssimLambda": ssim_lambda}
     along_rows = linear_groups(height * -(-width // RUN) * 3)
     along_columns = linear_groups(width * 3 * -(-height // RUN))
     recorder = device.record()
@@ -64,13 +64,13 @@ def test_loss_and_gradient(size: tuple[int, int], weights: str) -> None:
     rng = np.random.default_rng(sum(size))
     render, photograph = images_of(rng, size, weights)
     truth, mask = photograph[..., :3] / 255, photograph[..., 3] / 255
-    gradient, sums = run(render, photograph, SSIM_SHARE)
+    gradient, sums = run(render, photograph, SSIM_LAMBDA)
 
     x, y = render * mask[..., None], truth * mask[..., None]
     expected = [np.abs(x - y).sum(), ssim_map(x, y).sum(), ((x - y) ** 2).sum(), 3 * mask.sum()]
     np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-4)
     count = render.size
-    loss = (1 - SSIM_SHARE) * sums[0] / count + SSIM_SHARE * (1 - sums[1] / count)
+    loss = (1 - SSIM_LAMBDA) * sums[0] / count + SSIM_LAMBDA * (1 - sums[1] / count)
     assert abs(loss - ref.l1_ssim_loss(render, truth, mask)) < 1e-5
 
     v_render = ref.l1_ssim_loss_backward(render, truth, mask)
@@ -82,13 +82,13 @@ def test_loss_and_gradient(size: tuple[int, int], weights: str) -> None:
     assert not gradient[mask == 0].any()
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_each_part_alone(share: float) -> None:
+@pytest.mark.parametrize("ssim_lambda", [0.0, 1.0])
+def test_each_part_alone(ssim_lambda: float) -> None:
     rng = np.random.default_rng(1)
     render, photograph = images_of(rng, (37, 53), "opaque")
     truth = photograph[..., :3] / 255
-    gradient, _ = run(render, photograph, share)
-    expected = -ref.ssim_backward(render, truth) if share else np.sign(render - truth) / render.size
+    gradient, _ = run(render, photograph, ssim_lambda)
+    expected = -ref.ssim_backward(render, truth) if ssim_lambda else np.sign(render - truth) / render.size
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
@@ -96,8 +96,8 @@ def test_equal_images_have_no_loss() -> None:
     rng = np.random.default_rng(2)
     _, photograph = images_of(rng, (37, 53), "opaque")
     render = (photograph[..., :3].astype(np.float32) / np.float32(255)).astype(np.float64)
-    gradient, sums = run(render, photograph, SSIM_SHARE)
+    gradient, sums = run(render, photograph, SSIM_LAMBDA)
     assert sums[0] < 1e-3 and sums[2] < 1e-6
     np.testing.assert_allclose(sums[1], render.size, rtol=1e-5)
     # At its largest SSIM is flat; L1 there may push with either sign, at its full rate.
-    assert np.abs(gradient).max() <= (1 - SSIM_SHARE) / render.size * 1.001
+    assert np.abs(gradient).max() <= (1 - SSIM_LAMBDA) / render.size * 1.001

@@ -71,6 +71,53 @@ def test_render_modes(mode: str, rasterize_mode: str, with_background: bool) -> 
     check(case, rng)
 
 
+@pytest.mark.parametrize("rasterize_mode", ["classic", "antialiased"])
+def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
+    """dL/dKs, number by number, where most Gaussians lie beyond the clamp of the field of view, whose limits depend on Ks.
+
+    Against central differences of the float64 render itself, so that no hand-derived gradient stands in between.
+    """
+    rng = np.random.default_rng(19)
+    camera = camera_of(rng, WIDTH, HEIGHT)
+    camera = replace(camera, viewmat=np.eye(4))
+    scene = scene_of(rng, 24)
+    # One axis beyond, the other one beyond, both: on all four sides, and large enough to cover much of the image.
+    sides = [[0.8, 0.1], [-0.8, -0.1], [0.1, 0.7], [-0.1, -0.7], [0.8, 0.7], [-0.8, -0.7], [0.1, 0.1], [-0.1, 0.2]]
+    slopes = np.tile(sides, (3, 1))
+    depths = np.linspace(3, 5, 24)
+    means = np.concatenate([slopes * depths[:, None], depths[:, None]], axis=1)
+    scene = replace(scene, means=rounded(means), scales=rounded(rng.uniform(0.8, 2.0, (24, 3))))
+    low, high = ref.frustum_limits(camera.K, WIDTH, HEIGHT).T
+    clamped = (slopes < low) | (slopes > high)
+    assert clamped.any(axis=1).sum() == 18 and clamped.all(axis=1).sum() == 6
+
+    options = {"antialiased": rasterize_mode == "antialiased"}
+    render = ref.render(scene, camera, **options)
+    weights = rounded(rng.normal(size=render.colors.shape))
+    untrusted = ref.untrusted_pixels(render, margin=1e-3)
+    assert untrusted.mean() < 0.2
+    weights[untrusted] = 0.0
+    entries, h = ((0, 0), (1, 1), (0, 2), (1, 2)), 1e-5
+    expected = []
+    for entry in entries:
+        losses = []
+        for sign in (1, -1):
+            K = camera.K.copy()
+            K[entry] += sign * h
+            losses.append(np.sum(ref.render(scene, replace(camera, K=K), **options).colors * weights))
+        expected.append((losses[0] - losses[1]) / (2 * h))
+
+    inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
+    Ks = torch_input(camera.K[None])
+    images, _, _ = rasterization(
+        *inputs, torch_input(camera.viewmat[None]), Ks, WIDTH, HEIGHT, rasterize_mode=rasterize_mode
+    )
+    (images * torch.tensor(weights, dtype=torch.float32)).sum().backward()
+    assert Ks.grad is not None
+    actual = [float(Ks.grad[0][entry]) for entry in entries]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 def test_several_cameras() -> None:
     rng = np.random.default_rng(4)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(3)]

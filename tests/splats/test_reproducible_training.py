@@ -15,7 +15,7 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
 
 # Densifies twice.
-CONFIG = TrainConfig(steps=120, densify_every=20, densify_start=1, random_points=2000, init="random")
+CONFIG = TrainConfig(steps=120, densify_every=20, densify_start=1, init_num_pts=2000, init="random")
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def checkpoint_bytes(dataset: Dataset, config: TrainConfig, path: Path) -> bytes
     return path.read_bytes()
 
 
-def test_two_runs_with_pairs_leave_the_same_bytes(dataset: Dataset, tmp_path: Path) -> None:
+def test_two_runs_with_rows_for_intersections_leave_the_same_bytes(dataset: Dataset, tmp_path: Path) -> None:
     config = replace(CONFIG, accumulate="pair")
     first, second = (checkpoint_bytes(dataset, config, tmp_path / f"{i}.safetensors") for i in range(2))
     assert first == second
-    # Atomic additions from two cores come in any order: without the rows of pairs the runs differ.
+    # Atomic additions from two cores come in any order: without rows for intersections the runs differ.
     third, fourth = (checkpoint_bytes(dataset, CONFIG, tmp_path / f"{i}.safetensors") for i in range(2, 4))
     assert third != fourth or not get_device().software
 

@@ -16,11 +16,13 @@ import pytest
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene import Dataset, Gaussians, load_dataset
+from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import compare
 from splat_py.splats.rendering import render
-from splat_py.splats.run import DataOptions, RunFolder, train
+from splat_py.splats.run import train
+from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import StepReport, Trainer
 
 SIDE = 64
@@ -127,22 +129,22 @@ def test_resuming_continues_bit_for_bit(capture: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(resumed.state[name], values, err_msg=name)
 
 
-def test_a_step_that_runs_out_of_room_is_done_again(capture: Path, tmp_path: Path) -> None:
-    """Two runs from the same start, one with room for a single splat in the tile lists, take the same path."""
-    roomy = _train(capture, tmp_path / "roomy", 30)
+def test_a_step_whose_lists_do_not_fit_is_repeated(capture: Path, tmp_path: Path) -> None:
+    """Two runs from the same start, one with tile lists for a single intersection, take the same path."""
+    ample = _train(capture, tmp_path / "ample", 30)
     start = _train(capture, tmp_path / "cramped", 0)
     dataclasses.replace(start, capacity=1).save(tmp_path / "cramped")
     cramped = _train(capture, tmp_path / "cramped", 30, resume=True)
     assert cramped.step == 30
     assert cramped.capacity > 1
-    for name, values in roomy.state.items():
+    for name, values in ample.state.items():
         np.testing.assert_array_equal(cramped.state[name], values, err_msg=name)
 
 
 def test_a_kill_loses_no_more_than_the_steps_since_the_checkpoint(capture: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["train", str(capture), "--out", str(out), "--steps", "100000", "--checkpoint-every", "10"]
-    command = [sys.executable, "-m", "splat_py.commands.main", *arguments]
+    command = [sys.executable, "-m", "splat_py", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint = RunFolder(out).checkpoint
     deadline = time.monotonic() + 60
@@ -169,6 +171,6 @@ def test_an_interrupt_saves_what_is_done(capture: Path, tmp_path: Path) -> None:
 
 def test_random_points_train_too(dataset: Dataset) -> None:
     reports: list[StepReport] = []
-    Trainer(dataset, TrainConfig(steps=120, init="random", random_points=2000)).fit(reports.append)
+    Trainer(dataset, TrainConfig(steps=120, init="random", init_num_pts=2000)).fit(reports.append)
     first, last = (np.mean([r.values.psnr for r in part]) for part in (reports[:20], reports[-20:]))
     assert last > first + 3

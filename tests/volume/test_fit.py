@@ -15,7 +15,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import load_dataset
-from splat_py.splats.run import DataOptions
+from splat_py.scene.options import DataOptions
 from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
 from splat_py.volume.views import Batches, Views, camera_rays
 
@@ -90,7 +90,7 @@ def test_gradient_of_the_total_variation(size: int) -> None:
     """One step of the device against the formula: the first step of Adam goes by the gradient's sign."""
     rng = np.random.default_rng(0)
     images = np.zeros((1, 4, 4, 3), np.float32)
-    # A camera that looks away: the photographs ask for nothing.
+    # A camera that faces away: the photographs have no gradient.
     camera = Camera.look_at((5, 0, 0), (9, 0, 0), (0, 1, 0), 40, 4, 4)
     config = VolumeConfig((size,), 1, sh_degree=0, total_variation=1.0)
     trainer = VolumeTrainer(Views.of_arrays(images, camera.viewmat[None], camera.K[None]), BOX, config)

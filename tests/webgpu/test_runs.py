@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
-from splat_py.selftest import SelfTest, cases
+from splat_py.selftest import SelfTest
 from tests.webgpu.device import WebGpu, open_wgpu
 
-# A render with all that is before and behind it, its way back, a training step: without float atomics, which WGSL does not
+# A render with all that is before and behind it, its backward pass, a training step: without float atomics, which WGSL does not
 # have. Volumes cannot do without. The other cases differ in constants, and in the time that compiling them takes.
 CASES = (
     "prefix sum",
@@ -20,15 +18,13 @@ CASES = (
     "rasterise, 3 ch, 16 px, PerWave, compare-and-swap",
     "rasterise, crowded tile, PerIntersection, 256 a dispatch",
     "render, RGB, classic",
-    "render, pair by pair",
+    "render, per intersection",
     "training step, auto",
     "image, tiles, compare-and-swap",
     "portable baseline",
     "volume, 4 coefficients, jitter",
     "volume, fitting step",
 )
-# The name in the package is the function's.
-_RASTERIZATION = importlib.import_module("splat_py.splats.rasterization")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +33,7 @@ def device() -> WebGpu:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, device: WebGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "get_device", lambda: device)
-    monkeypatch.setattr(_RASTERIZATION, "device_for", lambda tensor: device)
+def test_case(name: str, device: WebGpu) -> None:
     test = SelfTest(device)
     test.cases = [case for case in test.cases if case.name == name]
     (outcome,) = test.run()

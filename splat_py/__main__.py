@@ -1,0 +1,5 @@
+"""`python -m splat_py`: the command `splat`, where it is not on the path."""
+
+from splat_py.commands.main import main
+
+main()

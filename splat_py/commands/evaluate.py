@@ -1,0 +1,59 @@
+"""`splat eval`: how well a scene predicts the photographs that were held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+from tyro.conf import Positional
+
+from splat_py.commands.terminal import console
+from splat_py.files import write_json
+from splat_py.gpu.device import get_device
+from splat_py.splats.evaluation import Scores, ViewScore, evaluate
+from splat_py.splats.run_folder import open_scene
+
+
+@dataclass
+class Evaluate:
+    """Compare a scene with the photographs that were held out from training: PSNR and SSIM, view by view.
+
+    SCENE is a run's folder or a .ply; a .ply needs --data.
+
+    Example: splat eval runs/fox --json scores.json
+    """
+
+    scene: Positional[Path]
+    # Write the scores here, as JSON.
+    json: Path | None = None
+    # Write photographs beside renders into this folder.
+    pictures: Path | None = None
+    # Capture to compare with; by default the one the run was trained on.
+    data: Path | None = None
+    # Divide the photographs' sides by this; by default as the run was trained.
+    downscale: float | None = None
+    # metal, cuda, vulkan or software; see `splat devices`.
+    device: str | None = None
+
+    def run(self) -> None:
+        """Print a table."""
+        device = get_device(self.device)
+        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
+        scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=self.pictures, device=device)
+        _print_scores(scores)
+        if self.json is not None:
+            write_json(self.json, scores.to_json())
+
+
+def _print_scores(scores: Scores) -> None:
+    table = Table("view", "PSNR", "SSIM")
+
+    def row(view: ViewScore) -> None:
+        table.add_row(view.name, f"{view.psnr:.2f}", f"{view.ssim:.4f}")
+
+    for view in scores.views:
+        row(view)
+    table.add_section()
+    row(ViewScore("mean", scores.psnr, scores.ssim))
+    console.print(table)

@@ -1,0 +1,35 @@
+"""`splat export`: a run's Gaussians for other viewers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from splat_py.commands.terminal import console
+from splat_py.errors import SplatError
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.run_folder import RunFolder
+
+
+@dataclass
+class Export:
+    """Write a run's Gaussians, as they are in its last checkpoint, to a PLY that other viewers read.
+
+    Example: splat export runs/fox fox.ply
+    """
+
+    # Folder of the run.
+    run_folder: Positional[Path]
+    # The file.
+    out: Positional[Path]
+
+    def run(self) -> None:
+        """Convert the checkpoint."""
+        if self.out.suffix.lower() != ".ply":
+            raise SplatError(f"{self.out} does not end in .ply, the one format that is written")
+        checkpoint = Checkpoint.load(RunFolder(self.run_folder).checkpoint)
+        gaussians = checkpoint.gaussians()
+        gaussians.save_ply(self.out)
+        console.print(f"{len(gaussians):,} Gaussians after {checkpoint.step:,} steps are in {self.out}")

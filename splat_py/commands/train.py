@@ -1,0 +1,87 @@
+"""`splat train`: from a capture to a scene of Gaussians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from tyro.conf import OmitArgPrefixes
+
+from splat_py.commands.terminal import FitBar, console
+from splat_py.gpu.device import get_device
+from splat_py.scene.options import DataOptions
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.run import train
+from splat_py.splats.trainer import StepReport, Trainer
+
+# Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
+_SMOOTHING = 0.95
+# Steps between two readings of the process' memory, which take the system some time.
+_MEMORY_EVERY = 20
+
+
+@dataclass
+class Train:
+    """Turn a folder of posed photographs into a scene of Gaussians.
+
+    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json) or a NeRF-synthetic one. The run's folder
+    gets the scene (scene.ply), a checkpoint, held-out photographs beside their renders, and metrics.json.
+
+    Example: splat train captures/fox --downscale 4 --out runs/fox
+    """
+
+    data: OmitArgPrefixes[DataOptions]
+    config: OmitArgPrefixes[TrainConfig]
+    # Folder of the run.
+    out: Path
+    # Continue the run in --out from its last checkpoint, with the configuration it was begun with.
+    resume: bool = False
+    # metal, cuda, vulkan or software; see `splat devices`.
+    device: str | None = None
+
+    def run(self) -> None:
+        """Train with a live progress bar, then evaluate."""
+        device = get_device(self.device)
+        with FitBar() as bar:
+            progress = _Progress(bar)
+            scores = train(
+                self.data,
+                self.config,
+                self.out,
+                resume=self.resume,
+                device=device,
+                on_start=progress.on_start,
+                on_step=progress.on_step,
+            )
+        if scores is not None:
+            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
+        console.print(f"scene, pictures and metrics are in {self.out}")
+
+
+class _Progress:
+    """Feeds the bar with smoothed PSNR, Gaussians and memory."""
+
+    def __init__(self, bar: FitBar) -> None:
+        self._bar = bar
+        self._process = psutil.Process()
+        self._psnr: float | None = None
+        self._mebibytes = 0.0
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Say what is trained, where."""
+        adapter, dataset = trainer.device.adapter, trainer.dataset
+        camera = dataset.views[dataset.train[0]].camera
+        console.print(
+            f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
+            f"{camera.width}×{camera.height}, {trainer.parameters.count:,} Gaussians to begin with"
+        )
+        self._bar.begin(trainer.config.steps, trainer.step)
+
+    def on_step(self, report: StepReport) -> None:
+        """After a step."""
+        last, psnr = self._psnr, report.values.psnr
+        self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
+        if report.step % _MEMORY_EVERY == 0:
+            self._mebibytes = self._process.memory_info().rss / 2**20
+        self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians {self._mebibytes:.0f} MiB")

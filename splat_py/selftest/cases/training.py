@@ -1,0 +1,123 @@
+"""What training does beside rendering: loss, Adam, the statistics of densification, and whole steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.device import Device, Operator
+from splat_py.gpu.kernels import linear_groups
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.images import ImageStore, View
+from splat_py.selftest import inputs
+from splat_py.selftest.cases.case import Arrays, Case
+from splat_py.selftest.inputs import HEIGHT, WIDTH
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.loss import PhotometricLoss, pack
+from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
+from splat_py.splats.trainer import Trainer
+
+# A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
+CONFIG = TrainConfig(steps=12, sh_degree=3, seed=1)
+STEP = 3
+SCENE_SCALE = 2.0
+_BOUNDS = np.array([[-1.6, -1.4, 3.0], [1.6, 1.4, 5.0]])
+# Floats of a Gaussian in a parameter tensor, and how many of them learn at a rate of their own.
+ADAM_ROWS = ((1, 0), (3, 3), (48, 3))
+
+
+def cases() -> list[Case]:
+    """Each kernel, then steps with both kinds of gradient accumulation: atomic, and in a fixed order."""
+    needs = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
+    return [
+        Case("loss and SSIM", "loss", _loss, needs=needs),
+        *(Case(f"Adam, rows of {row}", f"adam {row}", partial(_adam, row, head), needs=needs) for row, head in ADAM_ROWS),
+        Case("densification statistics", "statistics", _statistics, needs=needs),
+        *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
+    ]
+
+
+def _loss(device: Device, stored: Arrays) -> Arrays:
+    loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
+    sums = device.memory.empty(4)
+    render = device.memory.array(inputs.uniform(32, -0.1, 1.2, 1, HEIGHT, WIDTH, 3))
+    recorder = device.record()
+    loss.record(recorder, render, device.memory.array(pack(inputs.photograph())), sums)
+    recorder.submit()
+    return {"v_render": loss.v_render.numpy()[0], "sums": sums.numpy()}
+
+
+def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
+    shape = (7, row)
+    arrays = {
+        "parameters": device.memory.array(inputs.uniform(91, -1, 1, *shape)),
+        "gradients": device.memory.array(inputs.uniform(92, -1, 1, *shape)),
+        "firstMoments": device.memory.array(inputs.uniform(93, -1, 1, *shape)),
+        "secondMoments": device.memory.array(inputs.uniform(94, 0.1, 1, *shape)),
+        "status": device.memory.array(np.zeros(3, np.uint32)),
+    }
+    uniforms = {
+        "count": 7 * row,
+        "active": row,
+        "rate": 0.01,
+        "headRate": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-15,
+        "correction1": 1 - 0.9**3,
+        "correction2": 1 - 0.999**3,
+    }
+    recorder = device.record()
+    recorder.dispatch("optimize", "adam", linear_groups(-(-7 * row // 4)), uniforms, arrays, ROW=row, HEAD=head)
+    recorder.submit()
+    return {name: arrays[name].numpy() for name in ("parameters", "firstMoments", "secondMoments")}
+
+
+def _statistics(device: Device, stored: Arrays) -> Arrays:
+    n = inputs.GAUSSIANS
+    state = {name: values.copy() for name, values in state_before().items()}
+    parameters = Parameters(device, state)
+    radii = (inputs.bits(95, 1, n, 2) % np.uint32(9)).astype(np.int32)
+    recorder = device.record()
+    v_splats = device.memory.array(inputs.uniform(96, -1, 1, 1, n, 9))
+    status = device.memory.array(np.zeros(3, np.uint32))
+    parameters.record_statistics(recorder, v_splats, device.memory.array(radii), WIDTH, HEIGHT, status)
+    recorder.submit()
+    after = parameters.state()
+    return {name: after[name] for name in Parameters.STATISTICS}
+
+
+def state_before() -> dict[str, inputs.Floats]:
+    """The scene before a step, with its optimiser fresh."""
+    state = inputs.stored_gaussians()
+    for name in GROUPS:
+        for moment in MOMENTS:
+            state[f"{name}.{moment}"] = np.zeros_like(state[name])
+    return state | {name: np.zeros(inputs.GAUSSIANS, np.float32) for name in Parameters.STATISTICS}
+
+
+def _training_step(how: Accumulate, device: Device, stored: Arrays) -> Arrays:
+    """Project, sort, rasterise, compare, and backward to Adam, as `splat train` does it. Lists run out of capacity first."""
+    checkpoint = Checkpoint(STEP, replace(CONFIG, accumulate=how), state_before(), capacity=8)
+    trainer = Trainer(dataset(), device=device, resume=checkpoint)
+    # A step that ran out of capacity is repeated.
+    while trainer.step == STEP:
+        trainer.advance()
+        trainer.finish()
+    state = trainer.checkpoint().state
+    return {name: state[name] for name in stored}
+
+
+def dataset(enlarged: int = 1) -> Dataset:
+    """One photograph, in memory, its sides multiplied."""
+    view = cast(View, SimpleNamespace(camera=inputs.camera().scaled(enlarged)))
+    images = cast(ImageStore, [np.kron(inputs.photograph(), np.ones((enlarged, enlarged, 1), np.uint8))])
+    background = inputs.scene().backgrounds[0]
+    return Dataset(Path(), [view], [0], [], None, SCENE_SCALE, _BOUNDS, background, images)

@@ -1,0 +1,26 @@
+"""Where Gaussians start: at the dataset's points, or anywhere in the box that its cameras see."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from splat_py.errors import SplatError
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.splats.config import TrainConfig
+
+
+def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
+    """The Gaussians before the first step.
+
+    Raises:
+        SplatError: the dataset has no points and `config.init` asks for them.
+    """
+    if config.init == "points" and dataset.points is None:
+        raise SplatError(f"{dataset.root} holds no points; use --init random")
+    if config.init != "random" and dataset.points is not None:
+        return Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree)
+    rng = np.random.default_rng(config.seed)
+    low, high = dataset.bounds
+    points = rng.uniform(low, high, (config.init_num_pts, 3))
+    return Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree)

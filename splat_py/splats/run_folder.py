@@ -1,0 +1,96 @@
+"""The folder of a training run: what `splat train` leaves, and how the other commands read it.
+
+run.json                what was trained, on what, how
+checkpoint.safetensors  to resume from
+scene.ply               the Gaussians, in the dataset's own frame
+metrics.json            scores of the held-out views, and the curve of the training loss
+held-out/               photographs beside renders
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from splat_py.errors import SplatError
+from splat_py.files import write_json
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.options import DataOptions
+from splat_py.splats.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    root: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """To resume from."""
+        return self.root / "checkpoint.safetensors"
+
+    @property
+    def scene(self) -> Path:
+        """The Gaussians."""
+        return self.root / "scene.ply"
+
+    @property
+    def pictures(self) -> Path:
+        """The folder of held-out photographs beside their renders."""
+        return self.root / "held-out"
+
+    def describe(self, options: DataOptions, config: TrainConfig) -> None:
+        """Write run.json."""
+        write_json(self.root / "run.json", {"data": options.to_json(), "config": asdict(config)})
+
+    def options(self) -> tuple[DataOptions, TrainConfig]:
+        """Read run.json, of whichever version.
+
+        Raises:
+            SplatError: it is missing or damaged.
+        """
+        path = self.root / "run.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return DataOptions.from_json(content["data"]), TrainConfig.from_dict(content["config"])
+        except FileNotFoundError as error:
+            raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data") from error
+
+    def gaussians(self) -> Gaussians:
+        """The scene."""
+        return Gaussians.load_ply(self.scene)
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        """Write metrics.json."""
+        write_json(self.root / "metrics.json", metrics)
+
+
+def open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple[Gaussians, Dataset, TrainConfig]:
+    """A scene, and the capture whose cameras and photographs go with it.
+
+    Args:
+        scene: a run's folder, or a .ply.
+        data, downscale: of the capture; by default those of the run. A .ply has none.
+
+    Raises:
+        SplatError: a file is missing or damaged, or nothing says which capture.
+    """
+    if scene.suffix.lower() == ".ply":
+        if data is None:
+            raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
+        gaussians, options, config = Gaussians.load_ply(scene), DataOptions(data), TrainConfig()
+    else:
+        folder = RunFolder(scene)
+        options, config = folder.options()
+        gaussians = folder.gaussians()
+    if data is not None:
+        options = replace(options, data=data)
+    if downscale is not None:
+        options = replace(options, downscale=downscale)
+    return gaussians, options.load(), config

@@ -1,0 +1,25 @@
+"""A small capture, and a run on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from splat_py.demo.scene import write_demo_scene
+from tests.commands.program import splat
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=9, size=32)
+
+
+@pytest.fixture(scope="session")
+def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `splat train` has left."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    result = splat("train", capture, "--steps", 20, "--out", "runs/small", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "PSNR" in result.stdout
+    return folder / "runs" / "small"

@@ -1,0 +1,52 @@
+"""The command line as a user meets it: from another folder, with what it prints and its exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from splat_py.commands.main import main
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def splat(*arguments: object, cwd: Path, **environment: str) -> Result:
+    """Run a command in this process, which has opened the device already. It must leave the environment as it was."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["splat", *map(str, arguments)])
+        # `main` sets it.
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setenv("COLUMNS", "200")
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        before = dict(os.environ)
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        assert dict(os.environ) == before
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def refusal(*arguments: object, cwd: Path, **environment: str) -> str:
+    """The one line that a refused command prints."""
+    result = splat(*arguments, cwd=cwd, **environment)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("splat: ")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]

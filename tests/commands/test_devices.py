@@ -1,0 +1,85 @@
+"""`splat devices`, `splat bench`, and the option --device of every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from splat_py.commands import demo
+from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu import device as devices
+from splat_py.selftest import SelfTest, checking
+from tests.commands.program import splat
+
+
+def test_devices_says_what_is_taken_and_why(tmp_path: Path) -> None:
+    result = splat("devices", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "→" in result.stdout
+    assert "SPLAT_DEVICE" in result.stdout
+
+
+def test_bench_writes_medians(tmp_path: Path) -> None:
+    result = splat("bench", "--gaussians", 500, "--side", 64, "--repeats", 2, "--out", "figures.json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    (times,) = figures["benchmarks"].values()
+    assert times["forward_and_backward"] > times["forward"] > 0
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a device, where nothing may ask for the default one."""
+    backend = devices.get_device().adapter.backend
+    choose = devices.choose
+
+    def refuse(name: str | None = None) -> devices.Adapter:
+        assert name, "--device names a device, and something takes the default one"
+        return choose(name)
+
+    monkeypatch.setattr(devices, "choose", refuse)
+    return backend
+
+
+def on_device(named: str, *arguments: object, cwd: Path) -> None:
+    """`splat` also sees to it that the environment stays as it was."""
+    result = splat(*arguments, "--device", named, cwd=cwd)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_train_and_what_reads_a_scene_stay_on_their_device(capture: Path, tmp_path: Path, named: str) -> None:
+    on_device(named, "train", capture, "--steps", 4, "--out", "run", cwd=tmp_path)
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]["views"]
+    on_device(named, "eval", "run", cwd=tmp_path)
+    on_device(named, "render", "run", "--out", "views", "--video", "orbit.mp4", "--frames", 2, cwd=tmp_path)
+
+
+def test_fits_stay_on_their_device(capture: Path, tmp_path: Path, named: str) -> None:
+    iio.imwrite(tmp_path / "grey.png", np.full((20, 30, 3), 100, np.uint8))
+    on_device(named, "fit-image", "grey.png", "--blobs", 20, "--steps", 3, "--out", "fit", "--video", cwd=tmp_path)
+    options = ("--resolutions", 4, "--steps-per-resolution", 2, "--sh-degree", 0, "--frames", 2)
+    on_device(named, "fit-volume", capture, *options, "--out", "field", cwd=tmp_path)
+
+
+def test_bench_stays_on_its_device(capture: Path, tmp_path: Path, named: str) -> None:
+    on_device(named, "bench", "--gaussians", 50, "--side", 32, "--repeats", 1, cwd=tmp_path)
+
+
+def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One case of each kind; tests/selftest runs all of them, on a device that it names."""
+    few = ("prefix sum", "render, RGB, classic", "loss and SSIM", "image, fitting step, tiles", "portable baseline")
+    cases = [case for case in checking.cases() if case.name in few]
+    assert len(cases) == len(few)
+    monkeypatch.setattr(checking, "cases", lambda: cases)
+    monkeypatch.setattr(SelfTest, "_time_render", lambda self: {})
+    on_device(named, "selftest", cwd=tmp_path)
+
+
+def test_the_demo_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
+    on_device(named, "demo", "--steps", 3, "--out", "demo", cwd=tmp_path)
+    assert iio.imread(tmp_path / "demo" / "side-by-side.png").shape[0] == 2 * 16

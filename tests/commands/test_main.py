@@ -1,0 +1,52 @@
+"""`splat` itself: parsing, help, and errors that are one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from splat_py.commands.export import Export
+from tests.commands.program import refusal, splat
+
+
+def test_runs_as_a_program_from_any_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "splat_py", "eval", "nowhere"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("splat: nowhere")
+    assert "Traceback" not in result.stderr
+
+
+def test_help_teaches(tmp_path: Path) -> None:
+    for command in ("train", "render", "eval", "export", "fit-image", "fit-volume", "devices", "bench", "selftest", "demo"):
+        result = splat(command, "--help", cwd=tmp_path)
+        assert result.returncode == 0
+        assert len(result.stdout.splitlines()) > 5
+
+
+def test_unknown_device(tmp_path: Path) -> None:
+    assert "abacus" in refusal("bench", "--device", "abacus", cwd=tmp_path)
+    assert "abacus" in refusal("bench", cwd=tmp_path, SPLAT_DEVICE="abacus")
+    assert "metal" in refusal("bench", "--device", "metal", cwd=tmp_path)
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(command: Export) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Export, "run", interrupt)
+    result = splat("export", "run", "scene.ply", cwd=tmp_path)
+    assert result.returncode == 130
+    assert result.stderr.startswith("splat: interrupted; ") and "--resume" in result.stderr
+
+
+def test_a_warning_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Export, "run", lambda command: warnings.warn("mind the [gap]", stacklevel=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = splat("export", "run", "scene.ply", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "splat: mind the [gap]\n")

@@ -1,0 +1,95 @@
+"""Steps in flight on a device that only counts: what is sent, waited for, repeated and told, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from splat_py.fit.in_flight import Overflow, StepsInFlight
+from splat_py.gpu.arrays import Bridge
+from splat_py.gpu.device import Device
+
+
+class CountingDevice:
+    """Runs a step as soon as it is sent: it counts, unless its lists or those of a step before did not fit."""
+
+    def __init__(self, bridge: Bridge, steps_ahead: int, needed: dict[int, int]) -> None:
+        self.tuning = SimpleNamespace(steps_ahead=steps_ahead)
+        self.handle = SimpleNamespace(wait_for_idle=lambda: self.wait(self.sent))
+        self.memory = SimpleNamespace(bridge=bridge, array=self._array)
+        self.needed = needed
+        self.capacity = 1
+        # Steps that counted, steps that were told of, submissions waited for, and the most that ever were in flight.
+        self.counted: list[int] = []
+        self.told: list[int] = []
+        self.waited = self.sent = self.most_in_flight = 0
+
+    def _array(self, values: np.ndarray) -> SimpleNamespace:
+        self.status = values.copy()
+        return SimpleNamespace(numpy=lambda: self.status, write=self._write)
+
+    def _write(self, values: np.ndarray) -> None:
+        self.status = values.copy()
+
+    def wait(self, submission: int) -> None:
+        self.waited = max(self.waited, submission)
+
+    def submit(self, step: int) -> int:
+        self.sent += 1
+        self.most_in_flight = max(self.most_in_flight, self.sent - self.waited)
+        if self.status[0] == 0 and self.needed.get(step, 1) > self.capacity:
+            self.status[:] = self.needed[step], step, 7
+        if self.status[0] == 0:
+            self.counted.append(step)
+        return self.sent
+
+    def reserve(self, overflow: Overflow) -> None:
+        assert overflow == (self.needed[overflow.step], overflow.step, 7)
+        self.capacity = overflow.isect_count
+
+    def on_done(self, step: int) -> None:
+        assert step in self.counted
+        self.told.append(step)
+
+
+def run(device: CountingDevice, steps: int, first: int = 0, finish_at: tuple[int, ...] = ()) -> StepsInFlight:
+    in_flight = StepsInFlight(cast(Device, device), first)
+    calls = device.submit, device.reserve, device.on_done
+    while in_flight.step < steps:
+        step = in_flight.step
+        in_flight.send(*calls)
+        if step in finish_at:
+            in_flight.finish(*calls)
+            assert in_flight.step == step + 1
+    in_flight.finish(*calls)
+    return in_flight
+
+
+CASES = [{}, {0: 3}, {5: 3}, {5: 3, 6: 9}, {31: 2, 33: 4, 70: 8}, {99: 5}]
+
+
+@pytest.mark.parametrize("needed", CASES, ids=str)
+@pytest.mark.parametrize(("bridge", "steps_ahead"), [(Bridge.ALIAS, 0), (Bridge.ALIAS, 2), (Bridge.COPY, 2), (Bridge.CUDA, 3)])
+def test_every_step_counts_once_and_in_order(bridge: Bridge, steps_ahead: int, needed: dict[int, int]) -> None:
+    device = CountingDevice(bridge, steps_ahead, needed)
+    assert run(device, 100).step == 100
+    assert device.counted == list(range(100))
+    assert device.told == list(range(0, 100, 1 if bridge is Bridge.ALIAS else 32))
+    assert device.most_in_flight == steps_ahead + 1
+
+
+@pytest.mark.parametrize("needed", CASES, ids=str)
+def test_finish_in_between_leaves_no_step_undone(needed: dict[int, int]) -> None:
+    """Also where the step's own `send` has gone back: it is what densification waits for."""
+    device = CountingDevice(Bridge.COPY, 2, needed)
+    run(device, 100, finish_at=(5, 34, 66, 99))
+    assert device.counted == list(range(100))
+
+
+def test_a_resumed_fit_begins_at_its_step() -> None:
+    device = CountingDevice(Bridge.ALIAS, 1, {12: 4})
+    run(device, 20, first=10)
+    assert device.counted == device.told == list(range(10, 20))

@@ -1,0 +1,55 @@
+"""The documents: what they link to and name exists, the picture is what its script draws, and their Python runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "tests" / "metal" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:slang|splat_py|tests|docs|benchmarks|notebooks)/[\w./*-]*)`")
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_paths_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    missing = [path for path in _PATH.findall(text) if not any(ROOT.glob(path))]
+    for link in _LINK.findall(text):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = document.parent / file if file else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
+    assert not missing
+
+
+def test_the_picture_of_a_step_is_what_its_script_draws() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "draw_training_step.py"))
+    assert (ROOT / "docs" / "training-step.svg").read_text(encoding="utf-8") == script["draw"]()
+
+
+def test_the_worked_examples_gradients_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    source = _PYTHON.findall((ROOT / "docs" / "change-a-shader.md").read_text(encoding="utf-8"))[0]
+    exec(source, {})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 6
+    for _, derived, difference in rows:
+        assert float(derived) == pytest.approx(float(difference), abs=1e-4)
+
+
+def test_a_metal_kernel_runs_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = _PYTHON.findall((ROOT / "tests" / "metal" / "README.md").read_text(encoding="utf-8"))
+    exec(source, {})
+    assert capsys.readouterr().out.endswith("[12487503 12492501 12497500]\n")
