@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splat_py.gpu.arrays import Array, Bridge
+from splat_py.gpu.arrays import Bridge
 from splat_py.gpu.device import Device
-from splat_py.gpu.kernels import Recorder
-from splat_py.splats.tiles import ANY_LENGTH, Binning
 
 # How often the host reads the status where that costs a copy.
 _STATUS_EVERY = 32
@@ -85,16 +83,3 @@ class StepsInFlight:
         for step in done:
             if step < self.step and step % self._every == 0:
                 on_done(step)
-
-
-def record_capacity_check(
-    recorder: Recorder, status: Array, binning: Binning, step: int, max_list_length: int = ANY_LENGTH
-) -> None:
-    """Write an `Overflow` if the lists exceed `binning.capacity`, or one of them `max_list_length`."""
-    recorder.dispatch(
-        "status",
-        "checkCapacity",
-        (1, 1, 1),
-        {"capacity": binning.capacity, "maxListLength": max_list_length, "step": step},
-        {"isectCount": binning.isect_count, "maxTileCount": binning.max_tile_count, "status": status},
-    )

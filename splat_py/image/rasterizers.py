@@ -16,7 +16,6 @@ from typing import Literal, Protocol
 import numpy as np
 
 from splat_py.errors import SplatError
-from splat_py.fit.in_flight import record_capacity_check
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
@@ -122,7 +121,7 @@ class TileRasterizer:
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
         """See `Rasterizer`."""
-        record_capacity_check(recorder, status, self._binning, step)
+        self._binning.record_capacity_check(recorder, status, step)
 
     def record_lists(self, recorder: Recorder, parameters: Array) -> None:
         """See `Rasterizer`."""

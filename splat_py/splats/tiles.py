@@ -122,6 +122,18 @@ class Binning:
         recorder.clear(self.max_tile_count)
         self._dispatch(recorder, "findMaxTileCount", self.grid.count, maxTileCount=self.max_tile_count)
 
+    def record_capacity_check(
+        self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH
+    ) -> None:
+        """Write an `Overflow` to `status` if the lists exceed their capacity, or one of them `max_list_length`."""
+        recorder.dispatch(
+            "status",
+            "checkCapacity",
+            (1, 1, 1),
+            {"capacity": self.capacity, "maxListLength": max_list_length, "step": step},
+            {"isectCount": self.isect_count, "maxTileCount": self.max_tile_count, "status": status},
+        )
+
     def lists(self, segments: int = 1) -> TileLists:
         """What `record_lists` writes, to be blended in so many segments."""
         return TileLists(self._offsets, self._ids, segments, self._list_isects, self._sorted_order, self._isect_offsets.offsets)

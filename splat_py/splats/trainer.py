@@ -11,7 +11,7 @@ import numpy as np
 
 from splat_py.errors import SplatError
 from splat_py.fit.checkpoint import kept_checkpoint
-from splat_py.fit.in_flight import Overflow, StepsInFlight, record_capacity_check
+from splat_py.fit.in_flight import Overflow, StepsInFlight
 from splat_py.fit.photographs import Photographs, views_at
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import Array
@@ -186,7 +186,7 @@ class Trainer:
         if segments_for(self.device, parameters.count) > self._segments:
             binning.record_max_tile_count(recorder)
         max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
-        record_capacity_check(recorder, status, binning, step, max_list_length)
+        binning.record_capacity_check(recorder, status, step, max_list_length)
         rasterization = Rasterization.of(
             self.device,
             splats,
