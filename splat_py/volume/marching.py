@@ -191,7 +191,7 @@ class Volume:
 
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
-        return self.device.memory.empty((self.replicas, *self.grid.shape))
+        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""
