@@ -67,7 +67,7 @@ class Limits:
             factor = math.isqrt((nbytes - 1) // self.buffer_bytes) + 1
             raise SplatError(
                 f"{what} of {width}×{height} pixels and {channels} channels take {_gibibytes(nbytes)}, and a kernel of this "
-                f"device indexes {_gibibytes(self.buffer_bytes)} at most; make them smaller, photographs by --downscale {factor}"
+                f"device indexes {_gibibytes(self.buffer_bytes)} at most; make them smaller, as by --downscale {factor}"
             )
 
     def check_intersections(self, count: int, groups_of: int) -> None:
