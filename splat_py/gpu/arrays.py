@@ -53,6 +53,11 @@ class Memory:
         # Aliased arrays by address, so that a tensor that came from one finds its buffer again.
         self._by_address: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
+    @property
+    def free_bytes(self) -> float:
+        """Memory that is left, where the host knows (`Bridge.ALIAS`); else infinity."""
+        return psutil.virtual_memory().available if self.bridge is Bridge.ALIAS else math.inf
+
     def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
         """An array with undefined contents.
 
@@ -112,7 +117,7 @@ class Memory:
             ) from error
 
     def _allocate(self, size: int) -> spy.Buffer:
-        if self.bridge is Bridge.ALIAS and size > 64 * _MEBIBYTE and size > psutil.virtual_memory().available:
+        if size > 64 * _MEBIBYTE and size > self.free_bytes:
             raise MemoryError
         return self._device.create_buffer(size=size, struct_size=4, usage=_USAGE)
 

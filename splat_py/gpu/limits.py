@@ -63,11 +63,11 @@ class Limits:
         """
         nbytes = cameras * height * width * channels * 4
         if nbytes > self.buffer_bytes:
-            what = f"{cameras} images" if cameras > 1 else "an image"
+            what = f"an image of {width}×{height} pixels" if cameras == 1 else f"{cameras} images of {width}×{height} pixels"
             factor = math.isqrt((nbytes - 1) // self.buffer_bytes) + 1
             raise SplatError(
-                f"{what} of {width}×{height} pixels and {channels} channels take {_gibibytes(nbytes)}, and a kernel of this "
-                f"device indexes {_gibibytes(self.buffer_bytes)} at most; make them smaller, as by --downscale {factor}"
+                f"{what} with {channels} channels would take {_gibibytes(nbytes)}, and a kernel of this device indexes "
+                f"{_gibibytes(self.buffer_bytes)} at most; use smaller images, as by --downscale {factor}"
             )
 
     def check_intersections(self, count: int, groups_of: int) -> None:

@@ -14,6 +14,8 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 
 _CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
+# Of the loss's sums: a row for each of the places that workgroups take turns to add to.
+SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
 # Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
 # every thread does the same arithmetic as without bands.
 _MARGIN = -(-2 * constant("splat/ssim", "SSIM_RADIUS") // _RUN) * _RUN
@@ -79,7 +81,7 @@ class PhotometricLoss:
         self.v_render = empty((1, height, width, _CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
-        """Leave ∂loss/∂render in `v_render` and the loss's sums in `sums`, [4] float32, for `values`.
+        """Leave ∂loss/∂render in `v_render` and the loss's sums in `sums`, `SUMS` float32, for `values`.
 
         Args:
             render: [1, H, W, 3] float32.
@@ -126,7 +128,7 @@ class PhotometricLoss:
 
     def values(self, sums: Array) -> LossValues:
         """Read what `record` left in `sums`, once it has run."""
-        absolute, similarity, squared, weight = (float(x) for x in sums.numpy())
+        absolute, similarity, squared, weight = (float(x) for x in sums.numpy().sum(0, dtype=np.float64))
         count = self.width * self.height * _CHANNELS
         l1, ssim = absolute / count, similarity / count
         loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)

@@ -9,7 +9,7 @@ import pytest
 import tests.reference as ref
 from splat_py.gpu.device import get_device
 from splat_py.gpu.limits import Limits
-from splat_py.splats.loss import _BAND_BYTES, PhotometricLoss, _bands, pack
+from splat_py.splats.loss import _BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
 from tests.reference.arrays import Array
 from tests.reference.ssim import ssim_map
 
@@ -22,12 +22,12 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float, **
     height, width, _ = render.shape
     device = get_device()
     loss = PhotometricLoss(device, width, height, ssim_lambda, **options)
-    sums = device.memory.empty(4)
+    sums = device.memory.empty(SUMS)
     recorder = device.record()
     array = device.memory.array
     loss.record(recorder, array(render.astype(np.float32)[None]), array(pack(photograph)), sums)
     recorder.submit()
-    return loss.v_render.numpy()[0].astype(np.float64), sums.numpy().astype(np.float64)
+    return loss.v_render.numpy()[0].astype(np.float64), sums.numpy().sum(0, dtype=np.float64)
 
 
 def images_of(rng: np.random.Generator, size: tuple[int, int], weights: str) -> tuple[Array, npt.NDArray[np.uint8]]:
