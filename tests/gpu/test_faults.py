@@ -171,6 +171,17 @@ def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_pat
     assert len(Gaussians.load_ply(out / "scene.ply")) > 0
 
 
+def test_a_device_without_memory_is_a_sentence(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
+    """What there is of it is said, and the run leaves nothing that looks like a result."""
+    command = ("-m", "splat_py", "train", capture, "--out", "run", "--steps", STEPS, "--init", "random", "--init-num-pts", 200_000)
+    process = python(*command, cwd=tmp_path, FAKE_DRIVER_MEMORY="96", **fake_driver)
+    assert process.returncode == 1, process.stderr
+    said = r"^splat: too little memory: the device holds \d+ MiB of ours and cannot give \d+ MiB more; use fewer Gaussians, .*\n\Z"
+    assert re.search(said, process.stderr, re.MULTILINE), process.stderr
+    assert "Traceback" not in process.stderr
+    assert not list(tmp_path.glob("run/*.ply")) and not list(tmp_path.glob("run/*.safetensors"))
+
+
 def test_a_device_lost_before_the_first_checkpoint(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(trainer: Trainer) -> None:
         raise RuntimeError("submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST")
