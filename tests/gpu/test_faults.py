@@ -194,7 +194,8 @@ def test_the_other_fits_say_that_the_device_is_lost(
 def test_a_device_without_memory_is_a_sentence(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
     """What there is of it is said, and the run leaves nothing that looks like a result."""
     many = ("--init", "random", "--init-num-pts", 200_000)
-    process = python("-m", "splat_py", "train", capture, "--out", "run", *many, cwd=tmp_path, FAKE_DRIVER_MEMORY="96", **fake_driver)
+    little = {**fake_driver, "FAKE_DRIVER_MEMORY": "96"}
+    process = python("-m", "splat_py", "train", capture, "--out", "run", *many, cwd=tmp_path, **little)
     assert process.returncode == 1, process.stderr
     said = r"^splat: too little memory: the device holds \d+ MiB of ours and cannot give \d+ MiB more; use fewer .*\n\Z"
     assert re.search(said, process.stderr, re.MULTILINE), process.stderr
