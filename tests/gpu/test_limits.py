@@ -15,9 +15,11 @@ from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.limits import Limits
 from splat_py.image.rasterizers import TileRasterizer
+from splat_py.scene import Camera, Gaussians
 from splat_py.splats.loss import PhotometricLoss
 from splat_py.splats.project import ProjectedSplats
 from splat_py.splats.rasterize import Image
+from splat_py.splats.rendering import render
 from splat_py.splats.tiles import bin_tiles
 from splat_py.volume.marching import check_stages
 
@@ -76,6 +78,16 @@ def test_too_large_images_name_the_factor_that_helps(width: int, height: int, fa
             make()
         check_refusal(rf"^an image of {width}×{height} pixels .* --downscale {factor}$", error)
     device.memory.limits.check_images(1, -(-height // factor), -(-width // factor))
+
+
+@pytest.mark.parametrize("scale", [5_000, 1e9])
+def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
+    """Scaled 5,000 times it crashed."""
+    gaussians = Gaussians.from_points(np.zeros((3, 3)), np.ones((3, 3)), 0)
+    camera = Camera(np.eye(4), np.array([[8.0, 0, 6], [0, 8, 4.5], [0, 0, 1]]), 12, 9).scaled(scale)
+    with pytest.raises(SplatError) as error:
+        render(gaussians, camera)
+    check_refusal(rf"^an image of {camera.width}×{camera.height} pixels with 3 channels would take .* --downscale \d+$", error)
 
 
 def screen_filling(count: int) -> ProjectedSplats:
