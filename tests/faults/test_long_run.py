@@ -37,7 +37,7 @@ def test_memory_is_flat_and_numbers_are_finite(tmp_path: Path) -> None:
         init_num_pts=100,
         densify_every=10,
         grow_grad2d=1e-5,
-        opacity_reset_every=150,
+        opacity_reset_every=max(STEPS // 7, 150),
         max_gaussians=MOST_GAUSSIANS,
     )
     trainer = Trainer(dataset, config)
