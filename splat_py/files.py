@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
@@ -25,7 +25,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     The temporary name keeps `target`'s suffix, because image and video writers choose their format by it.
 
     Raises:
-        SplatError: the folder cannot be made or written to.
+        SplatError: the folder cannot be made or written to, or the disk is full.
     """
     target = Path(target)
     try:
@@ -44,6 +44,13 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
+    except (OSError, SafetensorError) as error:
+        # Other libraries' own errors have no number, and nothing to do with the disk.
+        if isinstance(error, OSError) and error.errno is None:
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        advice = "free some space or choose another folder; what was there before is as it was"
+        raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

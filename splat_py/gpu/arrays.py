@@ -6,6 +6,7 @@ the pointer. Elsewhere (Metal, Vulkan on a GPU) data is copied.
 
 from __future__ import annotations
 
+import math
 import weakref
 from copy import copy
 from enum import Enum
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.gpu.limits import Limits
 
 _USAGE = (
     spy.BufferUsage.unordered_access
@@ -42,6 +44,7 @@ class Memory:
 
     def __init__(self, device: spy.Device, bridge: Bridge) -> None:
         self.bridge = bridge
+        self.limits = Limits.of(device) if device else Limits()
         self.live_bytes = 0
         self.peak_bytes = 0
         self._device = device
@@ -50,9 +53,23 @@ class Memory:
         # Aliased arrays by address, so that a tensor that came from one finds its buffer again.
         self._by_address: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
-    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32) -> Array:
-        """An array with undefined contents."""
-        return Array(self, (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype))
+    @property
+    def free_bytes(self) -> float:
+        """Memory that is left, where the host knows (`Bridge.ALIAS`); else infinity."""
+        return psutil.virtual_memory().available if self.bridge is Bridge.ALIAS else math.inf
+
+    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
+        """An array with undefined contents.
+
+        Args:
+            by_address: kernels reach it by 64-bit addresses.
+
+        Raises:
+            SplatError: it is larger than kernels can index, or than the memory that is left.
+        """
+        sides = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.limits.check_array(sides, np.dtype(dtype), by_address)
+        return Array(self, sides, np.dtype(dtype))
 
     def array(self, values: NDArray | torch.Tensor) -> Array:
         """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
@@ -86,22 +103,36 @@ class Memory:
         return buffer
 
     def _create(self, size: int) -> spy.Buffer:
-        if self.bridge is Bridge.ALIAS and size > 64 * _MEBIBYTE and size > psutil.virtual_memory().available:
-            raise _out_of_memory(size)
         try:
-            return self._device.create_buffer(size=size, struct_size=4, usage=_USAGE)
-        except RuntimeError as error:
-            raise _out_of_memory(size) from error
+            return self._allocate(size)
+        except (RuntimeError, MemoryError):
+            # The buffers that are kept for reuse may be what is missing.
+            self._drop_free()
+        try:
+            return self._allocate(size)
+        except (RuntimeError, MemoryError) as error:
+            raise SplatError(
+                f"too little memory: the device holds {self.live_bytes / _MEBIBYTE:.0f} MiB of ours and cannot give "
+                f"{size / _MEBIBYTE:.0f} MiB more; use fewer Gaussians, smaller images (--downscale) or close other programs"
+            ) from error
+
+    def _allocate(self, size: int) -> spy.Buffer:
+        if size > 64 * _MEBIBYTE and size > self.free_bytes:
+            raise MemoryError
+        return self._device.create_buffer(size=size, struct_size=4, usage=_USAGE)
 
     def give_back(self, buffer: spy.Buffer) -> None:
         """Keep a buffer that nobody looks at any more for the next one of its size."""
         self.live_bytes -= buffer.size
         if self._free_bytes + buffer.size > _MOST_FREE_BYTES:
-            self._free.clear()
-            self._free_bytes = 0
+            self._drop_free()
         if buffer.size <= _MOST_FREE_BYTES:
             self._free.setdefault(buffer.size, []).append(buffer)
             self._free_bytes += buffer.size
+
+    def _drop_free(self) -> None:
+        self._free.clear()
+        self._free_bytes = 0
 
     def register(self, array: Array) -> None:
         """Let `owner_of` find this array."""
@@ -114,7 +145,7 @@ class Array:
     def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.size = int(np.prod(shape))
+        self.size = math.prod(shape)
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes)
         self._memory = memory
@@ -194,10 +225,3 @@ def _bucket(nbytes: int) -> int:
     """Round up to 16, or to an eighth of the power of two below: similar sizes share buffers, at most 1/8 is wasted."""
     step = max(16, 1 << max(nbytes.bit_length() - 4, 0))
     return max(-(-nbytes // step) * step, 16)
-
-
-def _out_of_memory(nbytes: int) -> SplatError:
-    return SplatError(
-        f"too little memory: the device cannot give {nbytes / _MEBIBYTE:.0f} MiB more; "
-        "use fewer Gaussians, smaller images (--downscale) or close other programs"
-    )

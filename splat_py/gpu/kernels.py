@@ -20,6 +20,7 @@ from splat_py.errors import BindingError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device_lost import translate_device_lost
+from splat_py.gpu.limits import check_threads
 from splat_py.gpu.profiling import Profile
 from splat_py.gpu.sources import constant, scope
 
@@ -30,6 +31,7 @@ _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
 
 def linear_groups(count: int) -> tuple[int, int, int]:
     """Workgroups for one thread an element (parallel/threads.slang)."""
+    check_threads(count, _THREADS * _GROUPS_PER_ROW)
     groups = -(-count // _THREADS)
     return min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1
 
@@ -120,9 +122,11 @@ class Recorder:
 
         Raises:
             BindingError: the kernel takes something else.
+            SplatError: the device does not take so many workgroups.
         """
         if 0 in groups:
             return
+        self._memory.limits.check_dispatch(groups)
         kernel = self._kernels.get(module, entry, **constants)
         kernel.bindings.check(uniforms, buffers)
         arrays = {name: array for name, array in buffers.items() if array is not None}

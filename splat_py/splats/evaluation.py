@@ -16,7 +16,7 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, write_image
-from splat_py.splats.loss import PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.rendering import render
 
 
@@ -101,7 +101,7 @@ def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device
     device = device or get_device()
     height, width, _ = image.shape
     loss = PhotometricLoss(device, width, height, ssim_lambda=0.2)
-    sums = device.memory.empty(4)
+    sums = device.memory.empty(SUMS)
     recorder = device.record()
     loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)
     recorder.submit()

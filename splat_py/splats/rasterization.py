@@ -194,6 +194,8 @@ def _render(inputs: Inputs, options: Options, device: Device | None) -> tuple[Te
     width, height, sh_degree, render_mode = options.width, options.height, options.sh_degree, options.render_mode
     if device is None:
         return _fill(inputs, options)
+    blended = 3 if sh_degree is not None else min(colors.shape[-1], MAX_CHANNELS)
+    device.memory.limits.check_images(viewmats.shape[0], height, width, blended)
     settings = Settings(
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",

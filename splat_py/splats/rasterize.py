@@ -33,7 +33,12 @@ class Image:
 
     @classmethod
     def empty(cls, device: Device, cameras: int, height: int, width: int, channels: int) -> Image:
-        """Arrays for images of this size."""
+        """Arrays for images of this size.
+
+        Raises:
+            SplatError: a kernel could not index them.
+        """
+        device.memory.limits.check_images(cameras, height, width, channels)
         shape = (cameras, height, width)
         empty = device.memory.empty
         return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32))

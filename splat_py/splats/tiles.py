@@ -74,11 +74,17 @@ class Binning:
 
     @property
     def isect_count(self) -> Array:
-        """[1] uint32 on the device: intersections in all."""
+        """[1] uint32 on the device: intersections in all, 2³² - 1 if there are more."""
         return self._isect_offsets.total
 
     def reserve(self, capacity: int) -> None:
-        """Allocate arrays for `capacity` intersections."""
+        """Allocate arrays for `capacity` intersections.
+
+        Raises:
+            SplatError: lists cannot hold so many.
+        """
+        tuning = self._device.tuning
+        self._device.memory.limits.check_intersections(capacity, tuning.sort_threads * tuning.sort_items)
         self.capacity = capacity
         self._isect_tiles = self._device.memory.empty(capacity, np.uint32)
         self._isect_ids = self._device.memory.empty(capacity, np.uint32)
@@ -219,6 +225,9 @@ def bin_tiles(
 
     Args:
         keep_isects: for gradients with a row an intersection (`Settings.accumulation` is "PerIntersection").
+
+    Raises:
+        SplatError: there are more intersections than lists can hold.
     """
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)

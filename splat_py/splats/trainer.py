@@ -26,7 +26,7 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
 from splat_py.splats.initial import initial_gaussians
-from splat_py.splats.loss import LossValues, PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
@@ -92,7 +92,7 @@ class Trainer:
         )
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
-        self._sums = [memory.empty(4) for _ in range(self.device.tuning.steps_ahead + 1)]
+        self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, CAMERA_ROW))
         self._cameras: dict[int, Cameras] = {}
         self._photographs = Photographs(memory, lambda view: pack(dataset.image(view)))

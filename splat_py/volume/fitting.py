@@ -24,7 +24,17 @@ from splat_py.scene.dataset import Dataset
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.field import RadianceField, check_background
-from splat_py.volume.marching import Box, Image, March, TrainingStep, Volume, from_voxel_order, row_floats, to_voxel_order
+from splat_py.volume.marching import (
+    Box,
+    Image,
+    March,
+    TrainingStep,
+    Volume,
+    check_stages,
+    from_voxel_order,
+    row_floats,
+    to_voxel_order,
+)
 from splat_py.volume.rendering import voxels_per_unit
 from splat_py.volume.views import Batches, Views
 
@@ -84,6 +94,7 @@ class VolumeTrainer:
         self._images: dict[int, tuple[Image, Image]] = {}
         self._errors = self.device.memory.array(np.zeros(self.config.steps, np.float32))
         self._reported = self.step
+        check_stages(self.device, map(self._size_at, range(len(self.config.resolutions))), self._coefficients)
         if resume:
             self._upload(resume.state["grid"], resume.state["m"], resume.state["v"])
         else:
@@ -190,6 +201,7 @@ class VolumeTrainer:
             size = self._size_at(step // self.config.steps_per_resolution)
             on_step(FitReport(step, size, psnr_of(float(errors[step]))))
         self._reported = self.step
+        check_stages(self.device, map(self._size_at, range(len(self.config.resolutions))), self._coefficients)
 
     def _views_at(self, step: int) -> list[int]:
         """The views that a step takes: all, or some in turn."""

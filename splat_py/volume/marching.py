@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,6 +171,27 @@ class TrainingStep:
     first_ray: int = 0
 
 
+# Arrays of a grid's size that a fit keeps besides its gradients: the grid, and two moments.
+_FIT_ARRAYS = 3
+
+
+def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients: int) -> None:
+    """Grids of these sizes, which a fit will have one after another.
+
+    Raises:
+        SplatError: a kernel could not index one, or there is too little memory for it.
+    """
+    for size in sizes:
+        floats = row_floats(coefficients)
+        device.memory.limits.check_grid(size, floats)
+        needed = math.prod(size) * floats * 4 * (_FIT_ARRAYS + _persistent_groups(device) + 1)
+        if needed > device.memory.free_bytes:
+            raise SplatError(
+                f"a grid of {'×'.join(map(str, size))} voxels takes {needed / 2**30:.1f} GiB with its gradients and moments, "
+                f"and {device.memory.free_bytes / 2**30:.1f} GiB are free; use lower --resolutions or a lower --sh-degree"
+            )
+
+
 class Volume:
     """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
 
@@ -191,7 +213,7 @@ class Volume:
 
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
-        return self.device.memory.empty((self.replicas, *self.grid.shape))
+        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""

@@ -2,6 +2,7 @@
 //
 //   FAKE_DRIVER_VERSION="22.3.6"  it says that it is this version, and lacks what Mesa did not have before 23
 //   FAKE_DRIVER_LOST_AFTER="100"  after so many submissions the device is lost and does not come back: the next one hangs
+//   FAKE_DRIVER_MEMORY="64"       it allocates no more than so many MiB
 //
 // The loader reaches every function of a driver through the three entry points at the end.
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICE_LOST = -4, DRIVER_PROPERTIES = 1000196000 };
+enum { OUT_OF_DEVICE_MEMORY = -2, DEVICE_LOST = -4, DRIVER_PROPERTIES = 1000196000 };
 static const char MISSING[] = "VK_KHR_shader_non_semantic_info";
 
 typedef void (*Function)(void);
@@ -22,6 +23,9 @@ typedef struct { int type; void *next; } Header;
 // VkPhysicalDeviceDriverProperties
 typedef struct { Header header; int id; char name[256]; char info[256]; uint8_t conformance[4]; } DriverProperties;
 
+// VkMemoryAllocateInfo
+typedef struct { Header header; uint64_t size; uint32_t kind; } Allocation;
+
 static Lookup real_instance_lookup, real_device_lookup;
 static int32_t (*real_extensions)(void *, const char *, uint32_t *, Extension *);
 static void (*real_properties)(void *, Header *);
@@ -30,6 +34,7 @@ static int32_t (*real_submit2)(void *, uint32_t, const void *, uint64_t);
 static int32_t (*real_wait)(void *, const void *, uint64_t);
 static int32_t (*real_wait_idle)(void *);
 static int32_t (*real_counter)(void *, uint64_t, uint64_t *);
+static int32_t (*real_allocate)(void *, const Allocation *, const void *, uint64_t *);
 
 static int32_t extensions(void *device, const char *layer, uint32_t *count, Extension *found)
 {
@@ -87,6 +92,16 @@ static int32_t counter(void *device, uint64_t semaphore, uint64_t *value)
     return lost() ? DEVICE_LOST : real_counter(device, semaphore, value);
 }
 
+// Nothing is ever freed: what a test allocates before is little.
+static int32_t allocate(void *device, const Allocation *allocation, const void *callbacks, uint64_t *memory)
+{
+    static uint64_t allocated;
+    if (allocated + allocation->size > strtoull(getenv("FAKE_DRIVER_MEMORY"), NULL, 10) << 20)
+        return OUT_OF_DEVICE_MEMORY;
+    allocated += allocation->size;
+    return real_allocate(device, allocation, callbacks, memory);
+}
+
 static Function replace(const char *name, Function found);
 
 static Function device_lookup(void *device, const char *name)
@@ -104,6 +119,8 @@ static Function replace(const char *name, Function found)
         REPLACE("vkGetPhysicalDeviceProperties2", real_properties, properties)
         REPLACE("vkGetPhysicalDeviceProperties2KHR", real_properties, properties)
     }
+    if (getenv("FAKE_DRIVER_MEMORY"))
+        REPLACE("vkAllocateMemory", real_allocate, allocate)
     if (getenv("FAKE_DRIVER_LOST_AFTER")) {
         REPLACE("vkQueueSubmit", real_submit, submit)
         REPLACE("vkQueueSubmit2", real_submit2, submit2)

@@ -171,6 +171,38 @@ def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_pat
     assert len(Gaussians.load_ply(out / "scene.ply")) > 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit-image", "{capture}/images/{photograph}", "--blobs", 30, "--steps", 40, "--out", "run"),
+        ("fit-volume", "{capture}", "--resolutions", 8, "--steps-per-resolution", 40, "--out", "run"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_other_fits_say_that_the_device_is_lost(
+    command: tuple[object, ...], capture: Path, tmp_path: Path, fake_driver: dict[str, str]
+) -> None:
+    photograph = sorted((capture / "images").iterdir())[0].name
+    filled = [str(word).format(capture=capture, photograph=photograph) for word in command]
+    process = python("-m", "splat_py", *filled, cwd=tmp_path, FAKE_DRIVER_LOST_AFTER="25", **fake_driver)
+    assert process.returncode == 1, process.stderr
+    assert re.search(r"^splat: the device stopped working \(VK_ERROR_DEVICE_LOST\): .*\n\Z", process.stderr, re.MULTILINE)
+    assert "Traceback" not in process.stderr
+    assert not [path for path in tmp_path.glob("run/*") if path.name.startswith(".")]
+
+
+def test_a_device_without_memory_is_a_sentence(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
+    """What there is of it is said, and the run leaves nothing that looks like a result."""
+    many = ("--init", "random", "--init-num-pts", 200_000)
+    little = {**fake_driver, "FAKE_DRIVER_MEMORY": "96"}
+    process = python("-m", "splat_py", "train", capture, "--out", "run", *many, cwd=tmp_path, **little)
+    assert process.returncode == 1, process.stderr
+    said = r"^splat: too little memory: the device holds \d+ MiB of ours and cannot give \d+ MiB more; use fewer .*\n\Z"
+    assert re.search(said, process.stderr, re.MULTILINE), process.stderr
+    assert "Traceback" not in process.stderr
+    assert not list(tmp_path.glob("run/*.ply")) and not list(tmp_path.glob("run/*.safetensors"))
+
+
 def test_a_device_lost_before_the_first_checkpoint(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(trainer: Trainer) -> None:
         raise RuntimeError("submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST")

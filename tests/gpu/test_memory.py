@@ -3,26 +3,69 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+import slangpy as spy
 import torch
 
 from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import get_device
 
 
-def test_too_little_memory_is_said_in_one_sentence() -> None:
-    with pytest.raises(SplatError, match=r"^too little memory: .* use fewer Gaussians"):
-        get_device().memory.empty(10**13)
-
-
-def test_a_refusal_leaves_the_count_of_live_bytes_alone() -> None:
+@pytest.fixture
+def tight_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """The device's memory, of which 128 MiB are left."""
     memory = get_device().memory
-    before = memory.live_bytes
+    monkeypatch.setattr(type(memory), "free_bytes", 128 << 20)
+    return memory
+
+
+def test_too_little_memory_is_said_in_one_sentence(tight_memory: Memory) -> None:
+    pattern = r"^too little memory: the device holds \d+ MiB of ours and cannot give 256 MiB more; use fewer Gaussians, .*$"
+    with pytest.raises(SplatError, match=pattern):
+        tight_memory.empty(1 << 26)
+
+
+def test_a_refusal_leaves_the_count_of_live_bytes_alone(tight_memory: Memory) -> None:
+    before = tight_memory.live_bytes
     with pytest.raises(SplatError):
-        memory.empty(10**13)
-    assert memory.live_bytes == before
+        tight_memory.empty(1 << 26)
+    assert tight_memory.live_bytes == before
+
+
+class Device:
+    """Has 64 MiB, and fails as SlangPy does when they are spent."""
+
+    info = SimpleNamespace(type=None, limits=SimpleNamespace(max_compute_dispatch_thread_groups=(1, 1, 1)))
+
+    def __init__(self) -> None:
+        self.buffers: weakref.WeakSet[Device.Buffer] = weakref.WeakSet()
+
+    class Buffer:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    def create_buffer(self, size: int, **_: object) -> Device.Buffer:
+        if sum(buffer.size for buffer in self.buffers) + size > 64 << 20:
+            raise RuntimeError("createBuffer failed with error: -2147024882 (SLANG_E_OUT_OF_MEMORY)")
+        buffer = Device.Buffer(size)
+        self.buffers.add(buffer)
+        return buffer
+
+
+def test_buffers_kept_for_reuse_make_way_for_others() -> None:
+    memory = Memory(cast(spy.Device, Device()), Bridge.COPY)
+    first = memory.empty(48 << 18)
+    del first
+    second = memory.empty(40 << 18)
+    with pytest.raises(SplatError, match=r"^too little memory: the device holds 40 MiB of ours and cannot give 32 MiB more"):
+        memory.empty(32 << 18)
+    assert memory.live_bytes == second.nbytes
 
 
 def test_buffers_go_back_to_the_pool() -> None:

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
 from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.limits import Limits
 from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
@@ -62,7 +63,9 @@ class _Dispatches:
 class _Memory:
     """Arrays that have a shape and nothing in it: no device is needed."""
 
-    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32) -> Array:
+    limits = Limits()
+
+    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
         return self.array(np.zeros(shape, dtype))
 
     def array(self, values: Any) -> Array:

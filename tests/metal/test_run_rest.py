@@ -16,7 +16,7 @@ from splat_py import portable
 from splat_py.gpu.device import Device, Operator, Tuning
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
-from splat_py.splats.loss import LossValues, PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeConfig, VolumeTrainer, marching
 from splat_py.volume.views import Views
 from tests.gpu import test_sorting
@@ -73,7 +73,7 @@ def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
     array = metal.memory.array
 
     def gradient_and_values() -> tuple[Any, LossValues]:
-        loss, sums = PhotometricLoss(metal, 37, 29, 0.2), metal.memory.empty(4)
+        loss, sums = PhotometricLoss(metal, 37, 29, 0.2), metal.memory.empty(SUMS)
         recorder = metal.record()
         loss.record(recorder, array(render.astype(np.float32)), array(pack(photograph)), sums)
         recorder.submit()

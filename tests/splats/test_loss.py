@@ -8,42 +8,26 @@ import pytest
 
 import tests.reference as ref
 from splat_py.gpu.device import get_device
-from splat_py.gpu.kernels import linear_groups
+from splat_py.gpu.limits import Limits
+from splat_py.splats.loss import _BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
 from tests.reference.arrays import Array
 from tests.reference.ssim import ssim_map
 
-RUN = 8
 SSIM_LAMBDA = 0.2
 SIZES = [(1, 1), (7, 5), (37, 53), (64, 64), (8, 8), (9, 1), (1, 23)]
 
 
-def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float) -> tuple[Array, Array]:
+def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float, **options: int) -> tuple[Array, Array]:
     """Gradient [H, W, 3] and the four sums, of a render [H, W, 3] and bytes [H, W, 4]."""
     height, width, _ = render.shape
     device = get_device()
-    empty = device.memory.empty
-    buffers = {
-        "render": device.memory.array(render.astype(np.float32)),
-        "photograph": device.memory.array(np.ascontiguousarray(photograph).view(np.uint32)[..., 0]),
-        "alongRows": empty((5, height, width, 3)),
-        "adjoints": empty((3, height, width, 3)),
-        "vRender": empty((height, width, 3)),
-        "sums": device.memory.array(np.zeros(4, np.float32)),
-    }
-    buffers["sumBits"] = buffers["sums"].bits
-    uniforms = {"width": width, "height": height, "ssimLambda": ssim_lambda}
-    along_rows = linear_groups(height * -(-width // RUN) * 3)
-    along_columns = linear_groups(width * 3 * -(-height // RUN))
+    loss = PhotometricLoss(device, width, height, ssim_lambda, **options)
+    sums = device.memory.empty(SUMS)
     recorder = device.record()
-    for entry, groups in (
-        ("momentsAlongRows", along_rows),
-        ("ssimAlongColumns", along_columns),
-        ("adjointsAlongRows", along_rows),
-        ("lossGradient", along_columns),
-    ):
-        recorder.dispatch("loss", entry, groups, uniforms, buffers)
+    array = device.memory.array
+    loss.record(recorder, array(render.astype(np.float32)[None]), array(pack(photograph)), sums)
     recorder.submit()
-    return buffers["vRender"].numpy().astype(np.float64), buffers["sums"].numpy().astype(np.float64)
+    return loss.v_render.numpy()[0].astype(np.float64), sums.numpy().sum(0, dtype=np.float64)
 
 
 def images_of(rng: np.random.Generator, size: tuple[int, int], weights: str) -> tuple[Array, npt.NDArray[np.uint8]]:
@@ -101,3 +85,31 @@ def test_equal_images_have_no_loss() -> None:
     np.testing.assert_allclose(sums[1], render.size, rtol=1e-5)
     # At its largest SSIM is flat; L1 there may push with either sign, at its full rate.
     assert np.abs(gradient).max() <= (1 - SSIM_LAMBDA) / render.size * 1.001
+
+
+@pytest.mark.parametrize("rows", [1, 41, 64, 90])
+def test_bands_change_nothing(rows: int) -> None:
+    """Images whose buffers would be too large are compared in bands of rows, each with the margin that its windows need."""
+    rng = np.random.default_rng(3)
+    width, height = 37, 150
+    render, photograph = images_of(rng, (height, width), "in between")
+    bytes_of_rows = rows * 5 * width * 3 * 4
+    bands = _bands(width, height, bytes_of_rows)
+    assert len(bands) > 1 and max(band.rows for band in bands) <= max(rows, 40)
+    assert [band.first for band in bands[1:]] == [band.end for band in bands[:-1]] and bands[-1].end == height
+
+    whole, sums = run(render, photograph, SSIM_LAMBDA)
+    gradient, banded_sums = run(render, photograph, SSIM_LAMBDA, band_bytes=bytes_of_rows)
+    np.testing.assert_array_equal(gradient, whole)
+    np.testing.assert_allclose(banded_sums, sums, rtol=1e-6)
+
+
+def test_images_of_common_sizes_are_one_band() -> None:
+    assert len(_bands(3840, 2160, _BAND_BYTES)) == 1
+
+
+def test_no_buffer_of_the_loss_exceeds_a_devices_limit() -> None:
+    """They passed 2³¹ bytes at 35.8 megapixels: SSIM was 5, gradients were NaN."""
+    for width, height in ((8000, 6000), (6000, 8000), (16384, 10922), (100_000, 1_000), (1_000, 100_000), (700_000, 60)):
+        bands = _bands(width, height, _BAND_BYTES)
+        assert max(band.rows for band in bands) * 5 * width * 3 * 4 <= Limits().buffer_bytes

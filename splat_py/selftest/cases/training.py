@@ -20,7 +20,7 @@ from splat_py.selftest.cases.case import Arrays, Case
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.loss import PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.trainer import Trainer
 
@@ -46,12 +46,12 @@ def cases() -> list[Case]:
 
 def _loss(device: Device, stored: Arrays) -> Arrays:
     loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
-    sums = device.memory.empty(4)
+    sums = device.memory.empty(SUMS)
     render = device.memory.array(inputs.uniform(32, -0.1, 1.2, 1, HEIGHT, WIDTH, 3))
     recorder = device.record()
     loss.record(recorder, render, device.memory.array(pack(inputs.photograph())), sums)
     recorder.submit()
-    return {"v_render": loss.v_render.numpy()[0], "sums": sums.numpy()}
+    return {"v_render": loss.v_render.numpy()[0], "sums": sums.numpy().sum(0)}
 
 
 def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:

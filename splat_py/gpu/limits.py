@@ -1,0 +1,128 @@
+"""What a buffer, an index and a dispatch hold: sizes are checked here, by arithmetic, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import slangpy as spy
+
+from splat_py.errors import SplatError
+
+# Kernels number elements and threads with 32 bits.
+_INDICES = 1 << 32
+# Vulkan drivers may address a buffer by signed 32-bit bytes, as llvmpipe does; SlangPy does not tell which do.
+_VULKAN_BYTES = 1 << 31
+_GIBIBYTE = 1 << 30
+# What a sum of counts says that no longer fits its 32 bits (kernels/prefix_sum.slang).
+SATURATED = _INDICES - 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one device.
+
+    Args:
+        buffer_bytes: of one buffer that a kernel indexes.
+        groups: workgroups of a dispatch along x, y and z.
+    """
+
+    buffer_bytes: int = _VULKAN_BYTES
+    groups: tuple[int, int, int] = (65535, 65535, 65535)
+
+    @classmethod
+    def of(cls, device: spy.Device) -> Limits:
+        """What is known of a device."""
+        x, y, z = (int(n) for n in device.info.limits.max_compute_dispatch_thread_groups)
+        vulkan = device.info.type == spy.DeviceType.vulkan
+        return cls(_VULKAN_BYTES if vulkan else 4 * _INDICES, (x, y, z))
+
+    def check_array(self, shape: tuple[int, ...], dtype: np.dtype, by_address: bool = False) -> None:
+        """Any array.
+
+        Args:
+            by_address: kernels reach it by 64-bit addresses, which no buffer limits.
+
+        Raises:
+            SplatError: a kernel could not index it.
+        """
+        size, most = math.prod(shape), self.buffer_bytes
+        if size >= _INDICES * (4 if by_address else 1) or (size * dtype.itemsize > most and not by_address):
+            raise SplatError(
+                f"an array {list(shape)} of {dtype} takes {_gibibytes(size * dtype.itemsize)}, and a kernel of this device "
+                f"indexes {_gibibytes(most)} at most; use smaller images (--downscale), fewer Gaussians (--max-gaussians) or a "
+                "smaller grid (--resolutions)"
+            )
+
+    def check_images(self, cameras: int, height: int, width: int, channels: int = 3) -> None:
+        """Float images [C, H, W, D].
+
+        Raises:
+            SplatError: a kernel could not index them.
+        """
+        nbytes = cameras * height * width * channels * 4
+        if nbytes > self.buffer_bytes:
+            what = f"an image of {width}×{height} pixels" if cameras == 1 else f"{cameras} images of {width}×{height} pixels"
+            factor = math.isqrt((nbytes - 1) // self.buffer_bytes) + 1
+            raise SplatError(
+                f"{what} with {channels} channels would take {_gibibytes(nbytes)}, and a kernel of this device indexes "
+                f"{_gibibytes(self.buffer_bytes)} at most; use smaller images, as by --downscale {factor}"
+            )
+
+    def check_intersections(self, count: int, groups_of: int) -> None:
+        """Lists of so many intersections of splats with tiles, sorted by workgroups of `groups_of`.
+
+        Raises:
+            SplatError: there are too many for 32 bits, a buffer or a dispatch.
+        """
+        # torch numbers them with signed integers.
+        most = min(self.buffer_bytes // 4, self.groups[0] * groups_of, _INDICES // 2 - 1)
+        if count > most:
+            number = f"more than {SATURATED - 1:,}" if count >= SATURATED else f"{count:,}"
+            raise SplatError(
+                f"the splats touch {number} tiles in all, and lists hold {most:,} at most: too many Gaussians are too large on "
+                "the image; use smaller images (--downscale) or fewer Gaussians (--max-gaussians)"
+            )
+
+    def check_grid(self, size: tuple[int, ...], floats: int) -> None:
+        """A grid of voxels along x, y, z with so many floats each.
+
+        Raises:
+            SplatError: a kernel could not index it.
+        """
+        nbytes = math.prod(size) * floats * 4
+        if nbytes > self.buffer_bytes:
+            raise SplatError(
+                f"a grid of {'×'.join(map(str, size))} voxels takes {_gibibytes(nbytes)}, and a kernel of this device indexes "
+                f"{_gibibytes(self.buffer_bytes)} at most; use lower --resolutions or a lower --sh-degree"
+            )
+
+    def check_dispatch(self, groups: tuple[int, int, int]) -> None:
+        """A grid of workgroups.
+
+        Raises:
+            SplatError: the device does not take so many.
+        """
+        if any(n > most for n, most in zip(groups, self.groups, strict=True)):
+            raise SplatError(
+                f"the work takes {'×'.join(map(str, groups))} workgroups, and this device takes "
+                f"{'×'.join(map(str, self.groups))} at once; use fewer cameras, smaller images (--downscale) or fewer Gaussians"
+            )
+
+
+def check_threads(count: int, per_row: int) -> None:
+    """Threads, one an element, in rows of workgroups: the last row is whole.
+
+    Raises:
+        SplatError: 32 bits do not number them.
+    """
+    if count + per_row > _INDICES:
+        raise SplatError(
+            f"{count:,} elements are too many for one dispatch, which numbers {_INDICES - per_row:,}; "
+            "use fewer cameras, smaller images (--downscale) or fewer Gaussians"
+        )
+
+
+def _gibibytes(nbytes: int) -> str:
+    return f"{nbytes / _GIBIBYTE:,.1f} GiB"

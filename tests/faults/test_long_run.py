@@ -1,0 +1,63 @@
+"""A run of many steps with densification: memory stays flat, and every number finite. `make soak` takes 20,000 steps of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from splat_py.demo.scene import write_demo_scene
+from splat_py.scene import load_dataset
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.trainer import StepReport, Trainer
+
+STEPS = int(os.environ.get("SOAK_STEPS", "1000"))
+# What allocators and drivers may keep, in bytes: far less than a leak of 4 KiB a step would be in the long run.
+HOST_SLACK = 24 << 20
+MOST_GAUSSIANS = 500
+
+
+def most_device_bytes() -> int:
+    """What the most Gaussians there may be take on the device, generously: 4 KiB each, with lists, and as much for images."""
+    return MOST_GAUSSIANS * 4096 + (8 << 20)
+
+
+@pytest.mark.slow
+def test_memory_is_flat_and_numbers_are_finite(tmp_path: Path) -> None:
+    dataset = load_dataset(write_demo_scene(tmp_path / "demo", views=3, size=16), test_every=0)
+    config = TrainConfig(
+        steps=STEPS,
+        sh_degree=1,
+        sh_interval=1,
+        init="random",
+        init_num_pts=100,
+        densify_every=10,
+        grow_grad2d=1e-5,
+        opacity_reset_every=max(STEPS // 7, 150),
+        max_gaussians=MOST_GAUSSIANS,
+    )
+    trainer = Trainer(dataset, config)
+    memory, process = trainer.device.memory, psutil.Process()
+    live_before = memory.live_bytes
+    host, counts = {}, set()
+
+    def watch(report: StepReport) -> None:
+        assert np.isfinite(list(vars(report.values).values())).all(), report
+        counts.add(report.gaussians)
+        assert memory.live_bytes - live_before < most_device_bytes(), report
+        if report.step % (STEPS // 10) == STEPS // 10 - 1:
+            gc.collect()
+            host[report.step] = process.memory_info().rss
+            print(f"step {report.step + 1}: {report.gaussians} Gaussians, {host[report.step] >> 20} MiB, {report.values}")
+
+    gaussians = trainer.fit(watch)
+    assert trainer.step == STEPS and len(counts) > 10 and max(counts) <= MOST_GAUSSIANS
+    for tensor in (gaussians.means, gaussians.quats, gaussians.scales, gaussians.opacities, gaussians.sh):
+        assert np.isfinite(np.asarray(tensor)).all()
+    # Not from the beginning, when kernels are compiled and pools fill.
+    _, _, settled, *later = host.values()
+    assert max(later) - settled < HOST_SLACK, host

@@ -1,0 +1,140 @@
+"""Sizes that a buffer, an index or a dispatch does not hold are refused in one sentence, before anything is allocated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import slangpy as spy
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.gpu.kernels import linear_groups
+from splat_py.gpu.limits import Limits
+from splat_py.image.rasterizers import TileRasterizer
+from splat_py.scene import Camera, Gaussians
+from splat_py.splats.loss import PhotometricLoss
+from splat_py.splats.project import ProjectedSplats
+from splat_py.splats.rasterize import Image
+from splat_py.splats.rendering import render
+from splat_py.splats.tiles import bin_tiles
+from splat_py.volume.marching import check_stages
+
+FLOAT = np.dtype(np.float32)
+
+
+def check_refusal(pattern: str, error: pytest.ExceptionInfo[SplatError]) -> None:
+    assert error.match(pattern) and "\n" not in str(error.value)
+
+
+def limits_of(kind: spy.DeviceType) -> Limits:
+    reported = SimpleNamespace(max_compute_dispatch_thread_groups=(7, 8, 9))
+    return Limits.of(cast(spy.Device, SimpleNamespace(info=SimpleNamespace(type=kind, limits=reported))))
+
+
+def test_limits_are_the_devices() -> None:
+    assert limits_of(spy.DeviceType.vulkan) == Limits(1 << 31, (7, 8, 9))
+    assert limits_of(spy.DeviceType.cuda).buffer_bytes == limits_of(spy.DeviceType.metal).buffer_bytes == 1 << 34
+    assert get_device().memory.limits == Limits.of(get_device().handle)
+
+
+def test_an_array_may_take_what_a_kernel_indexes_and_no_more() -> None:
+    limits = Limits(1 << 31)
+    limits.check_array((1 << 29,), FLOAT)
+    limits.check_array((3, 1 << 29), FLOAT, by_address=True)
+    for shape in (((1 << 29) + 1,), (1 << 15, 1 << 15), (10**10, 10**10, 10**10)):
+        with pytest.raises(SplatError, match=r"^an array \[\d.* of float32 takes .* GiB, .* 2\.0 GiB at most; use smaller"):
+            limits.check_array(shape, FLOAT)
+    # Whatever the bytes: elements have numbers of 32 bits.
+    with pytest.raises(SplatError):
+        limits_of(spy.DeviceType.cuda).check_array((1 << 32,), np.dtype(np.uint8))
+    with pytest.raises(SplatError):
+        limits.check_array((1 << 34,), FLOAT, by_address=True)
+
+
+def test_devices_allocate_nothing_that_kernels_cannot_index() -> None:
+    memory = get_device().memory
+    before = memory.live_bytes
+    for shape in ((1 << 29) + 1, (40_000, 40_000), (1 << 40, 1 << 40)):
+        with pytest.raises(SplatError, match=r"^an array .* indexes 2\.0 GiB at most; use smaller images"):
+            memory.empty(shape)
+    assert memory.live_bytes == before
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "factor"), [(13_378, 13_378, 2), (26_000, 26_000, 2), (27_000, 27_000, 3), (10**6, 10**6, 75)]
+)
+def test_too_large_images_name_the_factor_that_helps(width: int, height: int, factor: int) -> None:
+    device = get_device()
+    for make in (
+        lambda: Image.empty(device, 1, height, width, 3),
+        lambda: PhotometricLoss(device, width, height, 0.2),
+        lambda: TileRasterizer(device, 3, width, height),
+    ):
+        with pytest.raises(SplatError) as error:
+            make()
+        check_refusal(rf"^an image of {width}×{height} pixels .* --downscale {factor}$", error)
+    device.memory.limits.check_images(1, -(-height // factor), -(-width // factor))
+
+
+@pytest.mark.parametrize("scale", [5_000, 1e9])
+def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
+    """Scaled 5,000 times it crashed."""
+    gaussians = Gaussians.from_points(np.zeros((3, 3)), np.ones((3, 3)), 0)
+    camera = Camera(np.eye(4), np.array([[8.0, 0, 6], [0, 8, 4.5], [0, 0, 1]]), 12, 9).scaled(scale)
+    with pytest.raises(SplatError) as error:
+        render(gaussians, camera)
+    check_refusal(rf"^an image of {camera.width}×{camera.height} pixels with 3 channels would take .* --downscale \d+$", error)
+
+
+def screen_filling(count: int) -> ProjectedSplats:
+    """Splats that every pixel of an image of 8192×8192 sees."""
+    means = torch.full((1, count, 2), 4096.0)
+    conics = torch.tensor([1e-12, 0.0, 1e-12]).expand(1, count, 3).contiguous()
+    ones = torch.ones(1, count)
+    return ProjectedSplats(means, ones, conics, ones, torch.ones(1, count, 2, dtype=torch.int32))
+
+
+@pytest.mark.parametrize(("count", "number"), [(130, "545,259,520"), (1025, "more than 4,294,967,294"), (1200, "more than")])
+def test_too_many_intersections_are_refused(count: int, number: str) -> None:
+    """Their number wrapped at 2³²: with 1,024 splats it was 0, and the picture black."""
+    with pytest.raises(SplatError) as error:
+        bin_tiles(screen_filling(count), 8192, 8192, 4)
+    check_refusal(rf"^the splats touch {number}.* tiles in all, and lists hold 536,\d\d\d,\d\d\d at most: .*--downscale", error)
+
+
+def test_dispatches_fit_the_device() -> None:
+    Limits().check_dispatch((65535, 65535, 65535))
+    for groups in ((65536, 1, 1), (1, 65536, 1), (1, 1, 65536)):
+        with pytest.raises(SplatError, match=r"^the work takes .* workgroups, and this device takes 65535×65535×65535 at once"):
+            Limits().check_dispatch(groups)
+
+
+def test_a_recorder_refuses_what_the_device_does_not_take() -> None:
+    recorder = get_device().record()
+    with pytest.raises(SplatError, match=r"^the work takes 1×1×65536 workgroups"):
+        recorder.dispatch("status", "checkCapacity", (1, 1, 65536), {}, {})
+
+
+def test_threads_have_numbers_of_32_bits() -> None:
+    columns, rows, _ = linear_groups((1 << 32) - (1 << 21))
+    assert columns * rows * 64 <= 1 << 32
+    with pytest.raises(SplatError, match="too many for one dispatch"):
+        linear_groups((1 << 32) - (1 << 21) + 1)
+
+
+def test_a_grid_that_a_later_stage_could_not_index_is_refused_at_once() -> None:
+    device = get_device()
+    check_stages(device, [(16, 16, 16), (64, 64, 64)], 9)
+    with pytest.raises(SplatError) as error:
+        check_stages(device, [(16, 16, 16), (1022, 1022, 1022)], 9)
+    check_refusal(r"^a grid of 1022×1022×1022 voxels takes 127\.3 GiB, .*--resolutions", error)
+
+
+def test_a_grid_for_which_there_is_no_memory_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 30))
+    with pytest.raises(SplatError, match=r"^a grid of 200×200×200 voxels takes \d.* GiB with .*; .*--resolutions"):
+        check_stages(get_device(), [(200, 200, 200)], 9)
