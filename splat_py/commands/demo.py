@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import imageio.v3 as iio
-import numpy as np
-
 from splat_py.commands.render import Render
 from splat_py.commands.terminal import console
 from splat_py.commands.train import Train
-from splat_py.demo.scene import write_demo_scene
-from splat_py.gpu.device import get_device
 from splat_py.scene.options import DataOptions
-from splat_py.scene.pictures import write_image
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.run_folder import RunFolder
 
 
 @dataclass
@@ -35,6 +28,14 @@ class Demo:
 
     def run(self) -> None:
         """Make the data, train, make the video."""
+        import imageio.v3 as iio
+        import numpy as np
+
+        from splat_py.demo.scene import write_demo_scene
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.pictures import write_image
+        from splat_py.splats.run_folder import RunFolder
+
         # Where there is no device, nothing is made first.
         get_device(self.device)
         data = write_demo_scene(self.out / "photographs")

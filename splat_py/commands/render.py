@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import console, track
 from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
-from splat_py.scene.camera import Camera, orbit
-from splat_py.scene.pictures import write_image, write_video
-from splat_py.splats.rendering import render
-from splat_py.splats.run_folder import open_scene
+from splat_py.scene.missing_poses import require_scene
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from splat_py.scene.camera import Camera
 
 
 @dataclass
@@ -56,6 +56,13 @@ class Render:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
         if not self.scale > 0:
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
+        require_scene(self.scene, self.data)
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.camera import orbit
+        from splat_py.scene.pictures import write_image, write_video
+        from splat_py.splats.rendering import render
+        from splat_py.splats.run_folder import open_scene
+
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
 

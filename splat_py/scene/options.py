@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from splat_py.scene.dataset import Dataset, Format, load_dataset
+if TYPE_CHECKING:
+    from splat_py.scene.dataset import Dataset
+
+Format = Literal["auto", "colmap", "transforms", "synthetic"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class DataOptions:
 
     def load(self) -> Dataset:
         """The dataset."""
+        from splat_py.scene.dataset import load_dataset
+
         return load_dataset(
             self.data,
             downscale=self.downscale,
