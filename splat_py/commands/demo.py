@@ -44,7 +44,7 @@ class Demo:
         config = TrainConfig(steps=self.steps)
         Train(DataOptions(data), config, folder.root, resume=resume, device=self.device).run()
         video = self.out / "turntable.mp4"
-        Render(folder.root, video=video, frames=120, scale=3, device=self.device).run()
+        Render(folder.root, video=video, frames=120, device=self.device).run()
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
         sheet = self.out / "side-by-side.png"
         write_image(sheet, np.concatenate(rows) / np.float32(255))

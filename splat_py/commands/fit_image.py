@@ -70,7 +70,8 @@ class FitImage:
         from splat_py.image.checkpoint import FitCheckpoint
         from splat_py.image.fitting import fit
         from splat_py.image.pictures import read_picture
-        from splat_py.scene.pictures import to_bytes, write_image, write_video
+        from splat_py.scene.pictures import to_bytes, write_image
+        from splat_py.scene.videos import write_video
 
         kept = self.out / "checkpoint.safetensors"
         if kept.exists() and not self.resume:

@@ -74,7 +74,7 @@ class FitVolume:
         from splat_py.files import write_json
         from splat_py.gpu.device import get_device
         from splat_py.scene.camera import orbit
-        from splat_py.scene.pictures import write_video
+        from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.evaluation import evaluate_views
         from splat_py.volume.checkpoint import VolumeCheckpoint
         from splat_py.volume.fitting import VolumeTrainer
@@ -116,8 +116,9 @@ class FitVolume:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         write_json(self.out / "metrics.json", metrics)
         if self.frames:
-            cameras = orbit([view.camera for view in dataset.views], self.frames)
-            write_video(self.out / "turntable.mp4", (draw(camera) for camera in track(cameras, "turntable")))
+            points = None if dataset.points is None else dataset.points[0]
+            cameras = orbit([view.camera for view in dataset.views], self.frames, points)
+            write_video(self.out / "turntable.mp4", (draw(film_camera(camera, None)) for camera in track(cameras, "turntable")))
         console.print(f"field, pictures and metrics are in {self.out}")
 
     def _describe(self, trainer: VolumeTrainer) -> None:

@@ -16,6 +16,9 @@ Float64Array = NDArray[np.float64]
 # How far a rotation's rows may be from orthonormal: pose files written with four decimals pass, a scaled or
 # sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
+# The middle of a picture: a standard deviation, as a share of its sides. And of how many points a subject is found.
+_CENTRAL = 0.15
+_MOST_POINTS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,27 +184,53 @@ def mean_up(cameras: Sequence[Camera]) -> Float64Array:
     return up if up @ own >= 0 else -up
 
 
-def orbit(cameras: Sequence[Camera], n: int) -> list[Camera]:
+def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array | None:
+    """The middle [3] of those points [P, 3] that the cameras have in the middle of their pictures, or None if they have none.
+
+    Where the viewing axes cross is often behind the subject, on a wall, or beside it: people aim by eye. A point counts by the
+    square of its mean, over all cameras, of a normal distribution in the picture, times (median depth / depth)⁴, since a
+    subject stands before what is behind it.
+    """
+    world = np.asarray(points, dtype=np.float64)
+    world = world[:: max(1, len(world) // _MOST_POINTS)]
+    weights = np.zeros(len(world))
+    for camera in cameras:
+        x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ world.T + camera.viewmat[:3, 3:])
+        ahead = depth > 1e-9
+        if not ahead.any():
+            continue
+        safe = np.where(ahead, depth, 1.0)
+        off = np.hypot(x / safe / camera.width - 0.5, y / safe / camera.height - 0.5)
+        nearness = np.minimum(np.median(depth[ahead]) / safe, 3) ** 4
+        weights += np.where(ahead, nearness * np.exp(-0.5 * (off / _CENTRAL) ** 2), 0)
+    weights **= 2
+    return np.average(world, axis=0, weights=weights) if weights.sum() > 1e-12 * len(cameras) ** 2 else None
+
+
+def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
     """A closed path of `n` cameras for a turntable video of a captured scene.
 
-    The path turns around the point the cameras look at (`find_focus`), at their mean distance from the
-    vertical through it and their mean height. Cameras all around give a full circle; otherwise the path stays
-    where photographs were taken, an ellipse in (azimuth, height) over the covered arc, since nothing is known
-    behind it. Size and intrinsics are those of the first camera.
+    The path turns around what `find_subject` finds among `points` [P, 3], such as the sparse points of a capture or the means
+    of its Gaussians, or without any around the point the cameras look at (`find_focus`). It is farther from the vertical
+    through it than three quarters of the cameras, whose pictures have all of it, and at their mean height. Cameras all around
+    give a full circle; otherwise the path stays where photographs were taken, an ellipse in (azimuth, height) over the covered
+    arc, since nothing is known behind it. Size and intrinsics are those of the first camera.
 
     Raises:
         SplatError: no camera, or no frame asked for.
     """
     if not cameras or n < 1:
         raise SplatError(f"an orbit needs a camera and a frame, not {len(cameras)} cameras and {n} frames")
-    focus, _ = find_focus(cameras)
+    focus, common = find_focus(cameras)
+    subject = None if points is None or not common else find_subject(cameras, points)
+    focus = focus if subject is None else subject
     up = mean_up(cameras)
     offsets = np.stack([camera.position for camera in cameras]) - focus
     heights = offsets @ up
     flat = offsets - heights[:, None] * up
     radii = np.linalg.norm(flat, axis=1)
     # Straight above the focus "up" would be undefined in the picture.
-    radius = max(float(radii.mean()), 0.05 * abs(float(heights.mean())), 1e-6)
+    radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
 
     east = cameras[0].viewmat[0, :3] - (cameras[0].viewmat[0, :3] @ up) * up
     if np.linalg.norm(east) < 1e-6:
@@ -219,8 +248,8 @@ def orbit(cameras: Sequence[Camera], n: int) -> list[Camera]:
         arc = 2 * np.pi - gaps[widest]
         middle = azimuths[(widest + 1) % len(azimuths)] + arc / 2
         # A single camera still sways a little, or there would be no video to look at.
-        azimuth = middle + max(0.45 * arc, math.radians(5)) * np.sin(phase)
-        height = heights.mean() + heights.std() * np.cos(phase)
+        azimuth = middle + max(0.35 * arc, math.radians(5)) * np.sin(phase)
+        height = heights.mean() + 0.5 * heights.std() * np.cos(phase)
     eyes = focus + height[:, None] * up + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
 
     first = cameras[0]

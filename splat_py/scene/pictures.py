@@ -1,15 +1,13 @@
-"""Pictures and videos as files, and pictures side by side."""
+"""Pictures as files, and pictures side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
 from splat_py.files import atomic_path
 
 
@@ -29,20 +27,3 @@ def write_image(path: Path, image: NDArray[np.floating]) -> None:
     """Write an image [H, W, 3] from 0 to 1 as PNG or whatever the suffix says, atomically."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, to_bytes(image))
-
-
-def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_second: int = 30) -> None:
-    """Write frames [H, W, 3] from 0 to 1 as a video (H.264 for .mp4), atomically; odd sides lose a row or a column.
-
-    Raises:
-        SplatError: no video is known by the path's suffix.
-    """
-    try:
-        with atomic_path(path) as temporary:
-            even = [to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
-            iio.imwrite(temporary, even, plugin="FFMPEG", fps=frames_per_second, macro_block_size=2, quality=8)
-    except (ValueError, OSError) as error:
-        # imageio's own errors have no number; those of the system say enough.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise SplatError(f"cannot write a video to {path}: {error}; use a name that ends in .mp4") from error
