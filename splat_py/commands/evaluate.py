@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from tyro.conf import Positional
 
 from splat_py.commands.terminal import console
@@ -59,7 +58,7 @@ def _print_scores(scores: Scores) -> None:
     table = Table("view", "PSNR", "SSIM")
 
     def row(name: str, psnr: float, ssim: float) -> None:
-        table.add_row(escape(name), f"{psnr:.2f}", f"{ssim:.4f}")
+        table.add_row(name, f"{psnr:.2f}", f"{ssim:.4f}")
 
     for view in scores.views:
         row(view.name, view.psnr, view.ssim)

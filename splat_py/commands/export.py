@@ -22,7 +22,7 @@ class Export:
     # Folder of the run.
     run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
     # The file.
-    out: Annotated[Positional[Path], arg(metavar="OUT.ply")]
+    out: Annotated[Positional[Path], arg(metavar="FILE.ply")]
 
     def run(self) -> None:
         """Convert the checkpoint."""

@@ -83,7 +83,7 @@ class FitImage:
         blobs, steps = (checkpoint.params.shape[1], checkpoint.steps) if checkpoint else (self.blobs, self.steps)
         console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
         frames: list[NDArray[np.uint8]] = []
-        with FitBar() as bar:
+        with FitBar(device, "fewer --steps or --blobs") as bar:
             bar.begin(steps)
 
             def on_report(report: FitReport) -> None:

@@ -89,7 +89,7 @@ class FitVolume:
         console.print(f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs")
 
         began, curve = time.perf_counter(), []
-        with FitBar() as bar:
+        with FitBar(device, "--downscale 8 or smaller --resolutions") as bar:
             bar.begin(trainer.config.steps, trainer.step)
 
             def record(report: FitReport) -> None:

@@ -71,7 +71,7 @@ def _print_outcomes(test: SelfTest) -> None:
     console.print(table)
     for outcome in test.outcomes:
         if outcome.reason:
-            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True)
 
 
 def _allowed(outcome: Outcome) -> str:

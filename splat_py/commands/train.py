@@ -49,7 +49,7 @@ class Train:
         from splat_py.splats.run import train
 
         device = get_device(self.device)
-        with FitBar() as bar:
+        with FitBar(device, "--downscale 8 or fewer --steps") as bar:
             progress = _Progress(bar)
             scores = train(
                 self.data,

@@ -18,7 +18,7 @@ import torch
 
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.gpu.arrays import Bridge, Memory
-from splat_py.gpu.compile_cache import compile_cache_folder
+from splat_py.gpu.compile_cache import open_compile_cache
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.kernels import KernelCache, Recorder
 from splat_py.gpu.profiling import Profile
@@ -127,7 +127,7 @@ class Device:
         self.adapter = adapter
         self.software = adapter.backend == "software"
         self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
-        cache = compile_cache_folder(shader_folder())
+        cache = open_compile_cache(shader_folder())
         shared = _torch_context(adapter) if adapter.backend == "cuda" else None
         try:
             self.handle = spy.Device(
@@ -136,7 +136,7 @@ class Device:
                 existing_device_handles=shared,
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
-                shader_cache_path=cache and cache / "shaders",
+                shader_cache_path=cache.folder,
                 compiler_options=spy.SlangCompilerOptions(
                     {
                         "include_paths": [spy.SHADER_PATH, str(shader_folder())],
@@ -153,6 +153,7 @@ class Device:
         bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
         self.memory = Memory(self.handle, bridge)
         self.kernels = KernelCache(self.handle)
+        self.kernels.observers.append(lambda _: cache.kernel_is_due())
 
     @property
     def native_float_atomics(self) -> bool:
