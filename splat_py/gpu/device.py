@@ -129,6 +129,15 @@ class Device:
         self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
         cache = open_compile_cache(shader_folder())
         shared = _torch_context(adapter) if adapter.backend == "cuda" else None
+        # Also of further sessions of the compiler.
+        self.compiler_options = spy.SlangCompilerOptions(
+            {
+                "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+                "disable_warnings": _MUTED_WARNINGS,
+                # Mesa optimises all the same: kernels as fast, compiled sooner.
+                "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
+            }
+        )
         try:
             self.handle = spy.Device(
                 type=BACKENDS[adapter.backend],
@@ -137,14 +146,7 @@ class Device:
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
                 shader_cache_path=cache.folder,
-                compiler_options=spy.SlangCompilerOptions(
-                    {
-                        "include_paths": [spy.SHADER_PATH, str(shader_folder())],
-                        "disable_warnings": _MUTED_WARNINGS,
-                        # Mesa optimises all the same: kernels as fast, compiled sooner.
-                        "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
-                    }
-                ),
+                compiler_options=self.compiler_options,
                 label="splat_py",
             )
         except RuntimeError as error:
