@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import OmitArgPrefixes
 
-from splat_py.commands.terminal import FitBar, console, track
+from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
@@ -86,7 +86,9 @@ class FitVolume:
         views, device = Views.of_dataset(dataset), get_device(self.device)
         trainer = VolumeTrainer(views, box, self.config, background=dataset.background, device=device, resume=checkpoint)
         self._describe(trainer)
-        console.print(f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs")
+        console.print(
+            f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True
+        )
 
         began, curve = time.perf_counter(), []
         with FitBar(device, "--downscale 8 or smaller --resolutions") as bar:

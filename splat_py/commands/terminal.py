@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
+    from splat_py.scene.dataset import Dataset
 
 _T = TypeVar("_T")
 
@@ -59,6 +60,13 @@ def print_error(message: object) -> None:
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line on the error stream, in the place of `warnings.showwarning`."""
     print_error(message)
+
+
+def left_out(dataset: Dataset) -> str:
+    """A clause on the pixels at the edges that undistorting leaves without a photograph, from the first photograph; or none."""
+    first = dataset.train[0]
+    share = 0.0 if dataset.views[first].lens.is_pinhole else float((dataset.image(first)[..., 3] == 0).mean())
+    return f" (undistorted: {100 * share:.1f} % at the edges, which no photograph has, do not count)" if share else ""
 
 
 def track(items: Iterable[_T], what: str) -> Iterator[_T]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import OmitArgPrefixes
 
-from splat_py.commands.terminal import FitBar, console
+from splat_py.commands.terminal import FitBar, console, left_out
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
@@ -82,7 +82,8 @@ class _Progress:
         camera = dataset.views[dataset.train[0]].camera
         console.print(
             f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
-            f"{camera.width}×{camera.height}, {trainer.parameters.count:,} Gaussians to begin with"
+            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with",
+            soft_wrap=True,
         )
         self._bar.begin(trainer.config.steps, trainer.step)
 

@@ -125,6 +125,7 @@ class Device:
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
+        self._process = os.getpid()
         self.software = adapter.backend == "software"
         self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
         cache = open_compile_cache(shader_folder())
@@ -173,8 +174,17 @@ class Device:
         if shortcoming:
             raise SplatError(f"{shortcoming}; choose another device, see `splat devices`")
 
+    def require_process(self) -> None:
+        """Raise SplatError in a process that was forked from the one that opened the device: drivers hang there, or worse."""
+        if os.getpid() != self._process:
+            raise SplatError(
+                "this process was forked from one that had opened the device, and cannot use it; start processes with "
+                "multiprocessing's method 'spawn'"
+            )
+
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
+        self.require_process()
         return Recorder(self.handle, self.kernels, self.memory, profile)
 
     def wait(self, submission: int) -> None:
@@ -242,6 +252,8 @@ def get_device(name: str | None = None) -> Device:
         SplatError: the name means nothing.
     """
     device = _open(choose(name))
+    if isinstance(device, Device):
+        device.require_process()
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
     return device

@@ -8,7 +8,7 @@ from splat_py.errors import SplatError
 
 DESCRIPTIONS = ("transforms.json", "transforms_train.json")
 _PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
-_PHONE_PHOTOGRAPHS = {".heic", ".heif"}
+PHONE_PHOTOGRAPHS = {".heic", ".heif"}
 _VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
 CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg *.heic`, or on a Mac `sips -s format jpeg`"
 _RUN_COLMAP = (
@@ -52,8 +52,8 @@ def missing_poses(root: Path) -> str:
     suffixes = [file.suffix.lower() for folder in (root, root / "images") if folder.is_dir() for file in folder.iterdir()]
     photographs = sum(suffix in _PHOTOGRAPHS for suffix in suffixes)
     if photographs:
-        return f"{root} holds {photographs} photographs but nothing that says where they were taken from; {_RUN_COLMAP}"
-    if any(suffix in _PHONE_PHOTOGRAPHS for suffix in suffixes):
+        return f"{root} holds {photographs} photograph{'s' * (photographs > 1)} but nothing that says where they were taken from; {_RUN_COLMAP}"
+    if any(suffix in PHONE_PHOTOGRAPHS for suffix in suffixes):
         return f"{root} holds HEIC photographs, which are not read, and no poses; {CONVERT_HEIC}, then {_RUN_COLMAP}"
     if any(suffix in _VIDEOS for suffix in suffixes):
         return f"{root} holds a video but no poses: take pictures from it with ffmpeg, and {_RUN_COLMAP}"

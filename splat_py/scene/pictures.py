@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from splat_py.files import atomic_path
 
+# Share of a side that a frame takes at most.
+_FRAME = 0.05
+
 
 def to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
     """An image from 0 to 1 as bytes."""
@@ -21,6 +24,27 @@ def beside(*images: NDArray[np.floating]) -> NDArray[np.floating]:
     line = np.ones((images[0].shape[0], max(images[0].shape[1] // 128, 1), 3), np.float32)
     parts = [part for image in images for part in (line, image)]
     return np.concatenate(parts[1:], axis=1)
+
+
+def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """Rows and columns of a picture without the thin frame that its lens did not see, from its pixels' weights [H, W].
+
+    Undistorting leaves pixels at the edges, of weight 0, that the photograph does not have. Where more than a twentieth of a
+    side would go, it is no frame but a mask, and everything stays.
+    """
+    height, width = weights.shape
+    top, bottom, left, right = 0, height, 0, width
+    while top < bottom and left < right:
+        part = weights[top:bottom, left:right] == 0
+        sides = [part[0].mean(), part[-1].mean(), part[:, 0].mean(), part[:, -1].mean()]
+        worst = int(np.argmax(sides))
+        if not sides[worst]:
+            break
+        step = [int(side == worst) for side in range(4)]
+        top, bottom, left, right = top + step[0], bottom - step[1], left + step[2], right - step[3]
+    if max(top, height - bottom) > _FRAME * height + 1 or max(left, width - right) > _FRAME * width + 1:
+        return slice(0, height), slice(0, width)
+    return slice(top, bottom), slice(left, right)
 
 
 def write_image(path: Path, image: NDArray[np.floating]) -> None:
