@@ -52,7 +52,8 @@ def missing_poses(root: Path) -> str:
     suffixes = [file.suffix.lower() for folder in (root, root / "images") if folder.is_dir() for file in folder.iterdir()]
     photographs = sum(suffix in _PHOTOGRAPHS for suffix in suffixes)
     if photographs:
-        return f"{root} holds {photographs} photograph{'s' * (photographs > 1)} but nothing that says where they were taken from; {_RUN_COLMAP}"
+        count = f"{photographs} photograph{'s' * (photographs > 1)}"
+        return f"{root} holds {count} but nothing that says where they were taken from; {_RUN_COLMAP}"
     if any(suffix in PHONE_PHOTOGRAPHS for suffix in suffixes):
         return f"{root} holds HEIC photographs, which are not read, and no poses; {CONVERT_HEIC}, then {_RUN_COLMAP}"
     if any(suffix in _VIDEOS for suffix in suffixes):
