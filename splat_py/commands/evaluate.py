@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import console
 from splat_py.scene.missing_poses import require_scene
@@ -24,7 +24,7 @@ class Evaluate:
     Example: splat eval runs/fox --json scores.json
     """
 
-    scene: Positional[Path]
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
     # Write the scores here, as JSON.
     json: Path | None = None
     # Write photographs beside renders into this folder.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
@@ -34,7 +34,7 @@ class FitImage:
     """
 
     # The picture.
-    picture: Positional[Path]
+    picture: Annotated[Positional[Path], arg(metavar="PICTURE")]
     # Folder for the results.
     out: Path
     # How many Gaussians.

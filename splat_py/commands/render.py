@@ -29,7 +29,7 @@ class Render:
     Example: splat render runs/fox --video orbit.mp4
     """
 
-    scene: Positional[Path]
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
     # Folder for one PNG a view.
     out: Path | None = None
     # File for a video around the scene (.mp4, .gif or .webm).

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
@@ -19,7 +19,7 @@ class DataOptions:
     """Which photographs, and how they are read."""
 
     # Folder of the capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic.
-    data: Positional[Path]
+    data: Annotated[Positional[Path], arg(metavar="DATA")]
     # Divide the photographs' sides by this.
     downscale: float = 1.0
     # Which description to read where a folder holds several.
