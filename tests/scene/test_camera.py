@@ -165,3 +165,18 @@ def test_no_subject_where_no_camera_has_points() -> None:
     assert find_subject(cameras[:1], cameras[0].position - 5 * cameras[0].forward + np.zeros((3, 3))) is None
     plain, path = orbit(cameras, 5), orbit(cameras, 5, np.zeros((0, 3)))
     np.testing.assert_array_equal([camera.viewmat for camera in path], [camera.viewmat for camera in plain])
+
+
+def test_an_orbit_all_around_centres_what_stands_there() -> None:
+    """A disc, as wide as it is flat, with the focus above it, and things far away that are not the subject."""
+    rng = np.random.default_rng(1)
+    a, r = rng.uniform(0, 2 * np.pi, 500), 1.5 * np.sqrt(rng.uniform(0, 1, 500))
+    disc = np.stack([1 + r * np.cos(a), 2 + r * np.sin(a), np.full(500, 2.6)], axis=1)
+    far = np.array([1, 2, 3]) + 30 * rng.normal(size=(100, 3))
+
+    def middles(path: list[Camera]) -> np.ndarray:
+        rows = np.array([[project(camera, point)[1] for point in disc] for camera in path])
+        return (rows.min(axis=1) + rows.max(axis=1)) / 2
+
+    centred = middles(orbit(ring(), 8, np.concatenate([disc, far]))) - 16
+    assert np.abs(centred).max() < 1.0 < np.abs(middles(orbit(ring(), 8)) - 16).min()
