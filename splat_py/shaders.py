@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,10 +45,14 @@ Value: TypeAlias = Any
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
+_REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 # Where the modules lie that are attributes of this one.
 _ROOMS = ("splat", "parallel")
 _SCALAR = re.compile("float|uint|int|bool")
 _DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
+
+# Modules, by device and file, and the content that they were made from.
+_loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule]] = {}
 
 
 class ShaderFunction:
@@ -143,8 +146,9 @@ class ShaderFunction:
 class ShaderModule:
     """A Slang module; its public functions are attributes."""
 
-    def __init__(self, device: Device, path: Path) -> None:
+    def __init__(self, device: Device, path: Path, session: spy.SlangSession | None = None) -> None:
         self.device = device
+        self._session = session or device.handle
         self.name = path.stem
         self._unique_name = re.sub(r"\W", "_", path.as_posix())
         source = path.read_text(encoding="utf-8")
@@ -191,7 +195,8 @@ class ShaderModule:
         return self._inner_products[name]
 
     def _compile(self, suffix: str, source: str) -> spy.Module:
-        return spy.Module.load_from_source(self.device.handle, f"shaders{self._unique_name}{suffix}", self._imports + source)
+        name = f"shaders{self._unique_name}{suffix}"
+        return spy.Module(self._session.load_module_from_source(name, self._imports + source))
 
 
 def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
@@ -212,8 +217,23 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
 
 
 def load(path: str | Path) -> ShaderModule:
-    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes."""
-    return _load(get_device(), Path(path).resolve())
+    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes.
+
+    The same file is the same module, until the file or one that it imports has another content: then it is compiled again.
+
+    Raises:
+        SplatError: there is no such file.
+    """
+    device, file = get_device(), Path(path).resolve()
+    if not file.is_file():
+        raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
+    content = _content(file)
+    known = _loaded.get((device, file))
+    if known is None or known[0] != content:
+        # The compiler reads a file once a session.
+        session = known and device.handle.create_slang_session(device.compiler_options)
+        known = _loaded[device, file] = content, ShaderModule(device, file, session)
+    return known[1]
 
 
 def __getattr__(name: str) -> ShaderModule:
@@ -231,9 +251,19 @@ def _library() -> list[Path]:
     return [file for room in _ROOMS for file in sorted((shader_folder() / room).glob("*.slang"))]
 
 
-@cache
-def _load(device: Device, path: Path) -> ShaderModule:
-    return ShaderModule(device, path)
+def _content(file: Path) -> dict[Path, bytes]:
+    """A file, and all that it imports or includes and that lies beside it or among ours."""
+    content: dict[Path, bytes] = {}
+    new = [file]
+    while new:
+        path = new.pop()
+        if path in content or not path.is_file():
+            continue
+        content[path] = path.read_bytes()
+        for quoted, name in _REFERENCE.findall(content[path].decode(errors="replace")):
+            files = {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
+            new += [folder / imported for folder in (path.parent, shader_folder()) for imported in files]
+    return content
 
 
 def _imported(source: str) -> Iterator[Path]:

@@ -9,9 +9,6 @@ from rich.table import Table
 
 from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
-from splat_py.files import write_json
-from splat_py.gpu.device import get_device
-from splat_py.splats import benchmark
 
 
 @dataclass
@@ -37,6 +34,10 @@ class Bench:
         """Print a table for each benchmark."""
         if self.gaussians < 1 or self.side < 1 or self.repeats < 1:
             raise SplatError("--gaussians, --side and --repeats must be at least 1")
+        from splat_py.files import write_json
+        from splat_py.gpu.device import get_device
+        from splat_py.splats import benchmark
+
         device = get_device(self.device)
         results = benchmark.run(device, self.gaussians, self.side, self.repeats, self.data)
         for name, figures in results["benchmarks"].items():

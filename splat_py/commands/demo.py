@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import imageio.v3 as iio
-import numpy as np
-
 from splat_py.commands.render import Render
 from splat_py.commands.terminal import console
 from splat_py.commands.train import Train
-from splat_py.demo.scene import write_demo_scene
-from splat_py.gpu.device import get_device
 from splat_py.scene.options import DataOptions
-from splat_py.scene.pictures import write_image
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.run_folder import RunFolder
 
 
 @dataclass
@@ -35,6 +28,14 @@ class Demo:
 
     def run(self) -> None:
         """Make the data, train, make the video."""
+        import imageio.v3 as iio
+        import numpy as np
+
+        from splat_py.demo.scene import write_demo_scene
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.pictures import write_image
+        from splat_py.splats.run_folder import RunFolder
+
         # Where there is no device, nothing is made first.
         get_device(self.device)
         data = write_demo_scene(self.out / "photographs")
@@ -43,7 +44,7 @@ class Demo:
         config = TrainConfig(steps=self.steps)
         Train(DataOptions(data), config, folder.root, resume=resume, device=self.device).run()
         video = self.out / "turntable.mp4"
-        Render(folder.root, video=video, frames=120, scale=3, device=self.device).run()
+        Render(folder.root, video=video, frames=120, device=self.device).run()
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
         sheet = self.out / "side-by-side.png"
         write_image(sheet, np.concatenate(rows) / np.float32(255))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from splat_py.commands.terminal import console, print_error
 from splat_py.errors import NoDeviceError, SplatError
-from splat_py.gpu.device import BACKENDS, Adapter, Operator, adapters, choose, get_device
 
-# What stands in for an operator that a device does not have.
+# What stands in for an operator (`splat_py.gpu.device.Operator`) that a device does not have.
 _INSTEAD = {
-    Operator.SPLAT_FORWARD: "portable baseline",
-    Operator.SPLAT_BACKWARD: "portable baseline",
-    Operator.FLOAT_ATOMICS: "compare and swap",
+    "splat forward": "portable baseline",
+    "splat backward": "portable baseline",
+    "float atomics": "compare and swap",
 }
 # Why a backend may not be here.
 _ABSENT = {
@@ -32,6 +29,10 @@ class Devices:
 
     def run(self) -> None:
         """Print a table, a column a device."""
+        from rich.table import Table
+
+        from splat_py.gpu.device import BACKENDS, Adapter, Operator, adapters, choose, get_device
+
         try:
             taken = choose()
         except SplatError:
@@ -50,7 +51,8 @@ class Devices:
                 problems[adapter] = error
                 columns.append([adapter.name, "cannot be opened", *[""] * (len(Operator) + 1)])
                 continue
-            supported = ["native" if operator in device.operators else _INSTEAD.get(operator, "no") for operator in Operator]
+            native = device.operators
+            supported = ["native" if operator in native else _INSTEAD.get(operator.value, "no") for operator in Operator]
             columns.append([adapter.name, *supported, device.memory.bridge.value, str(device.tuning.tile_size)])
         for row in zip(["adapter", *(operator.value for operator in Operator), "tensors", "tile"], *columns, strict=True):
             table.add_row(*row)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import console
-from splat_py.files import write_json
-from splat_py.gpu.device import get_device
-from splat_py.splats.evaluation import Scores, ViewScore, evaluate
-from splat_py.splats.run_folder import open_scene
+from splat_py.scene.missing_poses import require_scene
+
+if TYPE_CHECKING:
+    from splat_py.splats.evaluation import Scores
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Evaluate:
     Example: splat eval runs/fox --json scores.json
     """
 
-    scene: Positional[Path]
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
     # Write the scores here, as JSON.
     json: Path | None = None
     # Write photographs beside renders into this folder.
@@ -38,6 +38,12 @@ class Evaluate:
 
     def run(self) -> None:
         """Print a table."""
+        require_scene(self.scene, self.data)
+        from splat_py.files import write_json
+        from splat_py.gpu.device import get_device
+        from splat_py.splats.evaluation import evaluate
+        from splat_py.splats.run_folder import open_scene
+
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
         scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=self.pictures, device=device)
@@ -47,13 +53,15 @@ class Evaluate:
 
 
 def _print_scores(scores: Scores) -> None:
+    from rich.table import Table
+
     table = Table("view", "PSNR", "SSIM")
 
-    def row(view: ViewScore) -> None:
-        table.add_row(view.name, f"{view.psnr:.2f}", f"{view.ssim:.4f}")
+    def row(name: str, psnr: float, ssim: float) -> None:
+        table.add_row(name, f"{psnr:.2f}", f"{ssim:.4f}")
 
     for view in scores.views:
-        row(view)
+        row(view.name, view.psnr, view.ssim)
     table.add_section()
-    row(ViewScore("mean", scores.psnr, scores.ssim))
+    row("mean", scores.psnr, scores.ssim)
     console.print(table)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.run_folder import RunFolder
 
 
 @dataclass
@@ -21,14 +20,19 @@ class Export:
     """
 
     # Folder of the run.
-    run_folder: Positional[Path]
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
     # The file.
-    out: Positional[Path]
+    out: Annotated[Positional[Path], arg(metavar="FILE.ply")]
 
     def run(self) -> None:
         """Convert the checkpoint."""
         if self.out.suffix.lower() != ".ply":
             raise SplatError(f"{self.out} does not end in .ply, the one format that is written")
+        if not self.run_folder.is_dir():
+            raise SplatError(f"{self.run_folder} is not a folder; name the folder of a training run")
+        from splat_py.splats.checkpoint import Checkpoint
+        from splat_py.splats.run_folder import RunFolder
+
         checkpoint = Checkpoint.load(RunFolder(self.run_folder).checkpoint)
         gaussians = checkpoint.gaussians()
         gaussians.save_ply(self.out)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
-from splat_py.image.checkpoint import FitCheckpoint
-from splat_py.image.fitting import FitReport, fit
-from splat_py.image.pictures import Picture, read_picture
-from splat_py.image.rasterizers import Method
-from splat_py.scene.pictures import to_bytes, write_image, write_video
+from splat_py.image.method import Method
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from splat_py.image.fitting import FitReport
+    from splat_py.image.pictures import Picture
 
 # Longer side of the video, which has a hundred frames in memory.
 _VIDEO_SIDE = 1280
@@ -36,7 +34,7 @@ class FitImage:
     """
 
     # The picture.
-    picture: Positional[Path]
+    picture: Annotated[Positional[Path], arg(metavar="PICTURE")]
     # Folder for the results.
     out: Path
     # How many Gaussians.
@@ -62,6 +60,19 @@ class FitImage:
         """Fit with a live progress bar."""
         if self.out.exists() and not self.out.is_dir():
             raise SplatError(f"--out {self.out} is a file; name a folder")
+        if self.picture.is_dir():
+            raise SplatError(f"{self.picture} is a folder; name one picture in it")
+        if not self.picture.exists():
+            raise SplatError(f"{self.picture} does not exist; name a picture")
+        import numpy as np
+
+        from splat_py.gpu.device import get_device
+        from splat_py.image.checkpoint import FitCheckpoint
+        from splat_py.image.fitting import fit
+        from splat_py.image.pictures import read_picture
+        from splat_py.scene.pictures import to_bytes, write_image
+        from splat_py.scene.videos import write_video
+
         kept = self.out / "checkpoint.safetensors"
         if kept.exists() and not self.resume:
             raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
@@ -72,7 +83,7 @@ class FitImage:
         blobs, steps = (checkpoint.params.shape[1], checkpoint.steps) if checkpoint else (self.blobs, self.steps)
         console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
         frames: list[NDArray[np.uint8]] = []
-        with FitBar() as bar:
+        with FitBar(device, "fewer --steps or --blobs") as bar:
             bar.begin(steps)
 
             def on_report(report: FitReport) -> None:
@@ -101,6 +112,9 @@ class FitImage:
 
 def _small(image: Picture) -> Picture:
     """The picture, reduced to what the video is to show."""
+    import cv2
+    import numpy as np
+
     height, width, _ = image.shape
     scale = _VIDEO_SIDE / max(height, width)
     if scale >= 1:

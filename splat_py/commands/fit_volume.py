@@ -13,24 +13,21 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tyro.conf import OmitArgPrefixes
 
-from splat_py.commands.terminal import FitBar, console, track
+from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
-from splat_py.files import write_json
-from splat_py.gpu.device import get_device
-from splat_py.scene.camera import Camera, orbit
+from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
-from splat_py.scene.pictures import write_video
-from splat_py.splats.evaluation import evaluate_views
-from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.fitting import FitReport, VolumeTrainer
-from splat_py.volume.views import Views
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from splat_py.scene.camera import Camera
+    from splat_py.volume.fitting import FitReport, VolumeTrainer
 
 
 @dataclass
@@ -70,16 +67,31 @@ class FitVolume:
         path = self.out / "checkpoint.safetensors"
         if path.exists() and not self.resume:
             raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
+        if not self.resume:
+            require_capture(self.data.data)
+        import numpy as np
+
+        from splat_py.files import write_json
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.camera import orbit
+        from splat_py.scene.videos import film_camera, write_video
+        from splat_py.splats.evaluation import evaluate_views
+        from splat_py.volume.checkpoint import VolumeCheckpoint
+        from splat_py.volume.fitting import VolumeTrainer
+        from splat_py.volume.views import Views
+
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
         dataset = self.data.load()
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
         views, device = Views.of_dataset(dataset), get_device(self.device)
         trainer = VolumeTrainer(views, box, self.config, background=dataset.background, device=device, resume=checkpoint)
         self._describe(trainer)
-        console.print(f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs")
+        console.print(
+            f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True
+        )
 
         began, curve = time.perf_counter(), []
-        with FitBar() as bar:
+        with FitBar(device, "--downscale 8 or smaller --resolutions") as bar:
             bar.begin(trainer.config.steps, trainer.step)
 
             def record(report: FitReport) -> None:
@@ -106,10 +118,13 @@ class FitVolume:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         write_json(self.out / "metrics.json", metrics)
         if self.frames:
-            cameras = orbit([view.camera for view in dataset.views], self.frames)
-            write_video(self.out / "turntable.mp4", (draw(camera) for camera in track(cameras, "turntable")))
+            points = None if dataset.points is None else dataset.points[0]
+            cameras = orbit([view.camera for view in dataset.views], self.frames, points)
+            write_video(self.out / "turntable.mp4", (draw(film_camera(camera, None)) for camera in track(cameras, "turntable")))
         console.print(f"field, pictures and metrics are in {self.out}")
 
     def _describe(self, trainer: VolumeTrainer) -> None:
+        from splat_py.files import write_json
+
         config, box = asdict(trainer.config), trainer.box.numpy().tolist()
         write_json(self.out / "run.json", {"data": self.data.to_json(), "config": config, "box": box})

@@ -39,18 +39,24 @@ _INTERRUPTED = "interrupted; what was finished is saved, and `--resume` continue
 
 def main() -> None:
     """Entry point: errors of the user's are one sentence on the error stream and exit code 1."""
+    terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
-    command = tyro.cli(
-        Command,
-        prog="splat",
-        description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA.",
-    )
     try:
+        command = tyro.cli(
+            Command,
+            prog="splat",
+            description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA.",
+        )
         command.run()
+        sys.stdout.flush()
     except (SplatError, NotImplementedError) as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail(_INTERRUPTED, 130)
+    except BrokenPipeError:
+        # Whoever read what is printed has gone, as `head` does. Where rich prints, it ends the program in the same way.
+        terminal.abandon_output()
+        sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
 

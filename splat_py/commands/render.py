@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from splat_py.commands.terminal import console, track
 from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
-from splat_py.scene.camera import Camera, orbit
-from splat_py.scene.pictures import write_image, write_video
-from splat_py.splats.rendering import render
-from splat_py.splats.run_folder import open_scene
+from splat_py.scene.missing_poses import require_scene
+from splat_py.scene.videos import require_video_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from splat_py.scene.camera import Camera
 
 
 @dataclass
@@ -28,17 +29,17 @@ class Render:
     Example: splat render runs/fox --video orbit.mp4
     """
 
-    scene: Positional[Path]
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
     # Folder for one PNG a view.
     out: Path | None = None
-    # File for a video around the scene (.mp4).
+    # File for a video around the scene (.mp4, .gif or .webm).
     video: Path | None = None
     # Which views to render to --out.
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
     # Length of the video in frames, at 30 a second.
     frames: int = 240
-    # Multiply the pictures' sides by this.
-    scale: float = 1.0
+    # Multiply the pictures' sides by this; by default 1, and for a video what makes it at least 480 pixels high.
+    scale: float | None = None
     # Capture whose cameras to use; by default the one the run was trained on.
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
@@ -54,22 +55,31 @@ class Render:
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.frames < 1:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
-        if not self.scale > 0:
+        if self.scale is not None and not self.scale > 0:
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
+        if self.video is not None:
+            require_video_name(self.video)
+        require_scene(self.scene, self.data)
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.camera import orbit
+        from splat_py.scene.pictures import write_image
+        from splat_py.scene.videos import film_camera, write_video
+        from splat_py.splats.rendering import render
+        from splat_py.splats.run_folder import open_scene
+
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
-            camera = camera.scaled(self.scale)
             return render(gaussians, camera, dataset.background, antialiased=config.antialiased, device=device)
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
             for view in track(views, "views"):
                 name = Path(dataset.views[view].name).with_suffix(".png").name
-                write_image(self.out / name, draw(dataset.views[view].camera))
+                write_image(self.out / name, draw(dataset.views[view].camera.scaled(self.scale or 1)))
             console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
-            cameras = orbit([view.camera for view in dataset.views], self.frames)
-            write_video(self.video, (draw(camera) for camera in track(cameras, "frames")))
+            cameras = orbit([view.camera for view in dataset.views], self.frames, gaussians.means.cpu())
+            write_video(self.video, (draw(film_camera(camera, self.scale)) for camera in track(cameras, "frames")))
             console.print(f"the video is {self.video}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
-from splat_py.selftest.checking import Outcome, SelfTest
+
+if TYPE_CHECKING:
+    from splat_py.selftest.checking import Outcome, SelfTest
 
 
 @dataclass
@@ -36,6 +35,11 @@ class SelfTestCommand:
         """Run with a progress bar, print a table, write the file."""
         if self.out.is_dir():
             raise SplatError(f"--out {self.out} is a folder; name a file")
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        from splat_py.gpu.device import get_device
+        from splat_py.selftest.checking import SelfTest
+
         test = SelfTest(get_device(self.device))
         adapter = test.device.adapter
         console.print(f"{adapter.name} ({adapter.backend})")
@@ -57,6 +61,8 @@ class SelfTestCommand:
 
 
 def _print_outcomes(test: SelfTest) -> None:
+    from rich.table import Table
+
     table = Table("case", "worst error", "allowed", "", "ms")
     for outcome in test.outcomes:
         error = "" if outcome.error is None else f"{outcome.error:.1e} {outcome.worst}"
@@ -65,7 +71,7 @@ def _print_outcomes(test: SelfTest) -> None:
     console.print(table)
     for outcome in test.outcomes:
         if outcome.reason:
-            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True)
 
 
 def _allowed(outcome: Outcome) -> str:
@@ -75,6 +81,8 @@ def _allowed(outcome: Outcome) -> str:
 
 
 def _print_timings(test: SelfTest) -> None:
+    from rich.table import Table
+
     table = Table("median of 7", "ms")
     for name, milliseconds in test.timings.items():
         table.add_row(name, f"{milliseconds:.2f}")

@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+if TYPE_CHECKING:
+    from splat_py.gpu.device import Device
+    from splat_py.scene.dataset import Dataset
+
 _T = TypeVar("_T")
 
-console = Console(highlight=False)
-_errors = Console(stderr=True, highlight=False)
+# What stands where there is no number yet.
+_NO_NUMBER, _NO_TIME = "-- dB", "-:--:--"
+# Speed and the time that remains are those of so many reports.
+_STEPS_TIMED = 50
+# From when on the time that remains is believed, and when it is worth a warning.
+_SURE_AFTER_SECONDS, _LONG_SECONDS = 2.0, 3600.0
+# Kernels that were compiled before are read in less.
+_COMPILING_SECONDS = 0.5
+
+# Names of files are not markup, whatever brackets they have.
+console = Console(highlight=False, markup=False, emoji=False)
+_errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def prepare_streams() -> None:
+    """Let the standard streams take any text: letters that the terminal has not become "?", a closed stream takes all."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # The lowest free descriptor, so that no file of ours becomes the standard output of a child process.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def abandon_output() -> None:
+    """After a broken pipe: nothing more is to be written when Python ends."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def print_error(message: object) -> None:
     """One line on the error stream."""
-    _errors.print(f"splat: {message}", soft_wrap=True, markup=False)
+    _errors.print(f"splat: {message}", soft_wrap=True)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line on the error stream, in the place of `warnings.showwarning`."""
     print_error(message)
+
+
+def left_out(dataset: Dataset) -> str:
+    """A clause on the pixels at the edges that undistorting leaves without a photograph, from the first photograph; or none."""
+    first = dataset.train[0]
+    share = 0.0 if dataset.views[first].lens.is_pinhole else float((dataset.image(first)[..., 3] == 0).mean())
+    return f" (undistorted: {100 * share:.1f} % at the edges, which no photograph has, do not count)" if share else ""
 
 
 def track(items: Iterable[_T], what: str) -> Iterator[_T]:
@@ -36,34 +80,78 @@ class FitBar:
     """The progress of a fit: its steps, steps per second, PSNR, the fit's own details, and the time that remains.
 
     Used as a context; the bar appears with `begin`.
+
+    Args:
+        device: that fits; what it compiles is told.
+        shortened_by: the options that make the fit shorter, for a warning where a software device would take hours.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device, shortened_by: str) -> None:
         self._progress = Progress(
             # Narrow: in a terminal of 80 columns, everything is to stand on one line.
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
-            TextColumn("PSNR {task.fields[psnr]:.2f} dB"),
-            TextColumn("{task.fields[details]}"),
-            TimeRemainingColumn(),
+            TextColumn("PSNR {task.fields[psnr]}"),
+            TextColumn("{task.fields[details]}", markup=False),
+            TextColumn("{task.fields[remaining]}"),
             console=console,
         )
-        self._task = TaskID(0)
+        self._device, self._shortened_by = device, shortened_by
+        self._task: TaskID | None = None
+        self._steps = 0
+        # When so many steps had been done, lately.
+        self._times: deque[tuple[float, int]] = deque(maxlen=_STEPS_TIMED)
+        self._compiled, self._compiling_since = 0, math.inf
+        self._told = self._warned = False
 
     def __enter__(self) -> FitBar:
         self._progress.start()
+        self._device.kernels.observers.append(self._compiles)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._device.kernels.observers.remove(self._compiles)
         self._progress.stop()
 
     def begin(self, steps: int, done: int = 0) -> None:
         """Show a fit of so many steps, of which some are done already."""
-        self._task = self._progress.add_task("fit", total=steps, completed=done, speed="", psnr=0.0, details="")
+        self._steps = steps
+        numbers: dict[str, Any] = {"speed": "", "psnr": _NO_NUMBER, "details": "", "remaining": _NO_TIME}
+        self._task = self._progress.add_task("fit", total=steps, completed=done, **numbers)
 
     def update(self, done: int, psnr: float, details: str = "") -> None:
         """After `done` steps of the fit."""
-        speed = self._progress.tasks[0].speed
-        text = f"{speed:.1f} steps/s" if speed else ""
-        self._progress.update(self._task, completed=done, speed=text, psnr=psnr, details=details)
+        if self._task is None:
+            raise RuntimeError("the bar has not begun")
+        self._times.append((time.monotonic(), done))
+        self._compiling_since = math.inf
+        seconds, steps = (last - first for first, last in zip(self._times[0], self._times[-1], strict=True))
+        numbers: dict[str, Any] = {"psnr": f"{psnr:.2f} dB", "details": details}
+        if seconds > 0 and steps > 0:
+            remaining = (self._steps - done) * seconds / steps
+            numbers |= {"speed": f"{steps / seconds:.1f} steps/s", "remaining": str(timedelta(seconds=round(remaining)))}
+            if seconds > _SURE_AFTER_SECONDS:
+                self._warn(remaining)
+        self._progress.update(self._task, completed=done, **numbers)
+
+    def _warn(self, remaining: float) -> None:
+        """Once, where patience would not help."""
+        if remaining > _LONG_SECONDS and self._device.software and not self._warned:
+            name, hours = self._device.adapter.name, remaining / 3600
+            print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
+            self._warned = True
+
+    def _compiles(self, _: str) -> None:
+        """Say that kernels are being compiled, if it takes longer than reading them."""
+        now = time.monotonic()
+        self._compiled += 1
+        self._compiling_since = min(self._compiling_since, now)
+        if now - self._compiling_since < _COMPILING_SECONDS:
+            return
+        details = f"compiling kernels (once)... {self._compiled}"
+        if self._task is not None and console.is_terminal:
+            self._progress.update(self._task, details=details)
+        elif not self._told:
+            console.print("compiling kernels (once)...")
+            self._told = True

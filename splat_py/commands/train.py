@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
 from tyro.conf import OmitArgPrefixes
 
-from splat_py.commands.terminal import FitBar, console
-from splat_py.gpu.device import get_device
+from splat_py.commands.terminal import FitBar, console, left_out
+from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.run import train
-from splat_py.splats.trainer import StepReport, Trainer
+
+if TYPE_CHECKING:
+    from splat_py.splats.trainer import StepReport, Trainer
 
 # Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
 _SMOOTHING = 0.95
@@ -42,8 +43,13 @@ class Train:
 
     def run(self) -> None:
         """Train with a live progress bar, then evaluate."""
+        if not self.resume:
+            require_capture(self.data.data)
+        from splat_py.gpu.device import get_device
+        from splat_py.splats.run import train
+
         device = get_device(self.device)
-        with FitBar() as bar:
+        with FitBar(device, "--downscale 8 or fewer --steps") as bar:
             progress = _Progress(bar)
             scores = train(
                 self.data,
@@ -63,6 +69,8 @@ class _Progress:
     """Feeds the bar with smoothed PSNR, Gaussians and memory."""
 
     def __init__(self, bar: FitBar) -> None:
+        import psutil
+
         self._bar = bar
         self._process = psutil.Process()
         self._psnr: float | None = None
@@ -74,7 +82,8 @@ class _Progress:
         camera = dataset.views[dataset.train[0]].camera
         console.print(
             f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
-            f"{camera.width}×{camera.height}, {trainer.parameters.count:,} Gaussians to begin with"
+            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with",
+            soft_wrap=True,
         )
         self._bar.begin(trainer.config.steps, trainer.step)
 

@@ -8,12 +8,12 @@ measured: it needs neither group-shared memory nor barriers.
 from __future__ import annotations
 
 import warnings
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from splat_py.errors import SplatError
-from splat_py.gpu.device import Device
+
+if TYPE_CHECKING:
+    from splat_py.gpu.device import Device
 
 # What `accumulate` and `--accumulate` take.
 Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
@@ -26,6 +26,8 @@ def accumulation(device: Device, name: Accumulate) -> str:
     Raises:
         SplatError: the name means nothing.
     """
+    import torch
+
     if name == "auto":
         return "PerIntersection" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
     if name not in _SLANG_TYPES:
@@ -39,6 +41,8 @@ def alert_not_deterministic(what: str) -> None:
     Raises:
         SplatError: torch is to be deterministic, and not only to warn.
     """
+    import torch
+
     if not torch.are_deterministic_algorithms_enabled():
         return
     message = f"the gradient of {what} adds up in any order, which torch.use_deterministic_algorithms(True) forbids"

@@ -1,24 +1,161 @@
 """Where compiled kernels are kept between processes: without it, every process compiles for two seconds before its first
-image and its first gradient, with it for 0.2 (software Vulkan, two cores)."""
+image and its first gradient, with it for 0.2 (software Vulkan, two cores).
+
+SlangPy keeps kernels in a database that is mapped into memory: a damaged one ends the process. So each process works on a copy
+of its own in the system's temporary folder, made from a file whose name is its own checksum:
+
+    <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/kernels-<checksum>.mdb
+
+The copy is kept as such a file when kernels have been added. What is damaged, or cannot be read or written, costs compiling.
+"""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
+import psutil
 import slangpy as spy
 
+from splat_py.files import atomic_path
 
-def compile_cache_folder(shaders: Path) -> Path | None:
-    """A folder for this version of SlangPy and of the shaders; None where none can be made."""
+# Folders that are kept: each edit of a shader makes one.
+_KEPT_FOLDERS = 6
+# A process that is killed has kept what it compiled up to so many seconds before.
+_KEEP_EVERY_SECONDS = 10.0
+_COPY_PREFIX = "splat_py-kernels-"
+
+
+class CompileCache:
+    """This process' copy of the kernels that were compiled before.
+
+    Attributes:
+        folder: of the copy, for SlangPy; None if none can be made.
+    """
+
+    def __init__(self, kept: Path) -> None:
+        self._kept = kept
+        self._checksum = ""
+        self._kept_at = time.monotonic()
+        self._process = os.getpid()
+        self._warned = False
+        self.folder: Path | None = None
+        try:
+            _remove_abandoned_copies()
+            folder = Path(tempfile.mkdtemp(prefix=f"{_COPY_PREFIX}{self._process}-"))
+            self._database(folder).parent.mkdir(parents=True)
+            stored = self._read()
+            if stored is not None:
+                self._database(folder).write_bytes(stored)
+        except OSError as error:
+            self._warn(f"cannot be used ({error.strerror})")
+            return
+        self.folder = folder
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+            os.utime(kept)
+        except OSError as error:
+            self._warn(f"cannot be written ({error.strerror})")
+        _prune(kept.parent)
+        atexit.register(self._close)
+
+    def kernel_is_due(self) -> None:
+        """Before another kernel is compiled: keep the others, unless that was done a moment ago."""
+        if time.monotonic() - self._kept_at > _KEEP_EVERY_SECONDS:
+            self.keep()
+
+    def keep(self) -> None:
+        """Store the copy, if there is something new in it."""
+        self._kept_at = time.monotonic()
+        try:
+            # Only pages that nothing refers to yet are written to, so that a copy is whole at any moment.
+            content = self._database(self.folder).read_bytes() if self.folder else b""
+            checksum = hashlib.sha256(content).hexdigest()[:32]
+            if not content or checksum == self._checksum:
+                return
+            self._kept.mkdir(parents=True, exist_ok=True)
+            older = list(self._kept.glob("kernels-*.mdb"))
+            with atomic_path(self._kept / f"kernels-{checksum}.mdb") as temporary:
+                temporary.write_bytes(content)
+            self._checksum = checksum
+            for file in older:
+                file.unlink(missing_ok=True)
+        except (OSError, ValueError) as error:
+            self._warn(f"cannot be written ({getattr(error, 'strerror', None) or error})")
+
+    def _read(self) -> bytes | None:
+        """The newest stored kernels that are not damaged; others are removed."""
+        for file in sorted(self._kept.glob("kernels-*.mdb"), key=_age):
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                self._warn(f"cannot be read ({error.strerror})")
+                continue
+            checksum = hashlib.sha256(content).hexdigest()[:32]
+            if file.name == f"kernels-{checksum}.mdb":
+                self._checksum = checksum
+                return content
+            self._warn("is damaged")
+            with suppress(OSError):
+                file.unlink()
+        return None
+
+    def _close(self) -> None:
+        # A forked child inherits this, but not the copy.
+        if os.getpid() == self._process and self.folder is not None:
+            self.keep()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            warnings.warn(f"the folder of compiled kernels, {self._kept}, {what}: kernels are compiled again", stacklevel=3)
+        self._warned = True
+
+    @staticmethod
+    def _database(folder: Path) -> Path:
+        """Where SlangPy has it."""
+        return folder / "rhi" / "data.mdb"
+
+
+def open_compile_cache(shaders: Path) -> CompileCache:
+    """The kernels of this version of SlangPy and of the shaders.
+
+    Warns:
+        UserWarning: once, if what is stored is damaged, or the folder cannot be read or written.
+    """
     digest = hashlib.sha256(spy.__version__.encode())
     for source in sorted(shaders.rglob("*.slang")):
         digest.update(source.relative_to(shaders).as_posix().encode())
         digest.update(source.read_bytes())
-    folder = platformdirs.user_cache_path("splat_py") / digest.hexdigest()[:16]
+    return CompileCache(platformdirs.user_cache_path("splat_py") / digest.hexdigest()[:16])
+
+
+def _age(path: Path) -> float:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return -path.stat().st_mtime
     except OSError:
-        return None
-    return folder
+        return 0.0
+
+
+def _prune(root: Path) -> None:
+    """Remove the folders of other versions of the shaders, but for those that were used last."""
+    with suppress(OSError):
+        folders = [folder for folder in root.iterdir() if folder.is_dir()]
+        for folder in sorted(folders, key=_age)[_KEPT_FOLDERS:]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned_copies() -> None:
+    """Those of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_COPY_PREFIX}*"):
+        process = folder.name.removeprefix(_COPY_PREFIX).partition("-")[0]
+        if process.isdigit() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ import torch
 
 from splat_py.errors import NoDeviceError, SplatError
 from splat_py.gpu.arrays import Bridge, Memory
-from splat_py.gpu.compile_cache import compile_cache_folder
+from splat_py.gpu.compile_cache import open_compile_cache
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.kernels import KernelCache, Recorder
 from splat_py.gpu.profiling import Profile
@@ -125,10 +125,20 @@ class Device:
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
+        self._process = os.getpid()
         self.software = adapter.backend == "software"
         self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
-        cache = compile_cache_folder(shader_folder())
+        cache = open_compile_cache(shader_folder())
         shared = _torch_context(adapter) if adapter.backend == "cuda" else None
+        # Also of further sessions of the compiler.
+        self.compiler_options = spy.SlangCompilerOptions(
+            {
+                "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+                "disable_warnings": _MUTED_WARNINGS,
+                # Mesa optimises all the same: kernels as fast, compiled sooner.
+                "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
+            }
+        )
         try:
             self.handle = spy.Device(
                 type=BACKENDS[adapter.backend],
@@ -136,15 +146,8 @@ class Device:
                 existing_device_handles=shared,
                 enable_rhi_validation=False,
                 enable_hot_reload=False,
-                shader_cache_path=cache and cache / "shaders",
-                compiler_options=spy.SlangCompilerOptions(
-                    {
-                        "include_paths": [spy.SHADER_PATH, str(shader_folder())],
-                        "disable_warnings": _MUTED_WARNINGS,
-                        # Mesa optimises all the same: kernels as fast, compiled sooner.
-                        "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
-                    }
-                ),
+                shader_cache_path=cache.folder,
+                compiler_options=self.compiler_options,
                 label="splat_py",
             )
         except RuntimeError as error:
@@ -153,6 +156,7 @@ class Device:
         bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
         self.memory = Memory(self.handle, bridge)
         self.kernels = KernelCache(self.handle)
+        self.kernels.observers.append(lambda _: cache.kernel_is_due())
 
     @property
     def native_float_atomics(self) -> bool:
@@ -170,8 +174,17 @@ class Device:
         if shortcoming:
             raise SplatError(f"{shortcoming}; choose another device, see `splat devices`")
 
+    def require_process(self) -> None:
+        """Raise SplatError in a process that was forked from the one that opened the device: drivers hang there, or worse."""
+        if os.getpid() != self._process:
+            raise SplatError(
+                "this process was forked from one that had opened the device, and cannot use it; start processes with "
+                "multiprocessing's method 'spawn'"
+            )
+
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
+        self.require_process()
         return Recorder(self.handle, self.kernels, self.memory, profile)
 
     def wait(self, submission: int) -> None:
@@ -239,6 +252,8 @@ def get_device(name: str | None = None) -> Device:
         SplatError: the name means nothing.
     """
     device = _open(choose(name))
+    if isinstance(device, Device):
+        device.require_process()
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
     return device

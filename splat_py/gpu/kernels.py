@@ -8,7 +8,7 @@ dispatched, and compared with what the kernel takes (`Bindings`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,15 @@ class KernelCache:
     def __init__(self, device: spy.Device) -> None:
         self._device = device
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        # Told of each kernel that is to be compiled, or read from the folder of compiled ones: the name of its entry point.
+        self.observers: list[Callable[[str], None]] = []
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`."""
         key = (module, entry, *sorted(constants.items()))
         if key not in self._kernels:
+            for observer in self.observers:
+                observer(entry)
             modules = [self._device.load_module(f"kernels/{module}")]
             if constants:
                 source = specialisation_source(module, constants)

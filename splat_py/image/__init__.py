@@ -8,9 +8,27 @@ result.psnr, result.render(1920, 1080), result.save("photo.safetensors")
 picture = image.render(params, width, height)  # torch, differentiable
 """
 
-from splat_py.image.differentiable import render
-from splat_py.image.fitting import FitReport, ImageFitter, Rates, fit
-from splat_py.image.pictures import read_picture
-from splat_py.image.result import ImageFit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from splat_py.image.differentiable import render
+    from splat_py.image.fitting import FitReport, ImageFitter, Rates, fit
+    from splat_py.image.pictures import read_picture
+    from splat_py.image.result import ImageFit
+else:
+    from splat_py.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "FitReport": "splat_py.image.fitting",
+            "ImageFit": "splat_py.image.result",
+            "ImageFitter": "splat_py.image.fitting",
+            "Rates": "splat_py.image.fitting",
+            "fit": "splat_py.image.fitting",
+            "read_picture": "splat_py.image.pictures",
+            "render": "splat_py.image.differentiable",
+        },
+    )
 
 __all__ = ["FitReport", "ImageFit", "ImageFitter", "Rates", "fit", "read_picture", "render"]

@@ -10,7 +10,8 @@ from torch.autograd.function import once_differentiable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.device import device_for
-from splat_py.image.rasterizers import FLOATS, Method, rasterizer_for
+from splat_py.image.method import Method
+from splat_py.image.rasterizers import FLOATS, rasterizer_for
 from splat_py.image.result import check_size
 
 

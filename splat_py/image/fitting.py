@@ -19,8 +19,9 @@ from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.profiling import Profile
 from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
+from splat_py.image.method import Method
 from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
-from splat_py.image.rasterizers import Method, Rasterizer, rasterizer_for
+from splat_py.image.rasterizers import Rasterizer, rasterizer_for
 from splat_py.image.result import ImageFit, check_params, draw
 
 _EPSILON = 1e-8

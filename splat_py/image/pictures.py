@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fit.psnr import psnr_of
+from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
 
 Picture = NDArray[np.float32]
 
@@ -22,10 +23,14 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
         SplatError: the file is missing or not a picture.
     """
     path = Path(path)
+    if path.is_dir():
+        raise SplatError(f"{path} is a folder; name one picture in it")
     if not path.is_file():
         raise SplatError(f"{path} does not exist; name a picture, such as a .png or a .jpg")
     data = np.fromfile(path, np.uint8)
     pixels: Any = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
+    if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
+        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
     if pixels is None:
         raise SplatError(f"{path} is not a picture that can be read, or is damaged; convert it to PNG or JPEG")
     if pixels.ndim == 3 and pixels.shape[2] == 3:

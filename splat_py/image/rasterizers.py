@@ -11,7 +11,7 @@ from: its memory grows with the number of blobs, and each number of them is comp
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +20,10 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.image.method import Method
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.tiles import Binning, TileGrid
-
-Method = Literal["auto", "tiles", "group", "simple"]
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")

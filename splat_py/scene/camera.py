@@ -16,6 +16,11 @@ Float64Array = NDArray[np.float64]
 # How far a rotation's rows may be from orthonormal: pose files written with four decimals pass, a scaled or
 # sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
+# The middle of a picture: a standard deviation, as a share of its sides. And of how many points a subject is found.
+_CENTRAL = 0.15
+_MOST_POINTS = 50_000
+# What is nearer to the focus than this share of the cameras' distance belongs to the subject.
+_SUBJECT = 0.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,49 +186,111 @@ def mean_up(cameras: Sequence[Camera]) -> Float64Array:
     return up if up @ own >= 0 else -up
 
 
-def orbit(cameras: Sequence[Camera], n: int) -> list[Camera]:
+def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array | None:
+    """The middle [3] of those points [P, 3] that the cameras have in the middle of their pictures, or None if they have none.
+
+    Where the viewing axes cross is often behind the subject, on a wall, or beside it: people aim by eye. A point counts by the
+    square of its mean, over all cameras, of a normal distribution in the picture, times (median depth / depth)⁴, since a
+    subject stands before what is behind it.
+    """
+    world = np.asarray(points, dtype=np.float64)
+    world = world[:: max(1, len(world) // _MOST_POINTS)]
+    weights = np.zeros(len(world))
+    for camera in cameras:
+        x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ world.T + camera.viewmat[:3, 3:])
+        ahead = depth > 1e-9
+        if not ahead.any():
+            continue
+        safe = np.where(ahead, depth, 1.0)
+        off = np.hypot(x / safe / camera.width - 0.5, y / safe / camera.height - 0.5)
+        nearness = np.minimum(np.median(depth[ahead]) / safe, 3) ** 4
+        weights += np.where(ahead, nearness * np.exp(-0.5 * (off / _CENTRAL) ** 2), 0)
+    weights **= 2
+    return np.average(world, axis=0, weights=weights) if weights.sum() > 1e-12 * len(cameras) ** 2 else None
+
+
+def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
     """A closed path of `n` cameras for a turntable video of a captured scene.
 
-    The path turns around the point the cameras look at (`find_focus`), at their mean distance from the
-    vertical through it and their mean height. Cameras all around give a full circle; otherwise the path stays
-    where photographs were taken, an ellipse in (azimuth, height) over the covered arc, since nothing is known
-    behind it. Size and intrinsics are those of the first camera.
+    Cameras all around give a full circle around the point they look at (`find_focus`); its cameras aim a little above or below,
+    so that what is there is in the middle. Otherwise the path stays where photographs were taken, since nothing is known
+    behind it: an ellipse in (azimuth, height) over the covered arc, around `find_subject`. It is farther from the vertical
+    through that point than three quarters of the cameras, whose pictures have all of it, and at their mean height. Size and
+    intrinsics are those of the first camera.
+
+    Args:
+        points: [P, 3], such as the sparse points of a capture or the means of its Gaussians; without any, `find_focus` decides.
 
     Raises:
         SplatError: no camera, or no frame asked for.
     """
     if not cameras or n < 1:
         raise SplatError(f"an orbit needs a camera and a frame, not {len(cameras)} cameras and {n} frames")
-    focus, _ = find_focus(cameras)
+    focus, common = find_focus(cameras)
     up = mean_up(cameras)
+    around = _covered_arc(cameras, focus, up)[1] is None
+    subject = None if points is None or not common or around else find_subject(cameras, points)
+    focus = focus if subject is None else subject
     offsets = np.stack([camera.position for camera in cameras]) - focus
     heights = offsets @ up
-    flat = offsets - heights[:, None] * up
-    radii = np.linalg.norm(flat, axis=1)
+    radii = np.linalg.norm(offsets - heights[:, None] * up, axis=1)
     # Straight above the focus "up" would be undefined in the picture.
-    radius = max(float(radii.mean()), 0.05 * abs(float(heights.mean())), 1e-6)
+    radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
 
+    phase = 2 * np.pi * np.arange(n) / n
+    middle, arc = _covered_arc(cameras, focus, up)
+    if arc is None:
+        azimuth, height = phase, np.full(n, heights.mean())
+    else:
+        # A single camera still sways a little, or there would be no video to look at.
+        azimuth = middle + max(0.35 * arc, math.radians(5)) * np.sin(phase)
+        height = heights.mean() + 0.5 * heights.std() * np.cos(phase)
+    east, north = _ground(cameras, up)
+    eyes = focus + height[:, None] * up + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
+    target = focus if points is None or not around else _centred(eyes, focus, up, np.asarray(points, dtype=np.float64))
+
+    first = cameras[0]
+    return [
+        Camera(_look_at(eye, target, up), first.K, first.width, first.height, f"orbit_{i:04d}") for i, eye in enumerate(eyes)
+    ]
+
+
+def _ground(cameras: Sequence[Camera], up: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Two unit directions [3] that span the ground plane."""
     east = cameras[0].viewmat[0, :3] - (cameras[0].viewmat[0, :3] @ up) * up
     if np.linalg.norm(east) < 1e-6:
         east = np.cross(up, np.eye(3)[np.abs(up).argmin()])
     east /= np.linalg.norm(east)
-    north = np.cross(up, east)
+    return east, np.cross(up, east)
 
-    phase = 2 * np.pi * np.arange(n) / n
-    azimuths = np.sort(np.arctan2(flat @ north, flat @ east))
+
+def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Array) -> tuple[float, float | None]:
+    """The middle and the length, radians, of the arc around `focus` in which the cameras are; None if they are all around."""
+    east, north = _ground(cameras, up)
+    offsets = np.stack([camera.position for camera in cameras]) - focus
+    azimuths = np.sort(np.arctan2(offsets @ north, offsets @ east))
     gaps = np.diff(azimuths, append=azimuths[0] + 2 * np.pi)
     widest = int(gaps.argmax())
     if gaps[widest] < np.pi / 2:
-        azimuth, height = phase, np.full(n, heights.mean())
-    else:
-        arc = 2 * np.pi - gaps[widest]
-        middle = azimuths[(widest + 1) % len(azimuths)] + arc / 2
-        # A single camera still sways a little, or there would be no video to look at.
-        azimuth = middle + max(0.45 * arc, math.radians(5)) * np.sin(phase)
-        height = heights.mean() + heights.std() * np.cos(phase)
-    eyes = focus + height[:, None] * up + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
+        return 0.0, None
+    arc = 2 * np.pi - float(gaps[widest])
+    return float(azimuths[(widest + 1) % len(azimuths)]) + arc / 2, arc
 
-    first = cameras[0]
-    return [
-        Camera(_look_at(eye, focus, up), first.K, first.width, first.height, f"orbit_{i:04d}") for i, eye in enumerate(eyes)
-    ]
+
+def _centred(eyes: Float64Array, focus: Float64Array, up: Float64Array, points: Float64Array) -> Float64Array:
+    """The point [3] above or below `focus` at which cameras must aim for what is near it to be in the middle of their pictures.
+
+    From above, the near side of a table takes more of the picture than the far side. For paths all around: otherwise a wall
+    behind the subject would count as much.
+    """
+    distance = float(np.linalg.norm(eyes - focus, axis=1).mean())
+    near = points[np.linalg.norm(points - focus, axis=1) < _SUBJECT * distance]
+    target = focus
+    for _ in range(3 if len(near) else 0):
+        middles = []
+        for eye in eyes[:: max(1, len(eyes) // 8)]:
+            viewmat = _look_at(eye, target, up)
+            _, y, depth = viewmat[:3, :3] @ near.T + viewmat[:3, 3:]
+            middles.append(np.quantile(y / depth, (0.02, 0.98)).mean())
+        target = target - float(np.mean(middles)) * distance * up
+    return target

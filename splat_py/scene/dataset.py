@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,9 +15,10 @@ from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera, camera_extent, find_focus
 from splat_py.scene.colmap import find_model, read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
+from splat_py.scene.missing_poses import missing_poses, require_capture
+from splat_py.scene.options import Format
 from splat_py.scene.transforms import read_transforms
 
-Format = Literal["auto", "colmap", "transforms", "synthetic"]
 DEFAULT_MEMORY_LIMIT = 4 << 30
 
 
@@ -95,8 +95,7 @@ def load_dataset(
         raise SplatError(f"test_every is {test_every}; it must be 0 (hold out nothing) or a whole number from 2")
     if memory_limit_bytes < 0:
         raise SplatError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 0 or more")
-    if not root.is_dir():
-        raise SplatError(f"{root} is not a folder; pass the folder of a capture")
+    require_capture(root)
 
     captures, held_out = _read(root, format)
     missing = [name for capture in captures for name in capture.missing]
@@ -151,9 +150,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
     if format == "auto":
         format = next((name for name, present in available.items() if present), "")
         if not format:
-            raise SplatError(
-                f"{root} holds no capture; expected a COLMAP model (sparse/0), transforms.json or transforms_train.json"
-            )
+            raise SplatError(missing_poses(root))
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
     if not available[format]:

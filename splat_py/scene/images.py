@@ -22,6 +22,7 @@ from rich.progress import Progress
 
 from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera
+from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
 
 UInt8Array = NDArray[np.uint8]
 Pixels = NDArray[Any]  # what OpenCV takes and gives
@@ -244,6 +245,8 @@ def _read(path: Path, flags: int) -> Pixels:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error:  # among others, more pixels than OpenCV agrees to decode
         pixels = None
+    if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
+        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
     if pixels is None or _jpeg_is_cut_off(data):
         raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
     return pixels

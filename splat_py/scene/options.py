@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from splat_py.scene.dataset import Dataset, Format, load_dataset
+if TYPE_CHECKING:
+    from splat_py.scene.dataset import Dataset
+
+Format = Literal["auto", "colmap", "transforms", "synthetic"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class DataOptions:
     """Which photographs, and how they are read."""
 
     # Folder of the capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic.
-    data: Positional[Path]
+    data: Annotated[Positional[Path], arg(metavar="DATA")]
     # Divide the photographs' sides by this.
     downscale: float = 1.0
     # Which description to read where a folder holds several.
@@ -28,6 +31,8 @@ class DataOptions:
 
     def load(self) -> Dataset:
         """The dataset."""
+        from splat_py.scene.dataset import load_dataset
+
         return load_dataset(
             self.data,
             downscale=self.downscale,

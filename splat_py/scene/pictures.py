@@ -1,16 +1,17 @@
-"""Pictures and videos as files, and pictures side by side."""
+"""Pictures as files, and pictures side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
 from splat_py.files import atomic_path
+
+# Share of a side that a frame takes at most.
+_FRAME = 0.05
 
 
 def to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -25,24 +26,28 @@ def beside(*images: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.concatenate(parts[1:], axis=1)
 
 
+def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """Rows and columns of a picture without the thin frame that its lens did not see, from its pixels' weights [H, W].
+
+    Undistorting leaves pixels at the edges, of weight 0, that the photograph does not have. Where more than a twentieth of a
+    side would go, it is no frame but a mask, and everything stays.
+    """
+    height, width = weights.shape
+    top, bottom, left, right = 0, height, 0, width
+    while top < bottom and left < right:
+        part = weights[top:bottom, left:right] == 0
+        sides = [part[0].mean(), part[-1].mean(), part[:, 0].mean(), part[:, -1].mean()]
+        worst = int(np.argmax(sides))
+        if not sides[worst]:
+            break
+        step = [int(side == worst) for side in range(4)]
+        top, bottom, left, right = top + step[0], bottom - step[1], left + step[2], right - step[3]
+    if max(top, height - bottom) > _FRAME * height + 1 or max(left, width - right) > _FRAME * width + 1:
+        return slice(0, height), slice(0, width)
+    return slice(top, bottom), slice(left, right)
+
+
 def write_image(path: Path, image: NDArray[np.floating]) -> None:
     """Write an image [H, W, 3] from 0 to 1 as PNG or whatever the suffix says, atomically."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, to_bytes(image))
-
-
-def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_second: int = 30) -> None:
-    """Write frames [H, W, 3] from 0 to 1 as a video (H.264 for .mp4), atomically; odd sides lose a row or a column.
-
-    Raises:
-        SplatError: no video is known by the path's suffix.
-    """
-    try:
-        with atomic_path(path) as temporary:
-            even = [to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
-            iio.imwrite(temporary, even, plugin="FFMPEG", fps=frames_per_second, macro_block_size=2, quality=8)
-    except (ValueError, OSError) as error:
-        # imageio's own errors have no number; those of the system say enough.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise SplatError(f"cannot write a video to {path}: {error}; use a name that ends in .mp4") from error

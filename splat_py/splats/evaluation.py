@@ -15,7 +15,7 @@ from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.pictures import beside, write_image
+from splat_py.scene.pictures import beside, inside, write_image
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.rendering import render
 
@@ -92,7 +92,8 @@ def evaluate_views(
         scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
         if pictures is not None:
             name = Path(view.name).with_suffix(".png").name
-            write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
+            rows, columns = inside(photograph[..., 3])
+            write_image(pictures / name, beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns]))
     return Scores(scores)
 
 

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+# These set variables of the environment when they are imported, which commands do late.
+import splat_py.splats.run
+import splat_py.volume.fitting  # noqa: F401
 from splat_py.commands.main import main
 
 

@@ -9,7 +9,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py.commands import demo
+from splat_py.demo import scene as demo
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import device as devices
 from splat_py.selftest import SelfTest, checking

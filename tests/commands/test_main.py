@@ -28,6 +28,22 @@ def test_help_teaches(tmp_path: Path) -> None:
         assert len(result.stdout.splitlines()) > 5
 
 
+@pytest.mark.parametrize(
+    ("command", "positionals"),
+    [
+        ("train", "DATA"),
+        ("fit-volume", "DATA"),
+        ("render", "SCENE"),
+        ("eval", "SCENE"),
+        ("export", "RUN FILE.ply"),
+        ("fit-image", "PICTURE"),
+    ],
+)
+def test_usage_names_its_positionals(command: str, positionals: str, tmp_path: Path) -> None:
+    usage = splat(command, "--help", cwd=tmp_path).stdout.split("\n\n")[0]
+    assert f" {positionals}" in usage and " PATH" not in usage
+
+
 def test_unknown_device(tmp_path: Path) -> None:
     assert "abacus" in refusal("bench", "--device", "abacus", cwd=tmp_path)
     assert "abacus" in refusal("bench", cwd=tmp_path, SPLAT_DEVICE="abacus")

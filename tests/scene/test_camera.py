@@ -5,7 +5,7 @@ import pytest
 
 from splat_py.errors import SplatError
 from splat_py.scene import Camera, orbit
-from splat_py.scene.camera import find_focus, mean_up
+from splat_py.scene.camera import find_focus, find_subject, mean_up
 from tests.scene.captures import ring
 
 K = np.array([[50.0, 0, 24], [0, 60, 16], [0, 0, 1]])
@@ -134,3 +134,49 @@ def test_orbit_of_few_cameras_moves(count: int) -> None:
 def test_orbit_needs_a_camera() -> None:
     with pytest.raises(SplatError, match="needs a camera"):
         orbit([], 5)
+
+
+def before_a_wall() -> tuple[list[Camera], np.ndarray, np.ndarray]:
+    """Cameras that turn before a wall and aim at a point on it, points of the wall and of a ball before it, and the ball."""
+    rng = np.random.default_rng(0)
+    ball = np.array([0.3, -1.5, 0.4])
+    wall = rng.uniform((-4, 0, -4), (4, 0, 4), (4000, 3))
+    points = np.concatenate([wall, ball + 0.3 * rng.normal(size=(400, 3))])
+    angles = np.radians(np.linspace(-50, 50, 12))
+    eyes = [(5 * np.sin(a), -5 * np.cos(a), 0.5 + 0.5 * np.sin(3 * a)) for a in angles]
+    return [Camera.look_at(eye, (0, 0, 0), (0, 0, 1), 45, 48, 64) for eye in eyes], points, ball
+
+
+def test_an_orbit_frames_the_subject_and_not_the_wall_behind_it() -> None:
+    cameras, points, ball = before_a_wall()
+    subject = find_subject(cameras, points)
+    assert subject is not None
+    assert np.linalg.norm(subject - ball) < 0.6 * np.linalg.norm(find_focus(cameras)[0] - ball)
+
+    def worst(path: list[Camera]) -> float:
+        return max(np.abs(project(camera, ball) / (48, 64) - 0.5).max() for camera in path)
+
+    assert worst(orbit(cameras, 20, points)) < 0.15 < worst(orbit(cameras, 20))
+
+
+def test_no_subject_where_no_camera_has_points() -> None:
+    cameras = ring()
+    assert find_subject(cameras, np.zeros((0, 3))) is None
+    assert find_subject(cameras[:1], cameras[0].position - 5 * cameras[0].forward + np.zeros((3, 3))) is None
+    plain, path = orbit(cameras, 5), orbit(cameras, 5, np.zeros((0, 3)))
+    np.testing.assert_array_equal([camera.viewmat for camera in path], [camera.viewmat for camera in plain])
+
+
+def test_an_orbit_all_around_centres_what_stands_there() -> None:
+    """A disc, as wide as it is flat, with the focus above it, and things far away that are not the subject."""
+    rng = np.random.default_rng(1)
+    a, r = rng.uniform(0, 2 * np.pi, 500), 1.5 * np.sqrt(rng.uniform(0, 1, 500))
+    disc = np.stack([1 + r * np.cos(a), 2 + r * np.sin(a), np.full(500, 2.6)], axis=1)
+    far = np.array([1, 2, 3]) + 30 * rng.normal(size=(100, 3))
+
+    def middles(path: list[Camera]) -> np.ndarray:
+        rows = np.array([[project(camera, point)[1] for point in disc] for camera in path])
+        return (rows.min(axis=1) + rows.max(axis=1)) / 2
+
+    centred = middles(orbit(ring(), 8, np.concatenate([disc, far]))) - 16
+    assert np.abs(centred).max() < 1.0 < np.abs(middles(orbit(ring(), 8)) - 16).min()

@@ -118,3 +118,33 @@ def test_a_scalar_times_a_vector(name: str) -> None:
     v_t, v_v = shaders.gradients(getattr(module, name), [1, 2, 4], np.array([2.0, 3]), [1, 10, 100])
     np.testing.assert_allclose(v_v, [5, 10, 20])
     np.testing.assert_allclose(v_t, [421, 421])
+
+
+def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
+    file, inner = tmp_path / "own.slang", tmp_path / "my-inner.slang"
+    inner.write_text("public float inner(float x) { return x + 1; }\n")
+    source = "import my_inner;\nimport splat.gaussian;\n[Differentiable] public float f(float x) { return %s; }\n"
+    file.write_text(source % "2 * x")
+    module = shaders.load(file)
+    assert module.f(3.0) == 6.0
+    file.touch()
+    assert shaders.load(file) is module
+
+    file.write_text(source % "x * x * x")
+    changed = shaders.load(file)
+    assert changed is shaders.load(str(file))
+    assert changed.f(3.0) == 27.0
+    assert shaders.gradients(changed.f, 1.0, 3.0) == (27.0,)
+    # What was there before still is what it was.
+    assert module.f(3.0) == 6.0
+
+    file.write_text(source % "no_diff inner(x)")
+    assert shaders.load(file).f(3.0) == 4.0
+    inner.write_text("public float inner(float x) { return x - 1; }\n")
+    assert shaders.load(file).f(3.0) == 2.0
+    assert shaders.load(file) is shaders.load(file)
+
+
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match=r"nowhere\.slang does not exist"):
+        shaders.load(tmp_path / "nowhere.slang")

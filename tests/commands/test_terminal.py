@@ -1,0 +1,167 @@
+"""What commands print: any text, on any terminal, and what a person who waits is told."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import splat_py
+from splat_py.commands import terminal
+from splat_py.commands.terminal import FitBar
+from splat_py.gpu.kernels import KernelCache
+from tests.commands.program import refusal, splat
+
+_SOURCES = str(Path(splat_py.__file__).parents[1])
+
+
+class Clock:
+    """In the place of `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    return clock
+
+
+def bar(monkeypatch: pytest.MonkeyPatch, software: bool = True) -> tuple[FitBar, Any, io.StringIO, io.StringIO]:
+    """A bar in a terminal of 100 columns, its device, and what is written on it and as errors."""
+    out, err = io.StringIO(), io.StringIO()
+    plain = {"color_system": None, "markup": False, "highlight": False}
+    monkeypatch.setattr(terminal, "console", Console(file=out, width=100, force_terminal=True, **plain))
+    monkeypatch.setattr(terminal, "_errors", Console(file=err, width=400, **plain))
+    adapter = SimpleNamespace(name="llvmpipe")
+    device: Any = SimpleNamespace(software=software, adapter=adapter, kernels=KernelCache(None))  # type: ignore[arg-type]
+    return FitBar(device, "--downscale 8"), device, out, err
+
+
+def line(fit: FitBar, out: io.StringIO) -> str:
+    out.truncate(0)
+    fit._progress.refresh()
+    return out.getvalue()
+
+
+def test_dashes_stand_where_there_is_no_number_yet(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    fit, _, out, _ = bar(monkeypatch)
+    with fit:
+        fit.begin(1000)
+        text = line(fit, out)
+        assert "PSNR -- dB" in text and "-:--:--" in text and "0.00" not in text
+        fit.update(1, 12.345, "9 [bold]")
+        text = line(fit, out)
+        assert "PSNR 12.35 dB" in text or "PSNR 12.34 dB" in text
+        assert "-:--:--" in text and "9 [bold]" in text
+
+
+def test_the_time_that_remains_is_told_from_the_second_step(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    fit, _, out, err = bar(monkeypatch)
+    with fit:
+        fit.begin(100, 10)
+        # Compiling does not count.
+        clock.now = 60.0
+        fit.update(11, 10.0)
+        clock.now = 62.0
+        fit.update(12, 10.0)
+        text = line(fit, out)
+        assert "0.5 steps/s" in text and "0:02:56" in text
+    assert not err.getvalue()
+
+
+@pytest.mark.parametrize("software", [True, False])
+def test_hours_on_a_software_device_are_a_warning_with_the_option_that_helps(
+    software: bool, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    fit, _, _, err = bar(monkeypatch, software)
+    with fit:
+        fit.begin(30_000)
+        for step in range(1, 9):
+            clock.now += 1
+            fit.update(step, 10.0)
+    assert err.getvalue().count("about 8 hours remain") == software
+    assert err.getvalue().count("--downscale 8") == software
+
+
+def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    fit, device, out, _ = bar(monkeypatch)
+    with fit:
+        fit.begin(100)
+        for observer in device.kernels.observers:
+            for _ in range(5):
+                clock.now += 0.4
+                observer("project")
+        assert "compiling kernels (once)... 5" in line(fit, out)
+        fit.update(1, 10.0)
+        assert "compiling" not in line(fit, out)
+    assert not device.kernels.observers
+
+
+def test_a_kernel_cache_tells_its_observers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = splat_py.get_device()
+    cache, told = KernelCache(device.handle), []
+    cache.observers.append(told.append)
+    for _ in range(2):
+        cache.get("portable", "addPartialSums")
+    assert told == ["addPartialSums"]
+
+
+def test_brackets_in_a_name_are_no_markup(run: Path, tmp_path: Path) -> None:
+    result = splat("export", run, "[bold]x.ply", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "[bold]x.ply" in result.stdout
+    assert "[/red]" in refusal("eval", "[/red]", cwd=tmp_path)
+    result = splat("render", run, "--out", "[/bold]x", cwd=tmp_path)
+    assert result.returncode == 0 and "[/bold]x" in result.stdout
+
+
+def program(*arguments: object, cwd: Path, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process; `shell` is a command line with "$@" for the program."""
+    command = [sys.executable, "-m", "splat_py", *map(str, arguments)]
+    command = ["sh", "-c", shell, "sh", *command] if shell else command
+    own = {"PYTHONPATH": _SOURCES, **environment}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("LC_ALL", "LANG", "PYTHONUTF8", "TERM")}
+    return subprocess.run(
+        command, cwd=cwd, env=inherited | own, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
+        encoding="utf-8", errors="replace",
+    )  # fmt: skip
+
+
+def test_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
+    ascii_only = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = program("devices", cwd=tmp_path, TERM="dumb", **ascii_only)
+    assert result.returncode == 0, result.stderr
+    assert "? is taken by default" in result.stdout
+    result = program("eval", "Füchse", cwd=tmp_path, **ascii_only)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "is not the folder of a training run" in result.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ('"$@" >&-', 0),
+        ('"$@" >&- 2>&- <&-', 0),
+        ('{ "$@"; echo "code $?" >&2; } | true', 1),
+    ],
+)
+def test_a_closed_output(shell: str, code: int, run: Path, tmp_path: Path) -> None:
+    result = program("export", run, "scene.ply", cwd=tmp_path, shell=shell)
+    assert "Traceback" not in result.stderr and "Exception" not in result.stderr
+    assert result.stderr.strip() == ("code 1" if code else "")
+    assert result.returncode == 0
+    assert (tmp_path / "scene.ply").stat().st_size == (run / "scene.ply").stat().st_size

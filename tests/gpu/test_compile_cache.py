@@ -1,0 +1,171 @@
+"""Compiled kernels are kept between processes; what is damaged or cannot be written costs compiling, never a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+import splat_py
+from splat_py.gpu.compile_cache import CompileCache, open_compile_cache
+from splat_py.gpu.sources import shader_folder
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary folder, and nothing is done at exit."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr("splat_py.gpu.compile_cache.atexit.register", lambda function: None)
+    return folder
+
+
+def database(cache: CompileCache) -> Path:
+    assert cache.folder is not None
+    return cache.folder / "rhi" / "data.mdb"
+
+
+def kept(folder: Path, content: bytes) -> Path:
+    """What a process that compiled `content` has left in `folder`."""
+    cache = CompileCache(folder)
+    database(cache).write_bytes(content)
+    cache._close()
+    (file,) = folder.iterdir()
+    return file
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> None:
+    warnings.simplefilter("error")
+
+
+def test_what_a_process_compiles_the_next_one_has(tmp_path: Path, temporary: Path) -> None:
+    kept(tmp_path / "kept", b"one")
+    file = kept(tmp_path / "kept", b"two")
+    cache = CompileCache(tmp_path / "kept")
+    assert database(cache).read_bytes() == b"two"
+    written = file.stat().st_mtime_ns
+    cache._close()
+    assert file.stat().st_mtime_ns == written
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("damage", [b"", b"tw", b"twp", b"two and more"])
+def test_a_damaged_file_is_named_removed_and_made_anew(damage: bytes, tmp_path: Path) -> None:
+    file = kept(tmp_path / "kept", b"two")
+    file.write_bytes(damage)
+    with pytest.warns(UserWarning, match=rf"{tmp_path / 'kept'}, is damaged: kernels are compiled again"):
+        cache = CompileCache(tmp_path / "kept")
+    assert not database(cache).exists() and not file.exists()
+    assert kept(tmp_path / "kept", b"two").read_bytes() == b"two"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match=rf"{tmp_path / 'file' / 'kept'}, cannot be written"):
+        cache = CompileCache(tmp_path / "file" / "kept")
+    database(cache).write_bytes(b"works all the same")
+    cache._close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
+    file = kept(tmp_path / "kept", b"two")
+    file.parent.chmod(0o500)
+    cache = CompileCache(tmp_path / "kept")
+    assert database(cache).read_bytes() == b"two"
+    database(cache).write_bytes(b"three")
+    with pytest.warns(UserWarning, match="cannot be written"):
+        cache._close()
+
+
+def test_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.warns(UserWarning, match="cannot be used"):
+        assert CompileCache(tmp_path / "kept").folder is None
+
+
+def test_a_killed_process_has_kept_its_kernels_and_its_copy_goes(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = CompileCache(tmp_path / "kept")
+    database(cache).write_bytes(b"one")
+    cache.kernel_is_due()
+    assert not list((tmp_path / "kept").iterdir())
+    monkeypatch.setattr("splat_py.gpu.compile_cache._KEEP_EVERY_SECONDS", -1.0)
+    cache.kernel_is_due()
+    assert [file.read_bytes() for file in (tmp_path / "kept").iterdir()] == [b"one"]
+    (abandoned,) = temporary.iterdir()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    abandoned.rename(temporary / f"splat_py-kernels-{process.pid}-x")
+    alive = CompileCache(tmp_path / "kept")
+    CompileCache(tmp_path / "kept")
+    assert len(list(temporary.iterdir())) == 2 and alive.folder in temporary.iterdir()
+
+
+def test_a_forked_child_leaves_its_parents_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = CompileCache(tmp_path / "kept")
+    database(cache).write_bytes(b"one")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    cache._close()
+    assert database(cache).exists() and not list((tmp_path / "kept").iterdir())
+
+
+def test_old_folders_go(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / "kept" / str(number)
+        kept(folder, b"one")
+        os.utime(folder, (number, number))
+    CompileCache(tmp_path / "kept" / "3")
+    assert {folder.name for folder in (tmp_path / "kept").iterdir()} == {"3", "15", "16", "17", "18", "19"}
+
+
+def test_the_folder_is_that_of_the_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("splat_py.gpu.compile_cache.platformdirs.user_cache_path", lambda name: tmp_path / name)
+    assert open_compile_cache(shader_folder())._kept == open_compile_cache(shader_folder())._kept
+    (tmp_path / "shaders").mkdir()
+    assert open_compile_cache(tmp_path / "shaders")._kept != open_compile_cache(shader_folder())._kept
+
+
+_SORT = """if True:
+    import numpy as np
+    from splat_py import get_device
+    from splat_py.gpu.sorting import RadixSort
+    device = get_device()
+    array = device.memory.array
+    recorder = device.record()
+    keys = array(np.arange(9, dtype=np.uint32)[::-1].copy())
+    RadixSort(device, 9).record(recorder, keys, array(np.arange(9, dtype=np.uint32)), array(np.array([9], np.uint32)), bits=32)
+    recorder.submit()
+    print(keys.numpy().tolist())
+"""
+
+
+def test_a_device_opens_with_a_cache_that_is_cut_off(tmp_path: Path) -> None:
+    """SlangPy maps its database into memory: what is missing at its end was the end of the process (SIGBUS)."""
+    folders = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment = os.environ | folders | {"PYTHONPATH": str(Path(splat_py.__file__).parents[1])}
+
+    def sort() -> str:
+        command = [sys.executable, "-c", _SORT]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert result.returncode == 0, result.stderr
+        assert str(list(range(9))) in result.stdout
+        return result.stderr
+
+    assert not sort()
+    files = list(tmp_path.rglob("kernels-*.mdb"))
+    for file in files:
+        with file.open("r+b") as content:
+            content.truncate(file.stat().st_size // 2)
+    assert "is damaged" in sort()
+    assert not sort()
+    assert len(list(tmp_path.rglob("kernels-*.mdb"))) == 1

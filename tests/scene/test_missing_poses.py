@@ -1,0 +1,52 @@
+"""A person who has photographs or a video, but no poses, is told how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from splat_py.errors import SplatError
+from splat_py.image import read_picture
+from splat_py.scene import load_dataset
+from splat_py.scene.images import read_header
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["a.jpg", "b.PNG"], "holds 2 photographs but nothing that says where they were taken from; run COLMAP first"),
+        (["images/a.jpg"], "holds 1 photograph but .*colmap automatic_reconstructor"),
+        (["IMG_1.HEIC"], "holds HEIC photographs.*sips.*run COLMAP"),
+        (["a.MOV"], "holds a video but no poses.*ffmpeg.*run COLMAP"),
+        (["notes.txt"], r"expected a COLMAP model \(sparse/0\), transforms.json or transforms_train.json"),
+    ],
+)
+def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(SplatError, match=f"{tmp_path}.*{says}"):
+        load_dataset(tmp_path)
+
+
+def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    for name, says in (("a.mp4", "is a video.*ffmpeg -i.*run COLMAP"), ("scene.ply", "is not a folder but a file")):
+        (tmp_path / name).touch()
+        with pytest.raises(SplatError, match=f"{name} {says}"):
+            load_dataset(tmp_path / name)
+    with pytest.raises(SplatError, match="nowhere is not a folder, and does not exist"):
+        load_dataset(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["IMG_1.HEIC", "a.heif"])
+def test_heic_says_how_to_convert_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic")
+    for read in (read_header, read_picture):
+        with pytest.raises(SplatError, match=f"{name} is a HEIC photograph, which is not read; convert it to JPEG.*sips"):
+            read(tmp_path / name)
+
+
+def test_a_folder_is_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(SplatError, match="is a folder; name one picture in it"):
+        read_picture(tmp_path)

@@ -1,0 +1,118 @@
+"""Videos as files: what kinds there are, and what is left when one cannot be written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio.v3 as iio
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import splat_py
+from splat_py.errors import SplatError
+from splat_py.scene import Camera
+from splat_py.scene.videos import film_camera, write_video
+
+
+def frames(count: int = 2, shape: tuple[int, int, int] = (33, 35, 3)) -> Iterator[np.ndarray]:
+    return (np.full(shape, shade) for shade in np.linspace(0.2, 0.8, count))
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".webm", ".gif", ".MP4"])
+def test_a_video_loses_odd_rows_and_columns(suffix: str, tmp_path: Path) -> None:
+    write_video(tmp_path / f"a video{suffix}", frames())
+    plugin = "pillow" if suffix == ".gif" else "FFMPEG"
+    film = np.stack([frame[..., :3] for frame in iio.imiter(tmp_path / f"a video{suffix}", plugin=plugin)])
+    assert film.shape == (2, 32, 34, 3)
+    assert abs(film[0].mean() / 255 - 0.2) < 0.03 and abs(film[1].mean() / 255 - 0.8) < 0.03
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["film.abc", "film.png", "film"])
+def test_a_name_that_is_no_videos_is_refused_before_a_frame_is_made(name: str, tmp_path: Path) -> None:
+    def none() -> Iterator[np.ndarray]:
+        pytest.fail("a frame was made")
+        yield
+
+    with pytest.raises(SplatError, match=rf"cannot write a video to .*{name}; .*ends in \.mp4, \.gif or \.webm"):
+        write_video(tmp_path / name, none())
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_frames_are_refused(tmp_path: Path) -> None:
+    for nothing in (frames(0), frames(1, (1, 5, 3))):
+        with pytest.raises(SplatError, match="needs a frame"):
+            write_video(tmp_path / "film.mp4", nothing)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("head -c 100000 > /dev/null; echo No space left on device >&2; exit 1", "No space left on device"),
+        ("echo Unknown encoder >&2; exit 1", "Unknown encoder"),
+        ("cat > /dev/null", "is the disk full"),
+        ("kill -9 $$", "status -9"),
+    ],
+)
+def test_a_failing_encoder_is_noticed_and_the_older_file_stays(
+    program: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = tmp_path / "encoder"
+    encoder.write_text(f"#!/bin/sh\n{program}\n")
+    encoder.chmod(0o700)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(encoder))
+    (tmp_path / "film.mp4").write_bytes(b"an older film")
+    with pytest.raises(SplatError, match=rf"film\.mp4: .*{says}"):
+        write_video(tmp_path / "film.mp4", frames(50, (64, 64, 3)))
+    assert (tmp_path / "film.mp4").read_bytes() == b"an older film"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "film.mp4"]
+
+
+def test_a_frame_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def broken() -> Iterator[np.ndarray]:
+        yield np.zeros((16, 16, 3))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_video(tmp_path / "film.mp4", broken())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX's")
+@pytest.mark.parametrize("suffix", [".mp4", ".gif", ".webm"])
+def test_a_full_disk(suffix: str, tmp_path: Path) -> None:
+    """No file may grow beyond 4 KiB, in this process and in ffmpeg's."""
+    program = f"""if True:
+        import resource, signal
+        from pathlib import Path
+        import numpy as np
+        from splat_py import SplatError
+        from splat_py.scene.videos import write_video
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        noise = np.random.default_rng(0)
+        try:
+            write_video(Path({str(tmp_path / "film")!r} + {suffix!r}), (noise.random((64, 64, 3)) for _ in range(20)))
+        except SplatError as error:
+            print(error)
+    """
+    environment = {"PYTHONPATH": str(Path(splat_py.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"cannot write a video to {tmp_path / 'film'}{suffix}" in result.stdout, result.stdout + result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_camera_of_a_film_is_at_least_480_high_and_even() -> None:
+    K = np.array([[50.0, 0, 24], [0, 60, 16], [0, 0, 1]])
+    small = film_camera(Camera(np.eye(4), K, 135, 241), None)
+    assert (small.width, small.height) == (270, 480)
+    large = film_camera(Camera(np.eye(4), K, 1081, 1921), None)
+    assert (large.width, large.height) == (1082, 1922)
+    asked = film_camera(Camera(np.eye(4), K, 32, 32), 1.5)
+    assert (asked.width, asked.height) == (48, 48)
