@@ -27,8 +27,8 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
         raise SplatError(f"{path} does not exist; {absent}")
     try:
         yield
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise SplatError(f"{path} is not {what} or is damaged; {advice}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, MemoryError) as error:
+        raise SplatError(f"{path} is not {what} or is damaged; {advice} ({str(error)[:200]})") from error
 
 
 @contextmanager
