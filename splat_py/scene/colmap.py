@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splat_py.errors import SplatError
-from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_view
+from splat_py.scene.images import Capture, Lens, Points, View, find_mask, is_file, open_view
 
 if TYPE_CHECKING:
     import pycolmap
@@ -53,20 +53,20 @@ def read_colmap(root: Path) -> Capture:
             _check_whole(folder / f"{name}.bin", name)
         model = pycolmap.Reconstruction(str(folder))
         registered = [image for image in model.images.values() if image.has_pose]
+        names = [image.name for image in registered]
         poses = [np.vstack([image.cam_from_world().matrix(), (0, 0, 0, 1)]) for image in registered]
-    except (ValueError, IndexError, RuntimeError, OSError, MemoryError, struct.error) as error:
-        raise SplatError(f"{folder} is not a readable COLMAP model ({error}); export it again") from error
+    except Exception as error:  # pycolmap raises what it likes
+        raise SplatError(f"{folder} is not a readable COLMAP model ({str(error)[:200]}); export it again") from error
 
     lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items()}
     views: list[View] = []
     missing: list[str] = []
-    for image, viewmat in zip(registered, poses, strict=True):
-        path = root / "images" / image.name
-        if path.is_file():
-            lens = lenses[image.camera_id]
-            views.append(open_view(image.name, viewmat, lens, path, find_mask(root, path)))
+    for image, name, viewmat in zip(registered, names, poses, strict=True):
+        path = root / "images" / name
+        if is_file(path):
+            views.append(open_view(name, viewmat, lenses[image.camera_id], path, find_mask(root, path)))
         else:
-            missing.append(image.name)
+            missing.append(name)
     return Capture(views, missing, _points(model))
 
 
@@ -84,6 +84,8 @@ def _check_whole(file: Path, kind: str) -> None:
         end += head
         if named:
             end = data.index(0, end) + 1
+        if end >= len(data):
+            break
         end += struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
     if end > len(data):
         raise ValueError(f"{file.name} is cut off")

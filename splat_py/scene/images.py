@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +18,7 @@ import cv2
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
@@ -147,6 +149,14 @@ def read_header(path: Path) -> tuple[int, int, bool]:
     return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4)
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; not one whose name no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
     """`lens`, whatever size it was calibrated at, for the photograph at `path` of `width` × `height`."""
     if (lens.width, lens.height) == (width, height):
@@ -219,6 +229,9 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
         # In floating point a single ignored pixel among thousands still leaves a trace.
         ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
     weight = np.where(ignored > 0, 0, 255).astype(np.uint8)
+    if not weight.any():
+        what = view.mask_path or view.path
+        raise SplatError(f"{what} leaves no pixel of {view.name} that counts; correct it or remove the photograph")
     return np.dstack([rgb, weight])
 
 
@@ -231,7 +244,7 @@ def find_mask(root: Path, path: Path) -> Path | None:
         base.with_name(base.name + ".png"),
         *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES),
     ]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _read(path: Path, flags: int) -> Pixels:
@@ -240,6 +253,7 @@ def _read(path: Path, flags: int) -> Pixels:
         data = path.read_bytes()
     except OSError as error:
         raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
+    require_size(path, data)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error:  # among others, more pixels than OpenCV agrees to decode
@@ -247,6 +261,16 @@ def _read(path: Path, flags: int) -> Pixels:
     if pixels is None or _jpeg_is_cut_off(data):
         raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
     return pixels
+
+
+def require_size(path: Path, data: bytes) -> None:
+    """Raise SplatError where a picture's header is of more pixels than Pillow thinks sane, before they are allocated."""
+    try:
+        Image.open(BytesIO(data)).close()
+    except Image.DecompressionBombError as error:
+        raise SplatError(f"{path} is too large, or says so ({error}); store it smaller") from error
+    except Exception:  # what Pillow does not know OpenCV may
+        return
 
 
 def _jpeg_is_cut_off(data: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from splat_py.fit.checked import dataclass_of
 from splat_py.scene.dataset import Dataset, Format, load_dataset
 
 
@@ -42,5 +43,5 @@ class DataOptions:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> DataOptions:
-        """What `to_json` has written."""
-        return cls(**{**content, "data": Path(content["data"])})
+        """What `to_json` has written. Raises TypeError for anything else."""
+        return dataclass_of(cls, content)
