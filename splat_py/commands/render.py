@@ -61,7 +61,9 @@ class Render:
 
         def draw(camera: Camera) -> NDArray[np.float32]:
             camera = camera.scaled(self.scale)
-            return render(gaussians, camera, dataset.background, antialiased=config.antialiased, device=device)
+            return render(
+                gaussians, camera, dataset.background, antialiased=config.antialiased, near=dataset.near, device=device
+            )
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]

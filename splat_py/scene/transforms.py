@@ -88,7 +88,7 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
     except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
         raise SplatError(f"{where} has no transform_matrix of numbers; give its camera → world matrix") from error
     if pose.shape != (3, 4) or not (np.abs(pose) < MOST_DISTANCE).all():
-        raise SplatError(f"{where}: transform_matrix must be 4 × 4 finite numbers below {MOST_DISTANCE:g}; compute the pose again")
+        raise SplatError(f"{where}: transform_matrix must be 4 × 4 finite numbers below {MOST_DISTANCE:g}; compute it again")
     rotation = pose[:, :3] * (1, -1, -1)
     # Some exporters leave a scale in the rotation. It changes neither the camera's place nor its rays.
     scale = np.cbrt(np.linalg.det(rotation))
