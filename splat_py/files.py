@@ -22,6 +22,8 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 # Ours are a few KiB.
 _MOST_HEADER_BYTES = 1 << 20
+# Characters.
+_MOST_REASON = 200
 
 
 @contextmanager
@@ -93,6 +95,12 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("its JSON is nested too deeply") from error
+
+
+def reason(error: BaseException) -> str:
+    """What another library's error says, as a clause of a sentence."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + " …"
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splat_py.errors import SplatError
+from splat_py.files import reason
 from splat_py.scene.images import Capture, Lens, Points, View, find_mask, is_file, open_view
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def read_colmap(root: Path) -> Capture:
         names = [image.name for image in registered]
         poses = [np.vstack([image.cam_from_world().matrix(), (0, 0, 0, 1)]) for image in registered]
     except Exception as error:  # pycolmap raises what it likes
-        raise SplatError(f"{folder} is not a readable COLMAP model ({str(error)[:200]}); export it again") from error
+        raise SplatError(f"{folder} is not a readable COLMAP model ({reason(error)}); export it again") from error
 
     lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items()}
     views: list[View] = []
@@ -102,7 +103,8 @@ def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
     focals, places = _MODELS[name]
     parameters = [float(p) for p in camera.params]
     if len(parameters) != focals + 2 + len(places) or min(camera.width, camera.height) < 1:
-        raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({camera.summary()}); export the model again")
+        found = f"{name}, {camera.width}×{camera.height}, {len(parameters)} parameters"
+        raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({found}); export the model again")
     fisheye = name == "OPENCV_FISHEYE"
     distortion = [0.0] * (4 if fisheye else 5)
     for place, value in zip(places, parameters[focals + 2 :], strict=True):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import atomic_path, reason
 
 Float32Array = NDArray[np.float32]
 
@@ -148,7 +148,7 @@ def _read_vertices(path: str | os.PathLike[str]) -> NDArray[np.void]:
             rest = b"" if ply.text else file.read(1)
     # plyfile lets the decoder's and NumPy's own errors through where a header is damaged.
     except Exception as error:
-        raise SplatError(f"{path} is not a PLY file or is damaged ({str(error)[:200]}); export it again") from error
+        raise SplatError(f"{path} is not a PLY file or is damaged ({reason(error)}); export it again") from error
     if rest:
         raise SplatError(f"{path} goes on after its last row: its header is of fewer rows; export it again")
     if "vertex" not in ply:

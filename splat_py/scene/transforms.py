@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import parse_json
+from splat_py.files import parse_json, reason
 from splat_py.scene.camera import MOST_DISTANCE
 from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, is_file, open_view, read_header
 from splat_py.scene.ply import read_points
@@ -38,7 +38,7 @@ def read_transforms(file: Path) -> Capture:
     try:
         content = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SplatError(f"{file} is not readable JSON ({error}); export it again") from error
+        raise SplatError(f"{file} is not readable JSON ({reason(error)}); export it again") from error
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")

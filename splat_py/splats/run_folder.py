@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.errors import SplatError
-from splat_py.files import parse_json, write_json
+from splat_py.files import parse_json, reason, write_json
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
@@ -59,7 +59,7 @@ class RunFolder:
         except FileNotFoundError as error:
             raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({str(error)[:200]})") from error
+            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
 
     def gaussians(self) -> Gaussians:
         """The scene."""

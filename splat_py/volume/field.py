@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import Layout, atomic_path, load_tensors, save_tensors
+from splat_py.files import Layout, atomic_path, load_tensors, reason, save_tensors
 from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
@@ -126,7 +126,7 @@ class RadianceField:
             density, sh = (torch.from_numpy(np.asarray(arrays[name], np.float32)) for name in ("density", "sh"))
             return cls(density, sh, arrays["box"], arrays["background"])
         except Exception as error:  # zipfile and NumPy let their parsers' errors through
-            raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {str(error)[:200]}") from error
+            raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {reason(error)}") from error
 
     def _warn_of_wall(self, camera: Camera) -> None:
         low, high = self.box
