@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test fuzz lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also wit
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 tests/shaders tests/gpu/test_sorting.py tests/splats tests/image tests/portable tests/volume \
 	tests/selftest; fi
+
+fuzz: setup ## damage every kind of file 300,000 times over (tests/fuzz), other damage each time; half an hour
+	@FUZZ_FACTOR=25 FUZZ_SEED=$$(date +%s) $(PYTHON) -m pytest -q tests/fuzz
 
 # The other end of the supported range, beside the environment's own. A Mac's version decides which one fits it: there, one is all.
 $(OLDEST): | setup

@@ -99,7 +99,7 @@ def parse_json(text: str) -> Any:
 
 def reason(error: BaseException) -> str:
     """What another library's error says, as a clause of a sentence."""
-    words = " ".join(str(error).split()) or type(error).__name__
+    words = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
     return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + " …"
 
 

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from slangpy.reflection import StructType
 
 from splat_py.errors import SplatError
+from splat_py.files import reason
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.sources import shader_folder
 
@@ -212,8 +213,18 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
 
 
 def load(path: str | Path) -> ShaderModule:
-    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes."""
-    return _load(get_device(), Path(path).resolve())
+    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes.
+
+    Raises:
+        SplatError: the file cannot be read or compiled; the message says why.
+    """
+    device = get_device()
+    try:
+        return _load(device, Path(path).resolve())
+    except (OSError, ValueError) as error:
+        raise SplatError(f"{path} cannot be read: {reason(error)}; name a Slang file") from error
+    except Exception as error:  # SlangPy's own, which has another name in each version
+        raise SplatError(f"{path} cannot be compiled: {_first_error(str(error))}") from error
 
 
 def __getattr__(name: str) -> ShaderModule:
@@ -234,6 +245,15 @@ def _library() -> list[Path]:
 @cache
 def _load(device: Device, path: Path) -> ShaderModule:
     return ShaderModule(device, path)
+
+
+def _first_error(messages: str) -> str:
+    """The first of Slang's messages, of one line or with a drawing, as a clause."""
+    line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
+    what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
+    if line is None or what is None:
+        return reason(ValueError(messages))
+    return f"line {line[1] or line[2]}: {what[1][:200].rstrip('.')}"
 
 
 def _imported(source: str) -> Iterator[Path]:

@@ -79,7 +79,7 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
             refusals.append(str(error))
         except BaseException as error:
             kept = Path(shutil.copytree(folder, tmp_path / f"case-{case}"))
-            pytest.fail(f"{name}, case {case}, files in {kept}: {type(error).__name__}: {error}")
+            pytest.fail(f"{name}, FUZZ_SEED={SEED}, case {case}, files in {kept}: {type(error).__name__}: {error}")
     assert peak_bytes() - peak < MOST_GROWTH
     unclear = [message for message in refusals if "\n" in message or len(message) > 1000]
     assert not unclear
