@@ -85,6 +85,14 @@ def load_tensors(
         return header, {name: np.array(file.get_tensor(name)) for name in slices}
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; not one whose name no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def parse_json(text: str) -> Any:
     """What JSON says.
 

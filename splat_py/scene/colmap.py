@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splat_py.errors import SplatError
-from splat_py.files import reason
-from splat_py.scene.images import Capture, Lens, Points, View, find_mask, is_file, open_view
+from splat_py.files import is_file, reason
+from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_view
 
 if TYPE_CHECKING:
     import pycolmap
 
-# For each camera model: how many focal lengths lead its parameters, and where its remaining ones stand in
+# For each camera model, in the order of COLMAP's numbers: how many focal lengths lead its parameters, and where its remaining ones stand in
 # Lens.distortion.
 _MODELS: dict[str, tuple[int, tuple[int, ...]]] = {
     "SIMPLE_PINHOLE": (1, ()),
@@ -50,7 +50,7 @@ def read_colmap(root: Path) -> Capture:
     if folder is None:
         raise SplatError(f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0")
     try:
-        for name in _RECORDS:
+        for name in (*_RECORDS, "cameras", "rigs"):
             _check_whole(folder / f"{name}.bin", name)
         model = pycolmap.Reconstruction(str(folder))
         registered = [image for image in model.images.values() if image.has_pose]
@@ -78,18 +78,32 @@ def _check_whole(file: Path, kind: str) -> None:
     """
     if not file.is_file():  # a text model, or one from before there were frames
         return
-    head, named, code, item = _RECORDS[kind]
     data = file.read_bytes()
     end = 8
     for _ in range(struct.unpack_from("<Q", data)[0]):
-        end += head
-        if named:
-            end = data.index(0, end) + 1
-        if end >= len(data):
-            break
-        end += struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
-    if end > len(data):
-        raise ValueError(f"{file.name} is cut off")
+        end = _record_end(data, end, kind)
+        if end > len(data):
+            raise ValueError(f"{file.name} is cut off")
+
+
+def _record_end(data: bytes, start: int, kind: str) -> int:
+    """Where the record of a file ends that begins at `start`. Raises struct.error or ValueError beyond the data."""
+    if kind == "cameras":
+        model = struct.unpack_from("<I", data, start + 4)[0]
+        # Models that are not supported have three parameters at the least.
+        focals, places = list(_MODELS.values())[model] if model < len(_MODELS) else (1, ())
+        return start + 24 + 8 * (focals + 2 + len(places))
+    if kind == "rigs":
+        sensors = struct.unpack_from("<I", data, start + 4)[0]
+        end = start + 8 + 8 * (sensors > 0)
+        for _ in range(1, sensors):
+            end += 9 + 56 * struct.unpack_from("<?", data, end + 8)[0]
+        return end
+    head, named, code, item = _RECORDS[kind]
+    end = start + head
+    if named:
+        end = data.index(0, end) + 1
+    return end + struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
 
 
 def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:

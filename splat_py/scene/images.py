@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from splat_py.errors import SplatError
+from splat_py.files import is_file
 from splat_py.scene.camera import Camera
 
 UInt8Array = NDArray[np.uint8]
@@ -32,6 +33,8 @@ Points = tuple[NDArray[np.float32], UInt8Array]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
 # How long loading may take before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
+# No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
+_PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -149,14 +152,6 @@ def read_header(path: Path) -> tuple[int, int, bool]:
     return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4)
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; not one whose name no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
     """`lens`, whatever size it was calibrated at, for the photograph at `path` of `width` × `height`."""
     if (lens.width, lens.height) == (width, height):
@@ -264,13 +259,16 @@ def _read(path: Path, flags: int) -> Pixels:
 
 
 def require_size(path: Path, data: bytes) -> None:
-    """Raise SplatError where a picture's header is of more pixels than Pillow thinks sane, before they are allocated."""
+    """Raise SplatError where a picture's header is of more pixels than its bytes can be, before they are allocated."""
     try:
-        Image.open(BytesIO(data)).close()
+        with Image.open(BytesIO(data)) as image:
+            pixels = math.prod(image.size)
     except Image.DecompressionBombError as error:
         raise SplatError(f"{path} is too large, or says so ({error}); store it smaller") from error
     except Exception:  # what Pillow does not know OpenCV may
         return
+    if pixels > max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)):
+        raise SplatError(f"{path} is too large, or says so ({pixels} pixels in {len(data)} bytes); store it smaller")
 
 
 def _jpeg_is_cut_off(data: bytes) -> bool:

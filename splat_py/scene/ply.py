@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, reason
+from splat_py.files import atomic_path, is_file, reason
 
 Float32Array = NDArray[np.float32]
 
@@ -139,8 +139,8 @@ def _check_counts(file: BinaryIO) -> None:
 
 
 def _read_vertices(path: str | os.PathLike[str]) -> NDArray[np.void]:
-    if not Path(path).is_file():
-        raise SplatError(f"{path} does not exist or is a folder; pass a .ply file")
+    if not is_file(Path(path)):
+        raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     try:
         with Path(path).open("rb") as file:
             _check_counts(file)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import parse_json, reason
+from splat_py.files import is_file, parse_json, reason
 from splat_py.scene.camera import MOST_DISTANCE
-from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, is_file, open_view, read_header
+from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view, read_header
 from splat_py.scene.ply import read_points
 
 # SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.

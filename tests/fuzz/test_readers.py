@@ -24,7 +24,7 @@ from tests.fuzz.readers import READERS
 
 SECONDS = 5
 # Of a reader over all its cases: of memory in use, and of what one may ask for.
-MOST_GROWTH, MOST_ALLOCATED = 256 << 20, 1 << 30
+MOST_GROWTH, MOST_ALLOCATED = 512 << 20, 2 << 30
 FACTOR = float(os.environ.get("FUZZ_FACTOR", "1"))
 SEED = os.environ.get("FUZZ_SEED", "0")
 
