@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint clean
+.PHONY: help setup demo test fuzz soak lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also wit
 
 soak: setup ## 20,000 steps of a small scene: memory flat, no number lost; ten minutes
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py
+
+fuzz: setup ## damage every kind of file 300,000 times over (tests/fuzz), other damage each time; half an hour
+	@FUZZ_FACTOR=25 FUZZ_SEED=$$(date +%s) $(PYTHON) -m pytest -q tests/fuzz
 
 # The other end of the supported range, beside the environment's own. A Mac's version decides which one fits it: there, one is all.
 $(OLDEST): | setup

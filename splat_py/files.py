@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
+
+# Of tensors by name: safetensors' word for the type of their numbers, and their shape.
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+
+# Ours are a few KiB.
+_MOST_HEADER_BYTES = 1 << 20
+# Characters.
+_MOST_REASON = 200
 
 
 @contextmanager
@@ -61,15 +69,53 @@ def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any]
         save_file(tensors, temporary, metadata={kind: json.dumps(header)})
 
 
-def load_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Header and arrays that `save_tensors` wrote.
+def load_tensors(
+    path: Path, kind: str | None, check: Callable[[dict[str, Any], Layout], None] = lambda header, layout: None
+) -> tuple[dict[str, Any], dict[str, NDArray]]:
+    """Header and arrays that `save_tensors` wrote; without `kind` the arrays of any file, and no header.
+
+    Args:
+        check: told of the header and of what tensors there are before any of them is read; raises where it dislikes them.
 
     Raises:
-        SafetensorError, KeyError, ValueError, OSError: the file is damaged or something else.
+        SafetensorError, KeyError, TypeError, ValueError, OSError: the file is damaged or something else.
     """
+    with path.open("rb") as start:
+        if int.from_bytes(start.read(8), "little") > _MOST_HEADER_BYTES:
+            raise ValueError(f"its header is longer than {_MOST_HEADER_BYTES} bytes")
     with safe_open(path, framework="numpy") as file:
-        header = json.loads((file.metadata() or {})[kind])
-        return header, {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        header = {} if kind is None else parse_json((file.metadata() or {})[kind])
+        if not isinstance(header, dict):
+            raise ValueError("its header is no dictionary")
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        check(header, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()})
+        return header, {name: np.array(file.get_tensor(name)) for name in slices}
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; not one whose name no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def parse_json(text: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: it is none, or nested too deeply to be ours.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
+
+
+def reason(error: BaseException) -> str:
+    """What another library's error says, as a clause of a sentence."""
+    words = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+    return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + " …"
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from slangpy.reflection import StructType
 
 from splat_py.errors import SplatError
+from splat_py.files import reason
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.sources import shader_folder
 
@@ -222,17 +223,22 @@ def load(path: str | Path) -> ShaderModule:
     The same file is the same module, until the file or one that it imports has another content: then it is compiled again.
 
     Raises:
-        SplatError: there is no such file.
+        SplatError: the file cannot be read or compiled; the message says why.
     """
     device, file = get_device(), Path(path).resolve()
     if not file.is_file():
         raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
-    content = _content(file)
-    known = _loaded.get((device, file))
-    if known is None or known[0] != content:
-        # The compiler reads a file once a session.
-        session = known and device.handle.create_slang_session(device.compiler_options)
-        known = _loaded[device, file] = content, ShaderModule(device, file, session)
+    try:
+        content = _content(file)
+        known = _loaded.get((device, file))
+        if known is None or known[0] != content:
+            # The compiler reads a file once a session.
+            session = known and device.handle.create_slang_session(device.compiler_options)
+            known = _loaded[device, file] = content, ShaderModule(device, file, session)
+    except (OSError, ValueError) as error:
+        raise SplatError(f"{path} cannot be read: {reason(error)}; name a Slang file") from error
+    except Exception as error:  # SlangPy's own, which has another name in each version
+        raise SplatError(f"{path} cannot be compiled: {_first_error(str(error))}") from error
     return known[1]
 
 
@@ -264,6 +270,15 @@ def _content(file: Path) -> dict[Path, bytes]:
             files = {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
             new += [folder / imported for folder in (path.parent, shader_folder()) for imported in files]
     return content
+
+
+def _first_error(messages: str) -> str:
+    """The first of Slang's messages, of one line or with a drawing, as a clause."""
+    line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
+    what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
+    if line is None or what is None:
+        return reason(ValueError(messages))
+    return f"line {line[1] or line[2]}: {what[1][:200].rstrip('.')}"
 
 
 def _imported(source: str) -> Iterator[Path]:

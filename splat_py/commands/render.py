@@ -71,7 +71,9 @@ class Render:
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
-            return render(gaussians, camera, dataset.background, antialiased=config.antialiased, device=device)
+            return render(
+                gaussians, camera, dataset.background, antialiased=config.antialiased, near=dataset.near, device=device
+            )
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]

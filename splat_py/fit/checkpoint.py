@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from splat_py.errors import SplatError
+from splat_py.files import reason
 
 
 @contextmanager
@@ -27,8 +28,8 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
         raise SplatError(f"{path} does not exist; {absent}")
     try:
         yield
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise SplatError(f"{path} is not {what} or is damaged; {advice}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, MemoryError) as error:
+        raise SplatError(f"{path} is not {what} or is damaged; {advice} ({reason(error)})") from error
 
 
 @contextmanager

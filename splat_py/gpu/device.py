@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -225,7 +226,7 @@ def choose(name: str | None = None) -> Adapter:
     """
     asked = name or os.environ.get("SPLAT_DEVICE") or ""
     backend, _, index = asked.partition(":")
-    if asked and (backend not in BACKENDS or not (index or "0").isdigit()):
+    if asked and (backend not in BACKENDS or not re.fullmatch("[0-9]{0,4}", index)):
         raise SplatError(f"device {asked!r} is not known; use one of {', '.join(BACKENDS)}, or for example vulkan:1")
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
     position = int(index or 0)

@@ -7,7 +7,6 @@ dispatched, and compared with what the kernel takes (`Bindings`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.profiling import Profile
-from splat_py.gpu.sources import constant, scope
+from splat_py.gpu.sources import Source, constant, scope
 
 # Threads of a workgroup, and workgroups of a row of them.
 _THREADS = constant("parallel/threads", "THREADS")
@@ -39,8 +38,10 @@ def linear_groups(count: int) -> tuple[int, int, int]:
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
     """Slang source of the small module that gives the `extern` names of a kernel's modules their values.
 
+    Values may come from files, and source is code: nothing becomes part of it but numbers and names of the kernel's own types.
+
     Raises:
-        BindingError: there is no such name.
+        BindingError: there is no such name, or its value is something else than its type's.
     """
     sources = scope(f"kernels/{module}")
     externs = {name: kind for source in sources for name, kind in source.externs.items()}
@@ -50,14 +51,32 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
             raise BindingError(f"{module}: there is no constant {name} to specialise; there are {', '.join(externs) or 'none'}")
         what, kind = externs[name]
         if what == "struct":
-            words = {kind, *re.findall(r"\w+", value)}
-            imports |= {source.name for source in sources if any(found.name in words for found in source.declarations)}
+            homes = _types(sources, kind).get(value, ()) if isinstance(value, str) and value != kind else ()
+            if not homes:
+                raise BindingError(f"{module}: {name} is {value!r}; it must be a type that implements {kind}")
+            imports |= {*homes, *_types(sources, kind).get(kind, ())}
             exports.append(f"export struct {name} : {kind} = {value};")
         else:
-            literal = str(value).lower() if isinstance(value, bool) else str(value)
-            exports.append(f"export static const {kind} {name} = {literal};")
+            exports.append(f"export static const {kind} {name} = {_literal(module, name, kind, value)};")
     lines = [f"import {name.replace('/', '.')};" for name in sorted(imports)] + exports
     return "\n".join(lines) + "\n"
+
+
+def _types(sources: tuple[Source, ...], interface: str) -> dict[str, list[str]]:
+    """The types that implement an interface, their aliases and itself, by name: the modules that declare them."""
+    heads = [(source.name, found) for source in sources for found in source.declarations if found.name not in source.externs]
+    types = {found.name for _, found in heads if interface in found.words and found.name[0].isupper()}
+    types |= {found.name for _, found in heads if found.type == "typealias" and not types.isdisjoint(found.words)}
+    return {name: [module for module, found in heads if found.name == name] for name in types}
+
+
+def _literal(module: str, name: str, kind: str, value: Any) -> str:
+    if kind == "bool" and isinstance(value, bool):
+        return str(value).lower()
+    low, high = {"int": (-(1 << 31), 1 << 31), "uint": (0, 1 << 32)}.get(kind, (0, 0))
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value < high:
+        return str(int(value))
+    raise BindingError(f"{module}: {name} is {value!r}; it must be of type {kind}")
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.files import load_tensors, save_tensors
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.image.pictures import Picture
+from splat_py.image.rasterizers import FLOATS
 
 _KIND = "splat_py.image.checkpoint"
+_TENSORS = ("params", "m", "v")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +48,20 @@ class FitCheckpoint:
         """
         absent = "there is no unfinished fit to resume"
         with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
-            header, tensors = load_tensors(path, _KIND)
-            return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in ("params", "m", "v")))
+            header, tensors = load_tensors(path, _KIND, _check)
+            require_finite(tensors, ("v",))
+            return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _TENSORS))
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `FitCheckpoint.save` leaves."""
+    whole_number(header, "step", 0, whole_number(header, "steps", 1, 1 << 31))
+    if not isinstance(header.get("picture"), str):
+        raise ValueError("it does not say of which picture it is")
+    _, (*_, count) = layout["params"]
+    if count == 0:
+        raise ValueError("it has no blobs")
+    require_layout(layout, dict.fromkeys(_TENSORS, (FLOATS, count)))
 
 
 def fingerprint(picture: Picture) -> str:

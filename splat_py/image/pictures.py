@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fit.psnr import psnr_of
+from splat_py.scene.images import require_size
 from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
 
 Picture = NDArray[np.float32]
@@ -28,7 +29,11 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
     if not path.is_file():
         raise SplatError(f"{path} does not exist; name a picture, such as a .png or a .jpg")
     data = np.fromfile(path, np.uint8)
-    pixels: Any = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
+    require_size(path, data.tobytes())
+    try:
+        pixels: Any = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
+    except cv2.error:
+        pixels = None
     if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
         raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
     if pixels is None:

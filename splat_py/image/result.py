@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import load_tensors, save_tensors
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
@@ -70,8 +72,20 @@ class ImageFit:
         path = Path(path)
         absent = "name a file that `splat fit-image` or ImageFit.save has written"
         with reading(path, "a file of image blobs", "fit the image again", absent=absent):
-            header, tensors = load_tensors(path, _KIND)
-            return cls(check_params(tensors["params"]), int(header["width"]), int(header["height"]), float(header["psnr"]))
+            header, tensors = load_tensors(path, _KIND, _check)
+            require_finite(tensors)
+            return cls(tensors["params"], header["width"], header["height"], float(header["psnr"]))
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `ImageFit.save` leaves."""
+    check_size(*(whole_number(header, side, 1, 65_535) for side in ("width", "height")))
+    if type(header.get("psnr")) not in (int, float) or not abs(header["psnr"]) < 1e6:
+        raise ValueError("it has no psnr")
+    _, (*_, count) = layout["params"]
+    if count == 0:
+        raise ValueError("it has no blobs")
+    require_layout(layout, {"params": (FLOATS, count)})
 
 
 def draw(device: Device, parameters: Array, width: int, height: int) -> Picture:

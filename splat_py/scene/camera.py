@@ -21,6 +21,8 @@ _CENTRAL = 0.15
 _MOST_POINTS = 50_000
 # What is nearer to the focus than this share of the cameras' distance belongs to the subject.
 _SUBJECT = 0.6
+# Of a camera from the world's origin: coordinates of maps pass, overflowed numbers do not.
+MOST_DISTANCE = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,9 @@ class Camera:
                 raise SplatError(f"{label}: {field} holds NaN or infinity; pass finite numbers")
             matrix.flags.writeable = False
             object.__setattr__(self, field, matrix)
+            most = np.abs(matrix).max()
+            if most > MOST_DISTANCE:
+                raise SplatError(f"{label}: {field} holds {most:g}; rescale the scene to numbers below {MOST_DISTANCE:g}")
         if not np.array_equal(self.viewmat[3], (0, 0, 0, 1)):
             raise SplatError(f"{label}: the last row of viewmat must be 0 0 0 1, not {self.viewmat[3]}")
         rotation = self.viewmat[:3, :3]
@@ -68,8 +73,9 @@ class Camera:
         if fx <= 0 or fy <= 0:
             raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be positive")
         for field in ("width", "height"):
-            if int(getattr(self, field)) != getattr(self, field) or getattr(self, field) < 1:
-                raise SplatError(f"{label}: {field} is {getattr(self, field)}; it must be a whole number from 1")
+            side = getattr(self, field)
+            if not 1 <= side <= MOST_DISTANCE or int(side) != side:
+                raise SplatError(f"{label}: {field} is {side}; it must be a whole number from 1")
             object.__setattr__(self, field, int(getattr(self, field)))
 
     @property

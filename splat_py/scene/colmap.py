@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splat_py.errors import SplatError
+from splat_py.files import is_file, reason
 from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_view
 
 if TYPE_CHECKING:
     import pycolmap
 
-# For each camera model: how many focal lengths lead its parameters, and where its remaining ones stand in
+# For each camera model, in the order of COLMAP's numbers: how many focal lengths lead its parameters, and where its remaining ones stand in
 # Lens.distortion.
 _MODELS: dict[str, tuple[int, tuple[int, ...]]] = {
     "SIMPLE_PINHOLE": (1, ()),
@@ -49,24 +50,24 @@ def read_colmap(root: Path) -> Capture:
     if folder is None:
         raise SplatError(f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0")
     try:
-        for name in _RECORDS:
+        for name in (*_RECORDS, "cameras", "rigs"):
             _check_whole(folder / f"{name}.bin", name)
         model = pycolmap.Reconstruction(str(folder))
         registered = [image for image in model.images.values() if image.has_pose]
+        names = [image.name for image in registered]
         poses = [np.vstack([image.cam_from_world().matrix(), (0, 0, 0, 1)]) for image in registered]
-    except (ValueError, IndexError, RuntimeError, OSError, MemoryError, struct.error) as error:
-        raise SplatError(f"{folder} is not a readable COLMAP model ({error}); export it again") from error
+    except Exception as error:  # pycolmap raises what it likes
+        raise SplatError(f"{folder} is not a readable COLMAP model ({reason(error)}); export it again") from error
 
     lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items()}
     views: list[View] = []
     missing: list[str] = []
-    for image, viewmat in zip(registered, poses, strict=True):
-        path = root / "images" / image.name
-        if path.is_file():
-            lens = lenses[image.camera_id]
-            views.append(open_view(image.name, viewmat, lens, path, find_mask(root, path)))
+    for image, name, viewmat in zip(registered, names, poses, strict=True):
+        path = root / "images" / name
+        if is_file(path):
+            views.append(open_view(name, viewmat, lenses[image.camera_id], path, find_mask(root, path)))
         else:
-            missing.append(image.name)
+            missing.append(name)
     return Capture(views, missing, _points(model))
 
 
@@ -77,16 +78,32 @@ def _check_whole(file: Path, kind: str) -> None:
     """
     if not file.is_file():  # a text model, or one from before there were frames
         return
-    head, named, code, item = _RECORDS[kind]
     data = file.read_bytes()
     end = 8
     for _ in range(struct.unpack_from("<Q", data)[0]):
-        end += head
-        if named:
-            end = data.index(0, end) + 1
-        end += struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
-    if end > len(data):
-        raise ValueError(f"{file.name} is cut off")
+        end = _record_end(data, end, kind)
+        if end > len(data):
+            raise ValueError(f"{file.name} is cut off")
+
+
+def _record_end(data: bytes, start: int, kind: str) -> int:
+    """Where the record of a file ends that begins at `start`. Raises struct.error or ValueError beyond the data."""
+    if kind == "cameras":
+        model = struct.unpack_from("<I", data, start + 4)[0]
+        # Models that are not supported have three parameters at the least.
+        focals, places = list(_MODELS.values())[model] if model < len(_MODELS) else (1, ())
+        return start + 24 + 8 * (focals + 2 + len(places))
+    if kind == "rigs":
+        sensors = struct.unpack_from("<I", data, start + 4)[0]
+        end = start + 8 + 8 * (sensors > 0)
+        for _ in range(1, sensors):
+            end += 9 + 56 * struct.unpack_from("<?", data, end + 8)[0]
+        return end
+    head, named, code, item = _RECORDS[kind]
+    end = start + head
+    if named:
+        end = data.index(0, end) + 1
+    return end + struct.calcsize(code) + item * struct.unpack_from(code, data, end)[0]
 
 
 def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
@@ -100,7 +117,8 @@ def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
     focals, places = _MODELS[name]
     parameters = [float(p) for p in camera.params]
     if len(parameters) != focals + 2 + len(places) or min(camera.width, camera.height) < 1:
-        raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({camera.summary()}); export the model again")
+        found = f"{name}, {camera.width}×{camera.height}, {len(parameters)} parameters"
+        raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({found}); export the model again")
     fisheye = name == "OPENCV_FISHEYE"
     distortion = [0.0] * (4 if fisheye else 5)
     for place, value in zip(places, parameters[focals + 2 :], strict=True):

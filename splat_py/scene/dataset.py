@@ -20,6 +20,7 @@ from splat_py.scene.options import Format
 from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
+NEAR = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.views)
+
+    @property
+    def near(self) -> float:
+        """Depth of the near plane, world units: gsplat's 0.01, and less in a scene so small that this would hide it."""
+        return min(NEAR, NEAR * self.scene_scale)
 
     def image(self, index: int) -> UInt8Array:
         """View `index` as [H, W, 4] uint8: rgb, and each pixel's weight: 255 counts, 0 is left out.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,10 +18,12 @@ import cv2
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
 from splat_py.errors import SplatError
+from splat_py.files import is_file
 from splat_py.scene.camera import Camera
 from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
 
@@ -31,6 +34,8 @@ Points = tuple[NDArray[np.float32], UInt8Array]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
 # How long loading may take before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
+# No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
+_PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,9 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
         # In floating point a single ignored pixel among thousands still leaves a trace.
         ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
     weight = np.where(ignored > 0, 0, 255).astype(np.uint8)
+    if not weight.any():
+        what = view.mask_path or view.path
+        raise SplatError(f"{what} leaves no pixel of {view.name} that counts; correct it or remove the photograph")
     return np.dstack([rgb, weight])
 
 
@@ -232,7 +240,7 @@ def find_mask(root: Path, path: Path) -> Path | None:
         base.with_name(base.name + ".png"),
         *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES),
     ]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _read(path: Path, flags: int) -> Pixels:
@@ -241,6 +249,7 @@ def _read(path: Path, flags: int) -> Pixels:
         data = path.read_bytes()
     except OSError as error:
         raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
+    require_size(path, data)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error:  # among others, more pixels than OpenCV agrees to decode
@@ -250,6 +259,19 @@ def _read(path: Path, flags: int) -> Pixels:
     if pixels is None or _jpeg_is_cut_off(data):
         raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
     return pixels
+
+
+def require_size(path: Path, data: bytes) -> None:
+    """Raise SplatError where a picture's header is of more pixels than its bytes can be, before they are allocated."""
+    try:
+        with Image.open(BytesIO(data)) as image:
+            pixels = math.prod(image.size)
+    except Image.DecompressionBombError as error:
+        raise SplatError(f"{path} is too large, or says so ({error}); store it smaller") from error
+    except Exception:  # what Pillow does not know OpenCV may
+        return
+    if pixels > max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)):
+        raise SplatError(f"{path} is too large, or says so ({pixels} pixels in {len(data)} bytes); store it smaller")
 
 
 def _jpeg_is_cut_off(data: bytes) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from splat_py.fit.checked import dataclass_of
+
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
 
@@ -47,5 +49,5 @@ class DataOptions:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> DataOptions:
-        """What `to_json` has written."""
-        return cls(**{**content, "data": Path(content["data"])})
+        """What `to_json` has written. Raises TypeError for anything else."""
+        return dataclass_of(cls, content)

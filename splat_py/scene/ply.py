@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from plyfile import PlyData, PlyElement, PlyParseError
+from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
+from splat_py.files import atomic_path, is_file, reason
 
 Float32Array = NDArray[np.float32]
 
+# Of a header.
+_MOST_LINE_BYTES = 1 << 16
 _REST_OF_DEGREE = {0: 0, 9: 1, 24: 2, 45: 3}
 
 
@@ -122,14 +124,33 @@ def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.
     return xyz, np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
 
 
+def _check_counts(file: BinaryIO) -> None:
+    """Raise ValueError where a file is shorter than its rows, which plyfile allocates before it reads them."""
+    size, rows = os.fstat(file.fileno()).st_size, 0
+    for line in iter(lambda: file.readline(_MOST_LINE_BYTES), b""):
+        words = line.split()
+        if words[:1] == [b"end_header"]:
+            break
+        if words[:1] == [b"element"]:
+            rows += int(words[-1])
+    if not 0 <= rows <= size:
+        raise ValueError(f"{rows} rows in {size} bytes")
+    file.seek(0)
+
+
 def _read_vertices(path: str | os.PathLike[str]) -> NDArray[np.void]:
-    if not Path(path).is_file():
-        raise SplatError(f"{path} does not exist or is a folder; pass a .ply file")
+    if not is_file(Path(path)):
+        raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     try:
-        ply = PlyData.read(str(path))
+        with Path(path).open("rb") as file:
+            _check_counts(file)
+            ply = PlyData.read(file)
+            rest = b"" if ply.text else file.read(1)
     # plyfile lets the decoder's and NumPy's own errors through where a header is damaged.
-    except (PlyParseError, ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError) as error:
-        raise SplatError(f"{path} is not a PLY file or is damaged ({error}); export it again") from error
+    except Exception as error:
+        raise SplatError(f"{path} is not a PLY file or is damaged ({reason(error)}); export it again") from error
+    if rest:
+        raise SplatError(f"{path} goes on after its last row: its header is of fewer rows; export it again")
     if "vertex" not in ply:
         raise SplatError(f"{path} has no element named vertex; pass a PLY of points or Gaussians")
     vertices: NDArray[np.void] = ply["vertex"].data

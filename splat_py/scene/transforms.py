@@ -7,7 +7,6 @@ offset say.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -17,12 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
+from splat_py.files import is_file, parse_json, reason
+from splat_py.scene.camera import MOST_DISTANCE
 from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view, read_header
 from splat_py.scene.ply import read_points
 
 # SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.
 _PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV"}
 _FISHEYE = "OPENCV_FISHEYE"
+# Of anything that describes a lens.
+_MOST = 1e9
 
 
 def read_transforms(file: Path) -> Capture:
@@ -33,9 +36,9 @@ def read_transforms(file: Path) -> Capture:
             unusable.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SplatError(f"{file} is not readable JSON ({error}); export it again") from error
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SplatError(f"{file} is not readable JSON ({reason(error)}); export it again") from error
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")
@@ -62,8 +65,8 @@ def read_transforms(file: Path) -> Capture:
 def _find(folder: Path, stated: str) -> Path | None:
     """The photograph that a file_path, with or without suffix, names."""
     path = Path(os.path.normpath(folder / stated.replace("\\", "/")))
-    candidates = [path, *(path.with_name(path.name + suffix) for suffix in IMAGE_SUFFIXES)]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    candidates = [path, *(Path(f"{path}{suffix}") for suffix in IMAGE_SUFFIXES)]
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
@@ -72,7 +75,7 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     mask_path = find_mask(root, path)
     if "mask_path" in frame:
         mask_path = root / _string(file, frame, "mask_path").replace("\\", "/")
-        if not mask_path.is_file():
+        if not is_file(mask_path):
             raise SplatError(f"{file}: the mask {mask_path} of {name} does not exist; restore it or remove mask_path")
     where = f"{file}: {name}"
     return open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
@@ -82,10 +85,10 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
     """[4, 4] world → camera, OpenCV axes, of the frame's camera → world, OpenGL axes."""
     try:
         pose = np.array(frame["transform_matrix"], dtype=np.float64)[:3]
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
         raise SplatError(f"{where} has no transform_matrix of numbers; give its camera → world matrix") from error
-    if pose.shape != (3, 4) or not np.isfinite(pose).all():
-        raise SplatError(f"{where}: transform_matrix must be 4 × 4 (or 3 × 4) finite numbers; compute the pose again")
+    if pose.shape != (3, 4) or not (np.abs(pose) < MOST_DISTANCE).all():
+        raise SplatError(f"{where}: transform_matrix must be 4 × 4 finite numbers below {MOST_DISTANCE:g}; compute it again")
     rotation = pose[:, :3] * (1, -1, -1)
     # Some exporters leave a scale in the rotation. It changes neither the camera's place nor its rays.
     scale = np.cbrt(np.linalg.det(rotation))
@@ -107,8 +110,8 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
         value = frame.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise SplatError(f"{where}: {key} is {value!r}; it must be a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+            raise SplatError(f"{where}: {key} is {repr(value)[:40]}; it must be a finite number below {_MOST:g}")
         return float(value)
 
     def focal(length_key: str, angle_key: str, side: float) -> float | None:
@@ -131,9 +134,9 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
     cx, cy = number("cx"), number("cy")
 
     model = frame.get("camera_model") or (_FISHEYE if frame.get("is_fisheye") else "OPENCV")
-    if model != _FISHEYE and model not in _PERSPECTIVE:
+    if not isinstance(model, str) or model not in (_FISHEYE, *_PERSPECTIVE):
         known = ", ".join(sorted(_PERSPECTIVE | {_FISHEYE}))
-        raise SplatError(f"{where}: camera_model {model} is not supported; undistort the photographs, or use {known}")
+        raise SplatError(f"{where}: camera_model {str(model)[:40]} is not supported; undistort the photographs, or use {known}")
     k1, k2, k3, k4, p1, p2 = (number(key) or 0.0 for key in ("k1", "k2", "k3", "k4", "p1", "p2"))
     if model != _FISHEYE and k4:
         raise SplatError(f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from splat_py.files import load_tensors, save_tensors
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import GROUPS, State
+from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters, State
+
+# More do not fit into an index.
+_MOST_ISECTS = (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,5 +48,20 @@ class Checkpoint:
         """
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
-            header, state = load_tensors(path, "splat_py")
+            header, state = load_tensors(path, "splat_py", _check)
+            require_finite(state, tuple(f"{name}.v" for name in GROUPS))
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `Checkpoint.save` leaves."""
+    config = TrainConfig.from_dict(header["config"])
+    config.validate()
+    whole_number(header, "step", 0, config.steps)
+    whole_number(header, "capacity", 1, _MOST_ISECTS)
+    _, (count, *_) = layout["means"]
+    if count == 0:
+        raise ValueError("it has no Gaussians")
+    rows = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": ((config.sh_degree + 1) ** 2, 3)}
+    shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    require_layout(layout, shapes | dict.fromkeys(Parameters.STATISTICS, (count,)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from splat_py.errors import SplatError
+from splat_py.fit.checked import dataclass_of
 from splat_py.gpu.accumulation import Accumulate
 
 # What fields were called in checkpoints and run.json that are older than this.
@@ -83,14 +84,14 @@ class TrainConfig:
         """From the fields as a checkpoint or a run.json has them, under their present or their former names.
 
         Raises:
-            TypeError: this is no dictionary, or has a field that never was one or is there twice.
+            TypeError: this is no dictionary, or has a field that never was one, is there twice or of another type.
         """
         if not isinstance(content, dict):
             raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
         fields = {_OLD_NAMES.get(name, name): value for name, value in content.items()}
         if len(fields) < len(content):
             raise TypeError("a field has both its present and its former name")
-        return cls(**fields)
+        return dataclass_of(cls, fields)
 
     def validate(self) -> None:
         """Raise SplatError where a number makes no sense."""

@@ -71,7 +71,7 @@ def evaluate(
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
 
     def draw(camera: Camera) -> NDArray[np.float32]:
-        return render(gaussians, camera, dataset.background, antialiased=antialiased, device=device)
+        return render(gaussians, camera, dataset.background, antialiased=antialiased, near=dataset.near, device=device)
 
     return evaluate_views(draw, dataset, dataset.test, pictures, device=device)
 

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.gpu.device import Device
 from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import NEAR
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.rasterization import rasterization
 
@@ -19,6 +20,7 @@ def render(
     background: ArrayLike = (0.0, 0.0, 0.0),
     *,
     antialiased: bool = False,
+    near: float = NEAR,
     device: Device | None = None,
 ) -> NDArray[np.float32]:
     """What a camera sees: [H, W, 3], from 0 to 1.
@@ -26,6 +28,7 @@ def render(
     Args:
         background: rgb from 0 to 1.
         antialiased: as the Gaussians were trained.
+        near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
         device: where to render; by default as `rasterization`.
     """
 
@@ -44,6 +47,7 @@ def render(
         camera.height,
         sh_degree=gaussians.sh_degree,
         backgrounds=row(background),
+        near_plane=near,
         rasterize_mode="antialiased" if antialiased else "classic",
         backend="native",
         device=device,

@@ -9,13 +9,12 @@ held-out/               photographs beside renders
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from splat_py.errors import SplatError
-from splat_py.files import write_json
+from splat_py.files import parse_json, reason, write_json
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
@@ -55,12 +54,12 @@ class RunFolder:
         """
         path = self.root / "run.json"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
             return DataOptions.from_json(content["data"]), TrainConfig.from_dict(content["config"])
         except FileNotFoundError as error:
             raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data") from error
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
 
     def gaussians(self) -> Gaussians:
         """The scene."""

@@ -89,6 +89,7 @@ class Trainer:
             antialiased=self.config.antialiased,
             accumulation=accumulation(self.device, self.config.accumulate),
             native_atomics=self.device.native_float_atomics,
+            near=dataset.near,
         )
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)

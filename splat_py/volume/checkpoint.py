@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
-from splat_py.files import load_tensors, save_tensors
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.checked import dataclass_of, require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.marching import row_floats
+from splat_py.volume.marching import Box, row_floats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +38,22 @@ class VolumeCheckpoint:
         """
         absent = "there is no checkpoint to resume from"
         with reading(path, "the checkpoint of a volume", "fit without --resume", absent=absent):
-            header, tensors = load_tensors(path, "splat_py")
-            state = {name: tensors[name] for name in ("grid", "m", "v", "box", "background")}
-            checkpoint = cls(header["step"], VolumeConfig(**header["config"]), state)
-        if checkpoint.state["grid"].shape[3:] != (row_floats((checkpoint.config.sh_degree + 1) ** 2),):
-            raise SplatError(f"{path} was written by another version of splat_py; fit without --resume")
-        return checkpoint
+            header, state = load_tensors(path, "splat_py", _check)
+            require_finite(state, ("v",))
+            Box.of(state["box"])
+            return cls(header["step"], dataclass_of(VolumeConfig, header["config"]), state)
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `VolumeCheckpoint.save` leaves."""
+    config = dataclass_of(VolumeConfig, header["config"])
+    step = whole_number(header, "step", 0, config.steps)
+    _, (x, y, z, row) = layout["grid"]
+    if row != row_floats((config.sh_degree + 1) ** 2):
+        raise ValueError("it was written by another version of splat_py")
+    # The grid is enlarged by the first step of a stage.
+    voxels = config.resolutions[max(step - 1, 0) // config.steps_per_resolution]
+    if max(x, y, z) != voxels or min(x, y, z) < 1:
+        raise ValueError(f"the grid has {x}×{y}×{z} voxels, not {voxels} along its longest side")
+    grids = dict.fromkeys(("grid", "m", "v"), (x, y, z, row))
+    require_layout(layout, {**grids, "box": (2, 3), "background": (3,)}, {"box": "F64"})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, save_tensors
+from splat_py.files import Layout, atomic_path, load_tensors, reason, save_tensors
+from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.volume.marching import Box, Image, March, Volume
@@ -23,6 +25,10 @@ from splat_py.volume.views import camera_rays
 
 # A camera that sees less than this share of what lies a voxel away stands in a wall.
 _WALL = 0.01
+# Along a side of the grid.
+_MOST_VOXELS = 1022
+# An .npz of empty space packs well, but not this well.
+_MOST_UNPACKED = 1200
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +122,11 @@ class RadianceField:
         if not path.is_file():
             raise SplatError(f"{path} does not exist; name a radiance field's .safetensors or .npz")
         try:
-            if path.suffix == ".npz":
-                with np.load(path, allow_pickle=False) as file:
-                    arrays = {name: file[name] for name in file.files}
-            else:
-                with safe_open(path, framework="numpy") as file:
-                    arrays = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            arrays = _read_npz(path) if path.suffix == ".npz" else load_tensors(path, None, _check)[1]
             density, sh = (torch.from_numpy(np.asarray(arrays[name], np.float32)) for name in ("density", "sh"))
             return cls(density, sh, arrays["box"], arrays["background"])
-        except (SafetensorError, zipfile.BadZipFile, KeyError, TypeError, EOFError, OSError, ValueError) as error:
-            raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {error}") from error
+        except Exception as error:  # zipfile and NumPy let their parsers' errors through
+            raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {reason(error)}") from error
 
     def _warn_of_wall(self, camera: Camera) -> None:
         low, high = self.box
@@ -141,6 +142,39 @@ class RadianceField:
                 f"the camera at ({place}) stands inside a wall, where the density is {density:.3g}; move it into the open",
                 stacklevel=3,
             )
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if these are not the arrays that `RadianceField.save` leaves; they may be of other floats."""
+    _, sizes = layout["sh"]
+    x, y, z, k, _ = sizes
+    if k not in (1, 4, 9) or not 1 <= min(x, y, z) <= max(x, y, z) <= _MOST_VOXELS:
+        raise ValueError(f"sh has shape {list(sizes)}; it must be [X, Y, Z, K, 3], K = 1, 4 or 9")
+    shapes = {"density": (x, y, z), "sh": (x, y, z, k, 3), "box": (2, 3), "background": (3,)}
+    for name, (kind, _) in layout.items():
+        if kind not in ("F16", "F32", "F64"):
+            raise ValueError(f"{name} is {kind}, which are no floats")
+    require_layout(layout, shapes, {name: kind for name, (kind, _) in layout.items()})
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz, of which nothing is allocated before it is clear what they are."""
+    layout: Layout = {}
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
+            raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")
+        for member in members:
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} is shorter than it says")
+            layout[member.filename.removesuffix(".npy")] = f"{dtype.kind.upper()}{8 * dtype.itemsize}", shape
+    _check({}, layout)
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in layout}
 
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:

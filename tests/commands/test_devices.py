@@ -11,6 +11,7 @@ import pytest
 
 from splat_py.demo import scene as demo
 from splat_py.demo.scene import write_demo_scene
+from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.selftest import SelfTest, checking
 from tests.commands.program import splat
@@ -83,3 +84,9 @@ def test_the_demo_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: p
     monkeypatch.setattr(demo, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
     on_device(named, "demo", "--steps", 3, "--out", "demo", cwd=tmp_path)
     assert iio.imread(tmp_path / "demo" / "side-by-side.png").shape[0] == 2 * 16
+
+
+@pytest.mark.parametrize("name", ["vulkan:²", "vulkan:٣", "vulkan:-1", "vulkan:" + "9" * 5000, "vulkan:1_0", "²", "[bold]x"])
+def test_names_that_mean_nothing(name: str) -> None:
+    with pytest.raises(SplatError, match="is not known; use one of"):
+        devices.choose(name)

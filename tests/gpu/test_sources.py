@@ -148,6 +148,37 @@ def test_specialisation() -> None:
         specialisation_source("parent", {"AREA": 8})
 
 
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SIDE", "8; } void stolen() { *(uint*)0 = 1;"),
+        ("SIDE", True),
+        ("SIDE", -1),
+        ("SIDE", 1.0),
+        ("SIDE", None),
+        ("SIDE", 1 << 32),
+        ("Way", "Second; export struct Other : IWay = First"),
+        ("Way", "IWay"),
+        ("Way", "Sink"),
+        ("Way", "go"),
+        ("Way", 3),
+    ],
+)
+def test_specialisation_takes_numbers_and_names_of_types_and_nothing_else(name: str, value: object) -> None:
+    with pytest.raises(BindingError, match=f"parent: {name} is .*; it must be"):
+        specialisation_source("parent", {name: value})
+
+
+@pytest.mark.parametrize("value", ["PerPixel", "PerWave", "PerGroup", "PerIntersection"])
+def test_a_type_or_its_alias(value: str) -> None:
+    source = specialisation_source("project", {"Accumulation": value, "ANTIALIASED": True})
+    assert "import parallel.gradient_accumulation;" in source
+    assert f"Accumulation : IAccumulation = {value};" in source
+    with pytest.raises(BindingError, match=r"project: ANTIALIASED is 'true; .*'; it must be of type bool"):
+        specialisation_source("project", {"ANTIALIASED": "true; export static const int X = 1"})
+
+
 def test_the_librarys_own_constants() -> None:
     assert constant("kernels/prefix_sum", "BLOCK") == 2048
     assert constant("parallel/short_list", "SHORT_LIST_TILE") == (8, 4)

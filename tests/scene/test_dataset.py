@@ -357,6 +357,12 @@ NAN_POSE = np.full((4, 4), np.nan).tolist()
         ({"fl_x": None, "camera_angle_x": 4}, "camera_angle_x is 4"),
         ({"mask_path": "nowhere.png"}, r"mask .*nowhere\.png of images/001\.png does not exist"),
         ({"mask_path": 3}, "mask_path is 3"),
+        ({"mask_path": "x" * 5000}, "does not exist"),
+        ({"fl_x": 10**400}, "fl_x is 1000"),
+        ({"w": 1e300, "h": 1e300}, "w is 1e"),
+        ({"camera_model": ["OPENCV"]}, r"camera_model \['OPENCV'\] is not supported"),
+        ({"transform_matrix": [[10**400] * 4] * 4}, "has no transform_matrix of numbers"),
+        ({"transform_matrix": [[1, 0, 0, 1e30], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}, r"001\.png.*below 1e\+09"),
     ],
 )
 def test_damaged_frames_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -368,6 +374,17 @@ def test_damaged_frames_are_named(tmp_path: Path, change: dict[str, Any], messag
 
 
 @pytest.mark.parametrize("name", ["cameras", "images", "points3D", "frames", "rigs"])
+def test_a_colmap_file_cut_anywhere_is_refused(tmp_path: Path, name: str) -> None:
+    write_colmap(tmp_path, ring(2), points=POINTS)
+    file = tmp_path / "sparse/0" / f"{name}.bin"
+    data = file.read_bytes()
+    for length in range(len(data)):
+        file.write_bytes(data[:length])
+        with pytest.raises(SplatError):
+            load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cameras", "images", "points3D", "frames", "rigs"])
 @pytest.mark.parametrize("text", [False, True])
 def test_damaged_colmap_models_are_refused(tmp_path: Path, name: str, text: bool) -> None:
     write_colmap(tmp_path, ring(3), text=text, points=POINTS)
@@ -376,6 +393,33 @@ def test_damaged_colmap_models_are_refused(tmp_path: Path, name: str, text: bool
     file.write_bytes(b"1 x y z\n" if text else data[: len(data) // 2])
     with pytest.raises(SplatError, match=r"is not a readable COLMAP model|the focal lengths"):
         load_dataset(tmp_path)
+
+
+def test_a_colmap_name_in_no_encoding(tmp_path: Path) -> None:
+    write_colmap(tmp_path, ring(3))
+    file = tmp_path / "sparse/0/images.bin"
+    file.write_bytes(file.read_bytes().replace(b"001.png", b"\xff01.png"))
+    with pytest.raises(SplatError, match="is not a readable COLMAP model"):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**61, 10**12])
+def test_a_colmap_track_that_is_longer_than_its_file(length: int, tmp_path: Path) -> None:
+    write_colmap(tmp_path, ring(3), points=POINTS)
+    file = tmp_path / "sparse/0/points3D.bin"
+    data = bytearray(file.read_bytes())
+    data[51:59] = length.to_bytes(8, "little")
+    file.write_bytes(data)
+    with pytest.raises(SplatError, match=r"is not a readable COLMAP model .*points3D\.bin is cut off"):
+        load_dataset(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_missing(tmp_path: Path) -> None:
+    content = write_transforms(tmp_path, ring(3))
+    content["frames"][1]["file_path"] = "x" * 5000
+    save_json(tmp_path, content)
+    with pytest.warns(UserWarning, match="1 of 3 photographs do not exist"):
+        assert len(load_dataset(tmp_path)) == 2
 
 
 def test_fox_as_transforms(shared_data: Path) -> None:

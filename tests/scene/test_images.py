@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from splat_py.errors import SplatError
+from splat_py.image.pictures import read_picture
 from splat_py.scene import Camera, images, load_dataset
 from splat_py.scene.images import View
 from tests.scene.captures import HEIGHT, WIDTH, picture, ring, save_json, write_image, write_transforms
@@ -271,4 +273,28 @@ def test_a_thumbnail_does_not_hide_that_a_jpeg_is_cut_off(tmp_path: Path) -> Non
     assert load_dataset(tmp_path).image(0).shape == (HEIGHT, WIDTH, 4)
     path.write_bytes(whole[:2] + comment + whole[2 : 2 * len(whole) // 3])
     with pytest.raises(SplatError, match=r"000\.jpg cannot be decoded"):
+        load_dataset(tmp_path)
+
+
+def huge_png() -> bytes:
+    """One pixel whose header says 100,000 × 100,000."""
+    data = bytearray(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes())
+    data[16:24] = (100_000).to_bytes(4, "big") * 2
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_a_header_of_ten_gigapixels(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(3))
+    (tmp_path / "images/001.png").write_bytes(huge_png())
+    with pytest.raises(SplatError, match=r"001\.png is too large, or says so"):
+        load_dataset(tmp_path)
+    with pytest.raises(SplatError, match=r"001\.png is too large, or says so"):
+        read_picture(tmp_path / "images/001.png")
+
+
+def test_a_mask_that_leaves_nothing(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(3))
+    write_image(tmp_path / "masks/001.png", np.zeros((HEIGHT, WIDTH), np.uint8))
+    with pytest.raises(SplatError, match=r"masks/001\.png leaves no pixel of images/001\.png that counts"):
         load_dataset(tmp_path)

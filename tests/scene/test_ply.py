@@ -116,6 +116,23 @@ def test_cut_off_files_are_refused(tmp_path: Path, keep: int) -> None:
         Gaussians.load_ply(tmp_path / "b.ply")
 
 
+@pytest.mark.parametrize("more", [b"\0", bytes(500)])
+def test_what_follows_the_last_row_is_not_ignored(tmp_path: Path, more: bytes) -> None:
+    sample().save_ply(tmp_path / "a.ply")
+    (tmp_path / "b.ply").write_bytes((tmp_path / "a.ply").read_bytes() + more)
+    with pytest.raises(SplatError, match=r"b\.ply goes on after its last row"):
+        Gaussians.load_ply(tmp_path / "b.ply")
+
+
+@pytest.mark.parametrize("kind", ["ascii", "binary_little_endian"])
+@pytest.mark.parametrize("count", [10**9, 10**12, 1 << 63, -1])
+def test_more_rows_than_a_file_can_hold(tmp_path: Path, kind: str, count: int) -> None:
+    names = "\n".join(f"property float {name}" for name in "xyz")
+    (tmp_path / "a.ply").write_text(f"ply\nformat {kind} 1.0\nelement vertex {count}\n{names}\nend_header\n1 2 3\n")
+    with pytest.raises(SplatError, match=rf"a\.ply .* is damaged \({count} rows in"):
+        Gaussians.load_ply(tmp_path / "a.ply")
+
+
 def test_damaged_headers_never_escape_as_other_errors(tmp_path: Path) -> None:
     sample(sh_degree=0).save_ply(tmp_path / "a.ply")
     data = (tmp_path / "a.ply").read_bytes()

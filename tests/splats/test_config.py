@@ -94,3 +94,22 @@ def test_what_is_no_configuration(content: object, tmp_path: Path) -> None:
     save_old_checkpoint(path, json.dumps(content))
     with pytest.raises(SplatError, match="is not a checkpoint of splat_py or is damaged; train without --resume"):
         Checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[]",
+        b'{"data": 3, "config": {}}',
+        b'{"data": {"data": 3}, "config": {}}',
+        b'{"data": {"data": "/x", "downscale": true}, "config": {}}',
+        b'{"data": {"data": "/x"}, "config": {"antialiased": "true; }"}}',
+        b'{"data": {"data": "/x"}, "config": {"means_lr": 1e999}}',
+    ],
+)
+def test_damaged_descriptions_of_runs(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(data)
+    with pytest.raises(SplatError, match=r"run\.json is damaged; train again"):
+        RunFolder(tmp_path).options()

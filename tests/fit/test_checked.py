@@ -1,0 +1,150 @@
+"""Checkpoints and results that somebody else has made: refused in one sentence, before anything of them is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from splat_py.errors import SplatError
+from splat_py.fit.checked import dataclass_of
+from splat_py.image.checkpoint import FitCheckpoint
+from splat_py.image.result import ImageFit
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.field import RadianceField
+from tests.fuzz.files import GAUSSIANS, KINDS, arrays_of, header_of
+
+Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
+
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    "splats": Checkpoint.load,
+    "blobs": FitCheckpoint.load,
+    "volume": VolumeCheckpoint.load,
+    "result": ImageFit.load,
+}
+
+
+def save(path: Path, kind: str, change: Change = lambda header, arrays: None) -> Path:
+    """A small valid file of a kind, changed."""
+    header, arrays = header_of(kind), arrays_of(kind)
+    change(header, arrays)
+    save_file(arrays, path, metadata={KINDS[kind]: json.dumps(header)})
+    return path
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_whole_files_load(kind: str, tmp_path: Path) -> None:
+    LOADERS[kind](save(tmp_path / "file.safetensors", kind))
+
+
+def header(**values: Any) -> Change:
+    return lambda header, arrays: header.update(values)
+
+
+def config(**values: Any) -> Change:
+    return lambda header, arrays: header["config"].update(values)
+
+
+def array(name: str, values: np.ndarray) -> Change:
+    return lambda header, arrays: arrays.update({name: values})
+
+
+def poison(name: str, value: float = float("nan")) -> Change:
+    return lambda header, arrays: arrays[name].reshape(-1).__setitem__(0, value)
+
+
+CODE = "true; } void stolen() { *(uint*)0 = 1; "
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("splats", config(antialiased=CODE), "antialiased"),
+        ("splats", config(antialiased=1), "antialiased"),
+        ("splats", config(accumulate="PerWave; export"), "accumulate"),
+        ("splats", config(steps=True), "steps"),
+        ("splats", config(seed=10**400), "seed"),
+        ("splats", config(means_lr=float("nan")), "means_lr"),
+        ("splats", config(means_lr="1"), "means_lr"),
+        ("splats", config(init=["auto"]), "init"),
+        ("splats", config(sh_degree=2), "sh is"),
+        ("splats", header(step=-1), "step"),
+        ("splats", header(step=11), "step"),
+        ("splats", header(step=2.0), "step"),
+        ("splats", header(capacity=1 << 40), "capacity"),
+        ("splats", header(config=[]), "dictionary"),
+        ("splats", array("means.m", np.zeros((1, 3), np.float32)), r"means\.m"),
+        ("splats", array("quats", np.zeros((GAUSSIANS, 4), np.float64)), "quats"),
+        ("splats", array("more", np.zeros(1, np.float32)), "tensor 'more'"),
+        ("splats", lambda header, arrays: arrays.pop("sh.v"), r"no tensor 'sh\.v'"),
+        ("splats", poison("sh"), "sh holds"),
+        ("splats", poison("means.v", -1), r"means\.v holds"),
+        ("blobs", header(step=11), "step"),
+        ("blobs", header(steps=0), "steps"),
+        ("blobs", header(picture=None), "picture"),
+        ("blobs", array("m", np.zeros((9, 2), np.float32)), "m is"),
+        ("blobs", poison("params"), "params holds"),
+        ("volume", config(jitter=CODE), "jitter"),
+        ("volume", config(resolutions=[4.0]), "resolutions"),
+        ("volume", header(step=1 << 40), "step"),
+        ("volume", array("v", np.zeros((4, 4, 4, 16), np.float32)), "v is"),
+        ("volume", config(resolutions=[8, 16]), "voxels"),
+        ("volume", array("box", np.zeros((2, 3))), "degenerate"),
+        ("volume", poison("grid", float("inf")), "grid holds"),
+        ("result", header(width="6"), "width"),
+        ("result", header(width=1 << 40), "width"),
+        ("result", header(psnr=None), "psnr"),
+        ("result", array("params", np.zeros((9, 0), np.float32)), "blobs"),
+        ("result", array("params", np.zeros((9, 3), np.int32)), "params"),
+    ],
+)
+def test_what_no_fit_has_left_is_refused(kind: str, change: Change, reason: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "file.safetensors", kind, change)
+    with pytest.raises(SplatError, match=rf"file\.safetensors is not .* or is damaged; .*{reason}"):
+        LOADERS[kind](path)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_deep_and_long_headers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.safetensors"
+    for text, reason in (("[" * 100_000, "nested too deeply"), (" " * (1 << 20), "header is longer")):
+        save_file(arrays_of(kind), path, metadata={KINDS[kind]: text})
+        with pytest.raises(SplatError, match=reason):
+            LOADERS[kind](path)
+
+
+def test_every_field_of_every_configuration_has_a_type() -> None:
+    for cls in (TrainConfig, VolumeConfig):
+        default = cls()
+        content = json.loads(json.dumps(dataclasses.asdict(default)))
+        assert dataclass_of(cls, content) == default
+        for name in content:
+            for wrong in (None, {}, [[]], CODE, "1", float("inf")):
+                with pytest.raises(TypeError, match=name):
+                    dataclass_of(cls, {**content, name: wrong})
+
+
+def test_archives_that_would_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "field.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape in (("density", (1000, 1000, 1000)), ("sh", (1000, 1000, 1000, 9, 3))):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+                file.write(bytes(1 << 12))
+    with pytest.raises(SplatError, match="is shorter than it says"):
+        RadianceField.load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive, archive.open("density.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 22,)})
+        file.write(bytes(1 << 24))
+    with pytest.raises(SplatError, match="would unpack to more than"):
+        RadianceField.load(path)

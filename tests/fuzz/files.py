@@ -1,0 +1,42 @@
+"""Small valid files of every kind that is read, to be damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from splat_py.splats.config import TrainConfig
+from splat_py.volume.config import VolumeConfig
+
+GAUSSIANS = 3
+# What the header is called in a file's metadata.
+KINDS = {"splats": "splat_py", "blobs": "splat_py.image.checkpoint", "volume": "splat_py", "result": "splat_py.image"}
+
+
+def header_of(kind: str) -> dict[str, Any]:
+    """Header of a checkpoint of Gaussians, blobs or a volume, or of blobs as a result."""
+    return {
+        "splats": {"step": 4, "config": dataclasses.asdict(TrainConfig(steps=10, sh_degree=1)), "capacity": 12},
+        "blobs": {"step": 4, "steps": 10, "picture": "5f"},
+        "volume": {"step": 2, "config": dataclasses.asdict(VolumeConfig((4, 8), 3, 1))},
+        "result": {"width": 6, "height": 5, "psnr": 30.0},
+    }[kind]
+
+
+def arrays_of(kind: str) -> dict[str, np.ndarray]:
+    """The tensors beside `header_of`."""
+    shapes: dict[str, tuple[int, ...]]
+    if kind == "splats":
+        rows = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": (4, 3)}
+        shapes = {f"{name}{suffix}": (GAUSSIANS, *row) for name, row in rows.items() for suffix in ("", ".m", ".v")}
+        shapes |= dict.fromkeys(("gradient_norms", "times_seen", "max_radii"), (GAUSSIANS,))
+    elif kind == "volume":
+        shapes = dict.fromkeys(("grid", "m", "v"), (4, 3, 2, 16)) | {"background": (3,)}
+    else:
+        shapes = dict.fromkeys(("params", "m", "v") if kind == "blobs" else ("params",), (9, 5))
+    arrays = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    if kind == "volume":
+        arrays["box"] = np.array([[-1.0, -1, -1], [1, 1, 1]])
+    return arrays

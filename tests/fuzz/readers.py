@@ -1,0 +1,223 @@
+"""The readers, each with how a damaged file of its kind is made."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+from safetensors.numpy import save
+
+from splat_py.image.checkpoint import FitCheckpoint
+from splat_py.image.pictures import read_picture
+from splat_py.image.result import ImageFit
+from splat_py.scene import Gaussians, load_dataset
+from splat_py.scene.ply import read_points
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.run_folder import RunFolder
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.field import RadianceField
+from tests.fuzz.files import KINDS, arrays_of, header_of
+from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
+from tests.scene.captures import picture, ring, write_colmap, write_transforms
+
+POINTS = np.arange(12.0).reshape(4, 3)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`write` leaves a damaged file or folder below a folder that may have been used before; `read` reads it."""
+
+    cases: int
+    write: Callable[[Path, Random], None]
+    read: Callable[[Path], Any]
+
+
+# PLY
+
+
+def _ply_bytes(text: bool, cloud: bool) -> bytes:
+    names = ["x", "y", "z", "red", "green", "blue"] if cloud else _gaussian_names()
+    kinds = ["float"] * 3 + ["uchar"] * 3 if cloud else ["float"] * len(names)
+    rows = np.random.default_rng(0).uniform(1, 2, (5, len(names)))
+    head = ["ply", f"format {'ascii' if text else 'binary_little_endian'} 1.0", "element vertex 5"]
+    head += [f"property {kind} {name}" for kind, name in zip(kinds, names, strict=True)]
+    dtype = np.dtype([(name, "<f4" if kind == "float" else "u1") for kind, name in zip(kinds, names, strict=True)])
+    table = np.array([tuple(row) for row in rows], dtype)
+    body = "\n".join(" ".join(f"{x:g}" for x in row) for row in table.tolist()).encode() + b"\n" if text else table.tobytes()
+    return "\n".join([*head, "end_header", ""]).encode() + body
+
+
+def _gaussian_names() -> list[str]:
+    parts = (("f_dc", 3), ("f_rest", 9), ("scale", 3), ("rot", 4))
+    return ["x", "y", "z", "opacity", *(f"{name}_{i}" for name, count in parts for i in range(count))]
+
+
+def _write_ply(cloud: bool) -> Callable[[Path, Random], None]:
+    samples = [_ply_bytes(text, cloud) for text in (False, True)]
+
+    def write(folder: Path, random: Random) -> None:
+        data = random.choice(samples)
+        end = data.index(b"end_header")
+        kind = random.randrange(3)
+        if kind == 0:
+            data = damaged_bytes(data, random)
+        elif kind == 1:
+            data = damaged_text(data[:end], random) + data[end:]
+        else:
+            data = data[:end] + damaged_bytes(data[end:], random)
+        (folder / "file.ply").write_bytes(data)
+
+    return write
+
+
+# Captures
+
+
+@cache
+def _capture(kind: str) -> dict[str, bytes]:
+    """The files of a whole capture, by their paths."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        cameras = ring(2, width=12, height=8)
+        if kind == "transforms":
+            write_transforms(root, cameras, k1=0.01, camera_model="OPENCV", ply_file_path="points.ply")
+            (root / "points.ply").write_bytes(_ply_bytes(text=False, cloud=True))
+        else:
+            write_colmap(root, cameras, text=kind == "text", points=POINTS)
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def _write_capture(kind: str, damage: Callable[[bytes, Random], bytes]) -> Callable[[Path, Random], None]:
+    def write(folder: Path, random: Random) -> None:
+        files = dict(_capture(kind))
+        described = [name for name in files if not name.startswith("images/")]
+        name = random.choice(described if random.random() < 0.9 else list(files))
+        files[name] = damage(files[name], random) if name in described else damaged_bytes(files[name], random)
+        for path, data in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if not (folder / path).is_file() or (folder / path).read_bytes() != data:
+                (folder / path).write_bytes(data)
+
+    return write
+
+
+def _damaged_description(data: bytes, random: Random) -> bytes:
+    return damaged_bytes(data, random) if data.startswith(b"ply") else damaged_json(json.loads(data), random)
+
+
+def _read_capture(folder: Path) -> None:
+    dataset = load_dataset(folder)
+    assert np.isfinite(dataset.scene_scale) and dataset.scene_scale > 0 and np.isfinite(dataset.bounds).all()
+    for i, view in enumerate(dataset.views):
+        assert dataset.image(i).shape == (view.camera.height, view.camera.width, 4)
+
+
+# Tensors
+
+
+def _write_tensors(kind: str) -> Callable[[Path, Random], None]:
+    header, arrays = header_of(kind), arrays_of(kind)
+
+    def write(folder: Path, random: Random) -> None:
+        way = random.randrange(5)
+        text = damaged_json(header, random).decode(errors="replace") if way < 2 else json.dumps(header)
+        damaged = damaged_arrays(arrays, random) if way == 2 else arrays
+        data = save(damaged, {KINDS[kind]: text})
+        if way == 3:
+            size = int.from_bytes(data[:8], "little")
+            inner = json.dumps(damaged_value(json.loads(data[8 : 8 + size]), random)).encode()
+            data = len(inner).to_bytes(8, "little") + inner + data[8 + size :]
+        elif way == 4:
+            data = damaged_bytes(data, random)
+        (folder / "file.safetensors").write_bytes(data)
+
+    return write
+
+
+def _field_arrays() -> dict[str, np.ndarray]:
+    return {
+        "density": np.ones((3, 4, 2), np.float32),
+        "sh": np.ones((3, 4, 2, 4, 3), np.float32),
+        "box": np.array([[0.0, 0, 0], [1, 1, 1]]),
+        "background": np.ones(3, np.float32),
+    }
+
+
+def _write_field(folder: Path, random: Random) -> None:
+    """As .npz: arrays, the heads of arrays, or the archive are damaged."""
+    way = random.randrange(3)
+    stream = io.BytesIO()
+    store = random.choice((np.savez, np.savez_compressed))
+    store(stream, **(damaged_arrays(_field_arrays(), random) if way == 0 else _field_arrays()))  # type: ignore[arg-type]
+    data = stream.getvalue()
+    if way == 1:
+        data = damaged_text(data, random)
+    elif way == 2:
+        data = damaged_bytes(data, random)
+    (folder / "file.npz").write_bytes(data)
+
+
+def _write_field_tensors(folder: Path, random: Random) -> None:
+    data = save(damaged_arrays(_field_arrays(), random) if random.random() < 0.5 else _field_arrays())
+    (folder / "file.safetensors").write_bytes(damaged_bytes(data, random) if random.random() < 0.6 else data)
+
+
+# The rest
+
+_RUN = {
+    "data": {"data": "/captures/fox", "downscale": 2.0, "format": "auto", "test_every": 8, "memory_limit": 4096},
+    "config": asdict(TrainConfig()),
+}
+
+
+def _write_run(folder: Path, random: Random) -> None:
+    (folder / "run.json").write_bytes(damaged_json(_RUN, random))
+
+
+@cache
+def _pictures() -> list[bytes]:
+    kinds = [(suffix, 3) for suffix in (".png", ".jpg", ".bmp", ".tif", ".webp")] + [(".png", 4), (".png", 1)]
+    return [cv2.imencode(suffix, picture(3, 20, 14, channels))[1].tobytes() for suffix, channels in kinds]
+
+
+def _write_picture(folder: Path, random: Random) -> None:
+    data = random.choice(_pictures())
+    # Sizes and types are at the beginning.
+    head = random.choice((40, 200, len(data)))
+    (folder / "file.png").write_bytes(damaged_bytes(data[:head], random) + data[head:])
+
+
+def _read_picture(folder: Path) -> None:
+    image = read_picture(folder / "file.png")
+    assert image.dtype == np.float32 and image.shape[2] == 3 and np.isfinite(image).all()
+
+
+def _loads(load: Callable[[Path], Any], name: str = "file.safetensors") -> Callable[[Path], Any]:
+    return lambda folder: load(folder / name)
+
+
+READERS: dict[str, Reader] = {
+    "Gaussians": Reader(1800, _write_ply(cloud=False), _loads(Gaussians.load_ply, "file.ply")),
+    "points": Reader(600, _write_ply(cloud=True), _loads(read_points, "file.ply")),
+    "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),
+    "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes), _read_capture),
+    "COLMAP text": Reader(900, _write_capture("text", damaged_text), _read_capture),
+    "checkpoint": Reader(1000, _write_tensors("splats"), _loads(Checkpoint.load)),
+    "checkpoint of blobs": Reader(600, _write_tensors("blobs"), _loads(FitCheckpoint.load)),
+    "checkpoint of a volume": Reader(600, _write_tensors("volume"), _loads(VolumeCheckpoint.load)),
+    "blobs": Reader(500, _write_tensors("result"), _loads(ImageFit.load)),
+    "field npz": Reader(600, _write_field, _loads(RadianceField.load, "file.npz")),
+    "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
+    "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).options()),
+    "pictures": Reader(1000, _write_picture, _read_picture),
+}
