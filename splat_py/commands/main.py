@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -49,8 +50,8 @@ def main() -> None:
         command.run()
     except (SplatError, NotImplementedError) as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail(_INTERRUPTED, 130)
+    except KeyboardInterrupt as interrupt:
+        _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT))
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
 

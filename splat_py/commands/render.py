@@ -14,9 +14,14 @@ from splat_py.commands.terminal import console, track
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera, orbit
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import write_image, write_video
 from splat_py.splats.rendering import render
 from splat_py.splats.run_folder import open_scene
+
+# A picture of so many pixels takes 2 GiB, the largest buffer.
+_MOST_PIXELS = (1 << 31) // 12
 
 
 @dataclass
@@ -54,10 +59,11 @@ class Render:
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.frames < 1:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
-        if not self.scale > 0:
+        if not 0 < self.scale < float("inf"):
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
+        self._check_size(dataset)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
             camera = camera.scaled(self.scale)
@@ -65,11 +71,19 @@ class Render:
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
+            names = picture_names([view.name for view in dataset.views])
             for view in track(views, "views"):
-                name = Path(dataset.views[view].name).with_suffix(".png").name
-                write_image(self.out / name, draw(dataset.views[view].camera))
+                write_image(self.out / names[view], draw(dataset.views[view].camera))
             console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
             cameras = orbit([view.camera for view in dataset.views], self.frames)
             write_video(self.video, (draw(camera) for camera in track(cameras, "frames")))
             console.print(f"the video is {self.video}")
+
+    def _check_size(self, dataset: Dataset) -> None:
+        """Pictures must fit into memory."""
+        largest = max((view.camera for view in dataset.views), key=lambda camera: camera.width * camera.height)
+        if largest.width * largest.height * self.scale**2 > _MOST_PIXELS:
+            most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+            size = f"{largest.width}×{largest.height}"
+            raise SplatError(f"--scale is {self.scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")

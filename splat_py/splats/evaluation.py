@@ -15,6 +15,7 @@ from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, write_image
 from splat_py.splats.loss import PhotometricLoss, pack
 from splat_py.splats.rendering import render
@@ -85,14 +86,13 @@ def evaluate_views(
     device: Device | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
-    scores = []
+    scores, names = [], picture_names([view.name for view in dataset.views])
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
         image = draw(view.camera)
         scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
         if pictures is not None:
-            name = Path(view.name).with_suffix(".png").name
-            write_image(pictures / name, beside(photograph[..., :3] / np.float32(255), image))
+            write_image(pictures / names[index], beside(photograph[..., :3] / np.float32(255), image))
     return Scores(scores)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from splat_py.errors import SplatError
 from splat_py.fit.adam import Adam
 from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.photographs import views_at
 from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
@@ -35,6 +36,8 @@ _DENSITY_RATE, _REST_RATE = 5.0, 0.25
 _LAST_RATE = 0.3
 # A fit starts as a thin grey fog, of this optical depth along the longest side: where nothing is, no gradient is either.
 _FIRST_DENSITY = 1.0
+# Of a grid: devices have no larger buffers.
+_MOST_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class VolumeTrainer:
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
         self.background = check_background(resume.state["background"] if resume else background)
+        self._check_sizes()
         self.profile: Profile | None = None
         self._batches = Batches(self.device, views)
         self._coefficients = (self.config.sh_degree + 1) ** 2
@@ -95,18 +99,26 @@ class VolumeTrainer:
         Args:
             on_step: told of finished steps in order: at the end of each stage and at checkpoints, or at once where the host
                 reads device memory without a copy.
-            checkpoint: file to keep a checkpoint in, also when the user interrupts.
+            checkpoint: file to keep a checkpoint in, also when the user interrupts: SIGINT, SIGTERM and SIGHUP are acted on
+                between steps, in the main thread.
+
+        Raises:
+            SplatError: the field is no longer finite. A checkpoint from before stays.
+            KeyboardInterrupt: a signal has come, and the checkpoint is written.
         """
-        with kept_checkpoint(checkpoint, lambda path: self.checkpoint().save(path)) as save:
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
             while self.step < self.config.steps:
+                kept.act_on_interrupt()
                 self.advance()
                 due = checkpoint is not None and self.step % self.config.checkpoint_every == 0
                 if due or self.device.software or self.step % self.config.steps_per_resolution == 0:
                     self._report(on_step)
                 if due:
-                    save()
+                    kept.save()
             field = self.field()
-            save()
+            check_finite({"the density": field.density.numpy(), "the colour": field.sh.numpy()}, self.step)
+            kept.save()
+            kept.act_on_interrupt()
         return field
 
     def field(self) -> RadianceField:
@@ -126,6 +138,17 @@ class VolumeTrainer:
             "background": self.background,
         }
         return VolumeCheckpoint(self.step, self.config, state)
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Write `checkpoint()` to a file, atomically.
+
+        Raises:
+            SplatError: the field is not finite.
+        """
+        checkpoint = self.checkpoint()
+        grid, m, v = (checkpoint.state[name] for name in ("grid", "m", "v"))
+        check_finite({"the density": grid[..., :1], "the colour": grid[..., 1:], "m": m, "v": v}, self.step)
+        checkpoint.save(path)
 
     def advance(self) -> None:
         """One step: every view of it forward, loss and replay, then Adam."""
@@ -188,6 +211,8 @@ class VolumeTrainer:
         errors = self._errors.numpy()
         for step in range(self._reported, self.step):
             size = self._size_at(step // self.config.steps_per_resolution)
+            if not np.isfinite(errors[step]):
+                raise diverged("the loss", step + 1)
             on_step(FitReport(step, size, psnr_of(float(errors[step]))))
         self._reported = self.step
 
@@ -215,6 +240,18 @@ class VolumeTrainer:
         """Voxels along x, y, z: cubes, as nearly as whole numbers allow."""
         sides = self.box.sides / self.box.sides.max()
         return tuple(max(round(float(side) * self.config.resolutions[stage]), 1) for side in sides)
+
+    def _check_sizes(self) -> None:
+        """Raise SplatError if a stage's grid is larger than a buffer."""
+        floats = row_floats((self.config.sh_degree + 1) ** 2)
+        for stage, resolution in enumerate(self.config.resolutions):
+            size = self._size_at(stage)
+            if 4 * floats * math.prod(size) > _MOST_BYTES:
+                largest = int(resolution * (_MOST_BYTES / (4 * floats * math.prod(size))) ** (1 / 3))
+                raise SplatError(
+                    f"resolutions holds {resolution}, a grid of {'×'.join(map(str, size))} voxels and more than 2 GiB; "
+                    f"use at most {largest}, or a lower sh_degree"
+                )
 
     def _first_grid(self) -> NDArray[np.float32]:
         grid = np.zeros((*self._size_at(0), row_floats(self._coefficients)), np.float32)
