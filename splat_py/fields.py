@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,10 +25,10 @@ def check_fields(options: Any, ranges: Mapping[str, Range]) -> None:
         value = getattr(options, name)
         if kind is bool:
             if not isinstance(value, bool):
-                raise SplatError(f"{name} is {value!r}; it must be true or false")
+                raise SplatError(f"{name} is {shown(value)}; it must be true or false")
         elif get_origin(kind) is Literal:
             if not isinstance(value, str) or value not in get_args(kind):
-                raise SplatError(f"{name} is {value!r}; use {', '.join(get_args(kind))}")
+                raise SplatError(f"{name} is {shown(value)}; use {', '.join(get_args(kind))}")
         elif kind in (int, float):
             check_number(name, value, kind, ranges[name])
 
@@ -36,12 +37,15 @@ def check_number(name: str, value: Any, kind: type, limits: Range) -> None:
     """Raise a SplatError unless `value` is an int or a finite float in a range."""
     least, largest = limits
     if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
-        raise SplatError(f"{name} is {value!r}; it must be a {'whole ' if kind is int else ''}number")
-    # Python refuses to write very long whole numbers out.
-    text = str(value) if isinstance(value, float) or abs(value) < 10**18 else "a number of more than 18 digits"
+        raise SplatError(f"{name} is {shown(value)}; it must be a {'whole ' if kind is int else ''}number")
     if isinstance(value, float) and not math.isfinite(value):
-        raise SplatError(f"{name} is {text}; it must be finite")
+        raise SplatError(f"{name} is {shown(value)}; it must be finite")
     if value < least:
-        raise SplatError(f"{name} is {text}; it must be at least {least}")
+        raise SplatError(f"{name} is {shown(value)}; it must be at least {least}")
     if value > largest:
-        raise SplatError(f"{name} is {text}; it must be at most {largest:,}")
+        raise SplatError(f"{name} is {shown(value)}; it must be at most {largest:,}")
+
+
+def shown(value: Any) -> str:
+    """A value, in a few characters. Python itself refuses to write out very long whole numbers."""
+    return "a number of more than 18 digits" if isinstance(value, int) and abs(value) >= 10**18 else reprlib.repr(value)

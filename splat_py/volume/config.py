@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from splat_py.errors import SplatError
-from splat_py.fields import LARGEST, Range, check_fields, check_number
+from splat_py.fields import LARGEST, Range, check_fields, check_number, shown
 
 _EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
@@ -48,12 +48,12 @@ class VolumeConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.resolutions, Sequence) or isinstance(self.resolutions, str):
-            raise SplatError(f"resolutions is {self.resolutions!r}; give one or more whole numbers")
+            raise SplatError(f"resolutions is {shown(self.resolutions)}; give one or more whole numbers")
         object.__setattr__(self, "resolutions", tuple(self.resolutions))
         for resolution in self.resolutions:
             check_number("resolutions", resolution, int, (2, 1022))
         if not 1 <= len(self.resolutions) <= 100:
-            raise SplatError(f"resolutions is {self.resolutions}; give from 1 to 100 of them")
+            raise SplatError(f"resolutions is {shown(self.resolutions)}; give from 1 to 100 of them")
         check_fields(self, _RANGES)
 
     @property
