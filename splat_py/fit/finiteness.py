@@ -14,13 +14,15 @@ def check_finite(arrays: Mapping[str, NDArray], step: int) -> None:
     """Raise a SplatError that names the first array which holds NaN or infinity after `step` steps."""
     for name, values in arrays.items():
         # The sum is finite if all are, unless it overflows; it needs no array of its own.
-        if not np.isfinite(values.sum(dtype=np.float64)) and not np.isfinite(values).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = values.sum(dtype=np.float64)
+        if not np.isfinite(total) and not np.isfinite(values).all():
             raise diverged(name, step)
 
 
 def diverged(name: str, step: int) -> SplatError:
     """That something is no longer finite after `step` steps."""
     return SplatError(
-        f"stopped after step {step:,}: {name} holds NaN or infinity; lower the learning rates and check the input; "
-        "a checkpoint from before is kept"
+        f"stopped after step {step:,}: NaN or infinity in {name}; lower the learning rates and check the input; "
+        "a checkpoint from before stays as it is"
     )

@@ -36,8 +36,6 @@ _DENSITY_RATE, _REST_RATE = 5.0, 0.25
 _LAST_RATE = 0.3
 # A fit starts as a thin grey fog, of this optical depth along the longest side: where nothing is, no gradient is either.
 _FIRST_DENSITY = 1.0
-# Of a grid: devices have no larger buffers.
-_MOST_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,6 @@ class VolumeTrainer:
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
         self.background = check_background(resume.state["background"] if resume else background)
-        self._check_sizes()
         self.profile: Profile | None = None
         self._batches = Batches(self.device, views)
         self._coefficients = (self.config.sh_degree + 1) ** 2
@@ -240,18 +237,6 @@ class VolumeTrainer:
         """Voxels along x, y, z: cubes, as nearly as whole numbers allow."""
         sides = self.box.sides / self.box.sides.max()
         return tuple(max(round(float(side) * self.config.resolutions[stage]), 1) for side in sides)
-
-    def _check_sizes(self) -> None:
-        """Raise SplatError if a stage's grid is larger than a buffer."""
-        floats = row_floats((self.config.sh_degree + 1) ** 2)
-        for stage, resolution in enumerate(self.config.resolutions):
-            size = self._size_at(stage)
-            if 4 * floats * math.prod(size) > _MOST_BYTES:
-                largest = int(resolution * (_MOST_BYTES / (4 * floats * math.prod(size))) ** (1 / 3))
-                raise SplatError(
-                    f"resolutions holds {resolution}, a grid of {'×'.join(map(str, size))} voxels and more than 2 GiB; "
-                    f"use at most {largest}, or a lower sh_degree"
-                )
 
     def _first_grid(self) -> NDArray[np.float32]:
         grid = np.zeros((*self._size_at(0), row_floats(self._coefficients)), np.float32)

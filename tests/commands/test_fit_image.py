@@ -114,3 +114,16 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "blobs" in refusal("fit-image", "ramp.png", "--blobs", 0, "--out", "none", cwd=tmp_path)
     (tmp_path / "text.png").write_text("not a picture")
     assert "text.png" in refusal("fit-image", "text.png", "--out", "fit", cwd=tmp_path)
+
+
+def test_the_checkpoint_stays_until_the_result_is_saved(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(result: image.ImageFit, path: Path) -> None:
+        raise SplatError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image.ImageFit, "save", fail)
+        with pytest.raises(SplatError, match="the disk is full"):
+            FitImage(photo, tmp_path / "out", blobs=20, steps=6).run()
+    assert FitCheckpoint.load(tmp_path / "out" / "checkpoint.safetensors").step == 6
+    FitImage(photo, tmp_path / "out", resume=True).run()
+    assert image.ImageFit.load(tmp_path / "out" / "blobs.safetensors").params.shape == (9, 20)

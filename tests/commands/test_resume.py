@@ -175,7 +175,6 @@ def test_files_of_others_are_not_overwritten(command: str, name: str, capture: P
         (("train", "capture", "--init", "random", "--max-gaussians", 5), "max_gaussians is 5, less than the 10,000"),
         (("fit-image", "capture/images/r_000.png", "--blobs", 10**11), "blobs is 100000000000"),
         (("fit-image", "capture/images/r_000.png", "--seed", -1), "seed is -1"),
-        (("fit-volume", "capture", "--resolutions", 1022), "resolutions holds 1022"),
         (("render", "run", "--out", "pictures", "--scale", "1e9"), "--scale is 1e+09"),
         (("render", "run", "--out", "pictures", "--scale", "nan"), "--scale is nan"),
     ],
