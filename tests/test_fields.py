@@ -51,5 +51,5 @@ def test_fields_of_files_are_checked() -> None:
 
 @pytest.mark.parametrize("resolutions", [1022.0, "64", (64, "x"), (64, 2.5), (64, math.nan), (), (10**400,), 7, None])
 def test_resolutions(resolutions: object) -> None:
-    with pytest.raises(SplatError, match="^resolutions "):
+    with pytest.raises(SplatError, match=r"^resolutions "):
         VolumeConfig(resolutions)  # type: ignore[arg-type]

@@ -23,7 +23,14 @@ from splat_py.splats.trainer import Trainer
 
 # Every second step adapts, and gradients add up in a fixed order.
 CONFIG = TrainConfig(
-    steps=40, sh_degree=0, init="random", init_num_pts=80, checkpoint_every=3, densify_every=2, densify_start=1, accumulate="pair"
+    steps=40,
+    sh_degree=0,
+    init="random",
+    init_num_pts=80,
+    checkpoint_every=3,
+    densify_every=2,
+    densify_start=1,
+    accumulate="pair",
 )
 KILLS = 20
 
@@ -112,7 +119,8 @@ def test_kills(capture: Path, straight: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     root = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", _PROGRAM, str(capture), str(out)]
-    process = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": root}
+    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     kills = int(process.stdout.split()[-1])
     assert kills >= KILLS // 2, "killed often enough before the end"

@@ -22,13 +22,18 @@ def send(number: int) -> None:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_waits_for_the_step(number: int) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    done = []
-    with pytest.raises(Interrupted) as error, Interrupts() as interrupts:
-        for step in range(3):
-            interrupts.act()
-            if step == 1:
-                send(number)
-            done.append(step)
+    done: list[int] = []
+
+    def loop() -> None:
+        with Interrupts() as interrupts:
+            for step in range(3):
+                interrupts.act()
+                if step == 1:
+                    send(number)
+                done.append(step)
+
+    with pytest.raises(Interrupted) as error:
+        loop()
     assert done == [0, 1]
     assert error.value.number == number and isinstance(error.value, KeyboardInterrupt)
     assert [signal.getsignal(number) for number in SIGNALS] == before
@@ -37,23 +42,33 @@ def test_a_signal_waits_for_the_step(number: int) -> None:
 def test_a_second_one_does_not_wait_and_saves_nothing(tmp_path: Path) -> None:
     """It may come in the middle of a step."""
     saved: list[Path] = []
-    with pytest.raises(KeyboardInterrupt) as error, kept_checkpoint(tmp_path / "checkpoint", saved.append):
-        send(signal.SIGINT)
-        send(signal.SIGINT)
-        pytest.fail("the second signal is not ignored")
+
+    def loop() -> None:
+        with kept_checkpoint(tmp_path / "checkpoint", saved.append):
+            send(signal.SIGINT)
+            send(signal.SIGINT)
+            pytest.fail("the second signal was ignored")
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        loop()
     assert not isinstance(error.value, Interrupted)
     assert saved == []
 
 
 def test_between_steps_a_checkpoint_is_saved(tmp_path: Path) -> None:
     saved: list[Path] = []
-    with pytest.raises(Interrupted), kept_checkpoint(tmp_path / "checkpoint", saved.append) as kept:
-        send(signal.SIGTERM)
-        kept.act_on_interrupt()
+
+    def loop() -> None:
+        with kept_checkpoint(tmp_path / "checkpoint", saved.append) as kept:
+            send(signal.SIGTERM)
+            kept.act_on_interrupt()
+
+    with pytest.raises(Interrupted):
+        loop()
     assert saved == [tmp_path / "checkpoint"]
 
 
-def test_handlers_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handlers_of_others_stay() -> None:
     """Also those that ignore a signal, as nohup and shells set them for what runs in the background."""
     came = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))

@@ -25,7 +25,7 @@ def write_lock(folder: Path, pid: int, started: float, host: str | None = None) 
 def test_one_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with run_lock(out):
-        with pytest.raises(SplatError, match="run is in use by another run; wait for it or choose another --out"), run_lock(out):
+        with pytest.raises(SplatError, match="in use by another run; wait for it or choose another --out"), run_lock(out):
             pytest.fail("held twice")
         assert (out / ".lock").exists()
     with run_lock(out):
@@ -82,7 +82,7 @@ def test_folders_that_stay_empty_are_not_left(tmp_path: Path) -> None:
 
 def test_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SplatError, match="cannot write to .*file/run"), run_lock(tmp_path / "file" / "run"):
+    with pytest.raises(SplatError, match=r"cannot write to .*file/run"), run_lock(tmp_path / "file" / "run"):
         pass
 
 

@@ -49,7 +49,7 @@ def test_a_parameter_that_is_not_finite(dataset: Dataset, tmp_path: Path, name: 
     trainer = Trainer(dataset, CONFIG)
     damaging(trainer, name, 12)
     parameter = name.removesuffix(".v")
-    with pytest.raises(SplatError, match=rf"^stopped after step 1[2-5]: NaN or infinity in {parameter}(.[mv])?; lower") as error:
+    with pytest.raises(SplatError, match=rf"^stopped after step 1[2-5]: NaN or infinity in {parameter}\b") as error:
         trainer.fit(checkpoint=path)
     assert "\n" not in str(error.value)
     assert Checkpoint.load(path).step == 10
