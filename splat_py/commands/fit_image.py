@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
+from splat_py.fields import LARGEST, check_fields, dataclass_of
+from splat_py.fit.resuming import extended, finished, refuse_contradictions
+from splat_py.fit.run_lock import run_lock
 from splat_py.image.method import Method
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+    from splat_py.image.checkpoint import FitCheckpoint
     from splat_py.image.fitting import FitReport
     from splat_py.image.pictures import Picture
 
 # Longer side of the video, which has a hundred frames in memory.
 _VIDEO_SIDE = 1280
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """run.json: what decides about a fit that is resumed. Fields and defaults are those of the command."""
+
+    blobs: int = 40_960
+    steps: int = 1_000
+    init: Literal["detail", "random"] = "detail"
+    background: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    seed: int = 42
+
+    def save(self, path: Path) -> None:
+        """Write to a file, atomically."""
+        from splat_py.files import write_json
+
+        write_json(path, {"config": asdict(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> _Begun | None:
+        """Read what `save` wrote, if there is a file.
+
+        Raises:
+            SplatError: it is damaged.
+        """
+        from splat_py.files import parse_json, reason
+
+        try:
+            begun = dataclass_of(cls, parse_json(path.read_text(encoding="utf-8"))["config"])
+            check_fields(begun, {"blobs": (1, LARGEST), "steps": (1, LARGEST), "seed": (0, (1 << 63) - 1)})
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise SplatError(f"{path} is damaged; fit without --resume into another --out ({reason(error)})") from error
+        return begun
 
 
 @dataclass
@@ -51,7 +92,7 @@ class FitImage:
     seed: int = 42
     # How a pixel finds its Gaussians: tiles, group (of which auto takes the faster one), or simple, for at most 256.
     method: Method = "auto"
-    # Continue the fit of this picture that was interrupted in --out, with its Gaussians and its number of steps.
+    # Continue the fit of this picture that was interrupted in --out, with its options; a larger --steps extends it.
     resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
@@ -64,39 +105,76 @@ class FitImage:
             raise SplatError(f"{self.picture} is a folder; name one picture in it")
         if not self.picture.exists():
             raise SplatError(f"{self.picture} does not exist; name a picture")
+        with run_lock(self.out):
+            self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
+
+    def _run(self, kept: Path, record: Path) -> None:
+        """With the folder locked: begin or resume a fit."""
+        from splat_py.image.checkpoint import FitCheckpoint
+
+        if self.resume:
+            begun = _Begun.load(record)
+            if begun is not None and not kept.exists() and (self.out / "blobs.safetensors").exists():
+                self._check(begun)
+                advice = "its checkpoint is deleted: for more steps, fit anew with another --out"
+                console.print(finished(self.out, advice), soft_wrap=True)
+                return
+            checkpoint = FitCheckpoint.load(kept)
+            # Older fits have no record.
+            begun = begun or replace(self._begun(), blobs=checkpoint.params.shape[1], steps=checkpoint.steps)
+            steps = self._check(begun)
+            self._fit(replace(begun, steps=steps), replace(checkpoint, steps=steps), kept, record)
+        elif kept.exists():
+            raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
+        else:
+            self._fit(self._begun(), None, kept, record)
+
+    def _begun(self) -> _Begun:
+        return _Begun(self.blobs, self.steps, self.init, self.background, self.seed)
+
+    def _check(self, begun: _Begun) -> int:
+        """The steps of a fit that is resumed.
+
+        Raises:
+            SplatError: an option contradicts it.
+        """
+        given = given_options()
+        refuse_contradictions(self.out, begun, self._begun(), _Begun(), given, free=("steps",))
+        return int(extended(self.out, "steps", given, begun.steps, self.steps, FitImage.steps))
+
+    def _fit(self, begun: _Begun, checkpoint: FitCheckpoint | None, kept: Path, record: Path) -> None:
+        """Fit to the end, and leave what there is to leave."""
         import numpy as np
 
         from splat_py.gpu.device import get_device
-        from splat_py.image.checkpoint import FitCheckpoint
         from splat_py.image.fitting import fit
         from splat_py.image.pictures import read_picture
         from splat_py.scene.pictures import to_bytes, write_image
         from splat_py.scene.videos import write_video
 
-        kept = self.out / "checkpoint.safetensors"
-        if kept.exists() and not self.resume:
-            raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
-        checkpoint = FitCheckpoint.load(kept) if self.resume else None
-        picture = read_picture(self.picture, self.background)
+        picture = read_picture(self.picture, begun.background)
         device = get_device(self.device)
         height, width, _ = picture.shape
-        blobs, steps = (checkpoint.params.shape[1], checkpoint.steps) if checkpoint else (self.blobs, self.steps)
-        console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {blobs:,} Gaussians")
+        console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {begun.blobs:,} Gaussians")
+        unwritten = [begun] if checkpoint is None or _Begun.load(record) != begun else []
         frames: list[NDArray[np.uint8]] = []
         with FitBar(device, "fewer --steps or --blobs") as bar:
-            bar.begin(steps)
+            bar.begin(begun.steps)
 
             def on_report(report: FitReport) -> None:
+                # The first report comes when everything has proved valid, before the first checkpoint.
+                while unwritten:
+                    unwritten.pop().save(record)
                 bar.update(report.step, report.psnr)
                 if self.video:
                     frames.append(to_bytes(_small(report.image)))
 
             result = fit(
                 picture,
-                self.blobs,
-                self.steps,
-                init=self.init,
-                seed=self.seed,
+                begun.blobs,
+                begun.steps,
+                init=begun.init,
+                seed=begun.seed,
                 method=self.method,
                 device=device,
                 on_report=on_report,
@@ -107,6 +185,7 @@ class FitImage:
         write_image(self.out / "fit.png", result.render(device=device))
         if self.video:
             write_video(self.out / "fit.mp4", (np.float32(1 / 255) * frame for frame in frames))
+        kept.unlink()
         console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
 
 

@@ -10,24 +10,36 @@ turntable.mp4            a video around the box, unless --frames 0
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyro.conf import OmitArgPrefixes
 
+from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
+from splat_py.fields import dataclass_of
+from splat_py.fit.resuming import contradiction, finished
+from splat_py.fit.run_lock import run_lock
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.volume.config import VolumeConfig
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from splat_py.scene.camera import Camera
+    from splat_py.scene.dataset import Dataset
+    from splat_py.volume.checkpoint import VolumeCheckpoint
     from splat_py.volume.fitting import FitReport, VolumeTrainer
+
+
+def _default_config() -> VolumeConfig:
+    return VolumeConfig(steps_per_resolution=100, rays_per_step=1 << 16)
 
 
 @dataclass
@@ -44,12 +56,11 @@ class FitVolume:
     # Folder of the run.
     out: Path
     # More steps a resolution than `volume.fit` takes, and fewer rays a step: photographs take turns.
-    config: OmitArgPrefixes[VolumeConfig] = field(
-        default_factory=lambda: VolumeConfig(steps_per_resolution=100, rays_per_step=1 << 16)
-    )
+    config: OmitArgPrefixes[VolumeConfig] = field(default_factory=_default_config)
     # Lower and upper corner of the box, six numbers in the capture's frame.
     box: tuple[float, float, float, float, float, float] | None = None
-    # Continue the run in --out from its last checkpoint, with the configuration it was begun with.
+    # Continue the run in --out from its last checkpoint, with the options it was begun with; --resolutions that begin with its
+    # own and go on extend it.
     resume: bool = False
     # Also write the field here (.npz or .safetensors).
     export: Path | None = None
@@ -64,32 +75,76 @@ class FitVolume:
             raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
-        path = self.out / "checkpoint.safetensors"
-        if path.exists() and not self.resume:
-            raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
         if not self.resume:
             require_capture(self.data.data)
+        with run_lock(self.out):
+            self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
+
+    def _run(self, path: Path, record_path: Path) -> None:
+        """With the folder locked: begin or resume a fit."""
+        if not self.resume:
+            self._refuse_existing(path)
         import numpy as np
 
-        from splat_py.files import write_json
+        from splat_py.fit.run_record import RunRecord
         from splat_py.gpu.device import get_device
-        from splat_py.scene.camera import orbit
-        from splat_py.scene.videos import film_camera, write_video
-        from splat_py.splats.evaluation import evaluate_views
         from splat_py.volume.checkpoint import VolumeCheckpoint
+        from splat_py.volume.field import RadianceField
         from splat_py.volume.fitting import VolumeTrainer
         from splat_py.volume.views import Views
 
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
-        dataset = self.data.load()
+        recorded = RunRecord.load(record_path, lambda content: dataclass_of(VolumeConfig, content)) if checkpoint else None
+        record = RunRecord(self.data, self.config)
+        if checkpoint and recorded:
+            self._check_box(checkpoint)
+            record = recorded.resumed(self.out, record, _default_config(), given_options(), "resolutions")
+            if checkpoint.step >= record.config.steps == self._steps_of_metrics():
+                console.print(finished(self.out, "more --resolutions, after those it has, extend it"), soft_wrap=True)
+                if self.export is not None:
+                    RadianceField.load(self.out / "field.safetensors").save(self.export)
+                return
+            checkpoint = replace(checkpoint, config=record.config)
+        record, dataset = record.load_dataset(self.out)
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
         views, device = Views.of_dataset(dataset), get_device(self.device)
-        trainer = VolumeTrainer(views, box, self.config, background=dataset.background, device=device, resume=checkpoint)
-        self._describe(trainer)
+        trainer = VolumeTrainer(views, box, record.config, background=dataset.background, device=device, resume=checkpoint)
+        if recorded is None or record.changes(recorded):
+            record.save(record_path, box=trainer.box.numpy().tolist())
         console.print(
             f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True
         )
+        self._fit(trainer, dataset, path)
 
+    def _refuse_existing(self, path: Path) -> None:
+        if path.exists():
+            raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
+        for name in ("field.safetensors", "metrics.json"):
+            if (self.out / name).exists():
+                raise SplatError(f"{self.out / name} exists and would be overwritten; choose another --out")
+
+    def _check_box(self, checkpoint: VolumeCheckpoint) -> None:
+        import numpy as np
+
+        box = tuple(float(x) for x in checkpoint.state["box"].ravel())
+        if self.box is not None and not np.allclose(self.box, box):
+            raise contradiction(self.out, "box", box, self.box, "resume it without this option, or choose another --out")
+
+    def _steps_of_metrics(self) -> int | None:
+        """Of the finished fit."""
+        try:
+            return int(json.loads((self.out / "metrics.json").read_text(encoding="utf-8"))["steps"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _fit(self, trainer: VolumeTrainer, dataset: Dataset, path: Path) -> None:
+        """Fit to the end, and leave what there is to leave."""
+        from splat_py.files import write_json
+        from splat_py.scene.camera import orbit
+        from splat_py.scene.videos import film_camera, write_video
+        from splat_py.splats.evaluation import evaluate_views
+
+        device = trainer.device
         began, curve = time.perf_counter(), []
         with FitBar(device, "--downscale 8 or smaller --resolutions") as bar:
             bar.begin(trainer.config.steps, trainer.step)
@@ -116,15 +171,10 @@ class FitVolume:
             scores = evaluate_views(draw, dataset, held_out, self.out / "held-out", device=device)
             metrics["held_out"] = scores.to_json()
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
-        write_json(self.out / "metrics.json", metrics)
         if self.frames:
             points = None if dataset.points is None else dataset.points[0]
             cameras = orbit([view.camera for view in dataset.views], self.frames, points)
             write_video(self.out / "turntable.mp4", (draw(film_camera(camera, None)) for camera in track(cameras, "turntable")))
+        # At last: it says that the run is finished.
+        write_json(self.out / "metrics.json", metrics)
         console.print(f"field, pictures and metrics are in {self.out}")
-
-    def _describe(self, trainer: VolumeTrainer) -> None:
-        from splat_py.files import write_json
-
-        config, box = asdict(trainer.config), trainer.box.numpy().tolist()
-        write_json(self.out / "run.json", {"data": self.data.to_json(), "config": config, "box": box})

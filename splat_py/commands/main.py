@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -51,8 +52,8 @@ def main() -> None:
         sys.stdout.flush()
     except (SplatError, NotImplementedError) as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail(_INTERRUPTED, 130)
+    except KeyboardInterrupt as interrupt:
+        _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT))
     except BrokenPipeError:
         # Whoever read what is printed has gone, as `head` does. Where rich prints, it ends the program in the same way.
         terminal.abandon_output()

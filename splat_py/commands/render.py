@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from splat_py.scene.camera import Camera
+    from splat_py.scene.dataset import Dataset
+
+# A picture of so many pixels takes 2 GiB, the largest buffer.
+_MOST_PIXELS = (1 << 31) // 12
 
 
 @dataclass
@@ -55,13 +59,14 @@ class Render:
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.frames < 1:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
-        if self.scale is not None and not self.scale > 0:
+        if self.scale is not None and not 0 < self.scale < float("inf"):
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
         if self.video is not None:
             require_video_name(self.video)
         require_scene(self.scene, self.data)
         from splat_py.gpu.device import get_device
         from splat_py.scene.camera import orbit
+        from splat_py.scene.picture_names import picture_names
         from splat_py.scene.pictures import write_image
         from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.rendering import render
@@ -69,6 +74,7 @@ class Render:
 
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
+        self._check_size(dataset)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
             return render(
@@ -77,11 +83,20 @@ class Render:
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
+            names = picture_names([view.name for view in dataset.views])
             for view in track(views, "views"):
-                name = Path(dataset.views[view].name).with_suffix(".png").name
-                write_image(self.out / name, draw(dataset.views[view].camera.scaled(self.scale or 1)))
+                write_image(self.out / names[view], draw(dataset.views[view].camera.scaled(self.scale or 1)))
             console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
             cameras = orbit([view.camera for view in dataset.views], self.frames, gaussians.means.cpu())
             write_video(self.video, (draw(film_camera(camera, self.scale)) for camera in track(cameras, "frames")))
             console.print(f"the video is {self.video}")
+
+    def _check_size(self, dataset: Dataset) -> None:
+        """Pictures must fit into memory."""
+        scale = self.scale or 1.0
+        largest = max((view.camera for view in dataset.views), key=lambda camera: camera.width * camera.height)
+        if largest.width * largest.height * scale**2 > _MOST_PIXELS:
+            most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+            size = f"{largest.width}×{largest.height}"
+            raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import OmitArgPrefixes
 
+from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
@@ -36,7 +37,7 @@ class Train:
     config: OmitArgPrefixes[TrainConfig]
     # Folder of the run.
     out: Path
-    # Continue the run in --out from its last checkpoint, with the configuration it was begun with.
+    # Continue the run in --out from its last checkpoint, with the options it was begun with; a larger --steps extends it.
     resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
@@ -56,6 +57,7 @@ class Train:
                 self.config,
                 self.out,
                 resume=self.resume,
+                given=given_options(),
                 device=device,
                 on_start=progress.on_start,
                 on_step=progress.on_step,

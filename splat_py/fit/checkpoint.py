@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from splat_py.errors import SplatError
 from splat_py.files import reason
+from splat_py.fit.interrupts import Interrupted, Interrupts
 
 
 @contextmanager
@@ -32,16 +34,29 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
         raise SplatError(f"{path} is not {what} or is damaged; {advice} ({reason(error)})") from error
 
 
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """What a fit's loop asks for between its steps."""
+
+    # Writes the checkpoint to the path, if there is one.
+    save: Callable[[], None]
+    # Raises Interrupted if a signal has come.
+    act_on_interrupt: Callable[[], None]
+
+
 @contextmanager
-def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[Callable[[], None]]:
-    """A function that saves a checkpoint to `path`, if there is one. Also saves when the user interrupts."""
+def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[KeptCheckpoint]:
+    """Around a fit's loop: saves a checkpoint to `path`, if there is one, also when the fit is interrupted."""
 
     def keep() -> None:
         if path is not None:
             save(path)
 
-    try:
-        yield keep
-    except KeyboardInterrupt:
-        keep()
-        raise
+    with Interrupts() as interrupts:
+        try:
+            yield KeptCheckpoint(keep, interrupts.act)
+        except KeyboardInterrupt as interrupt:
+            # A second signal may have come in the middle of a step.
+            if interrupts.number is None or isinstance(interrupt, Interrupted):
+                keep()
+            raise

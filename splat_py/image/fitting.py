@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fields import LARGEST, check_fields, check_number
 from splat_py.fit.adam import Adam
 from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.finiteness import check_finite
 from splat_py.fit.in_flight import Overflow, StepsInFlight
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import linear_groups
@@ -30,6 +32,8 @@ _EPSILON_PIXELS = 1 << 14
 # How many times a fit reports before it ends, and how many of these reports lie between checkpoints.
 _REPORTS = 100
 _REPORTS_PER_CHECKPOINT = 5
+# More than pictures have pixels, and what 2 GiB hold several times.
+_MOST_BLOBS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Rates:
     color: float = 0.15
     opacity: float = 0.15
     final: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, {**dict.fromkeys(("center", "shape", "color", "opacity"), (0.0, 100.0)), "final": (1e-9, 1.0)})
 
 
 @dataclass(frozen=True)
@@ -120,12 +127,30 @@ class ImageFitter:
         m, v = (moment.numpy().copy() for moment in self._moments)
         return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
 
+    def save_checkpoint(self, path: Path) -> None:
+        """Write `checkpoint()` to a file, atomically.
+
+        Raises:
+            SplatError: a parameter is not finite.
+        """
+        checkpoint = self.checkpoint()
+        self._check_finite(checkpoint.params)
+        checkpoint.save(path)
+
     def report(self) -> FitReport:
-        """How the blobs look now."""
-        self.finish()
+        """How the blobs look now.
+
+        Raises:
+            SplatError: a parameter is not finite.
+        """
+        self._check_finite(self.params())
         height, width, _ = self.picture.shape
         image = draw(self.device, self._parameters, width, height)
         return FitReport(self.step, psnr(image, self.picture), image)
+
+    def _check_finite(self, params: NDArray[np.float32]) -> None:
+        names = ("the centres", "the shapes", "the colours", "the opacities")
+        check_finite(dict(zip(names, np.split(params, (2, 5, 8)), strict=True)), self.step)
 
     def _reserve(self, overflow: Overflow) -> None:
         self._rasterizer.reserve(self._parameters)
@@ -190,15 +215,18 @@ def fit(
             `splat_py.image.rasterizers`.
         device: where; the default device if None.
         on_report: told at the beginning, about a hundred times in between, and at the end how it looks.
-        checkpoint: file to keep a checkpoint in until the fit is done, also when it is interrupted.
+        checkpoint: file to keep a checkpoint in, also when the fit is interrupted: SIGINT, SIGTERM and SIGHUP are acted on
+            between steps, in the main thread. To be deleted once the result is saved.
         resume: continue from this checkpoint; `blobs`, `steps`, `init` and `seed` are then those of its fit.
 
     Raises:
-        SplatError: the image cannot be used, or is not that of the checkpoint, or a number is out of range.
+        SplatError: the image cannot be used, or is not that of the checkpoint, a number is out of range, or the fit has
+            diverged.
+        KeyboardInterrupt: a signal has come, and the checkpoint is written.
     """
-    for name, number in (("blobs", blobs), ("steps", steps)):
-        if number < 1:
-            raise SplatError(f"{name} is {number}; it must be at least 1")
+    check_number("blobs", blobs, int, (1, _MOST_BLOBS))
+    check_number("steps", steps, int, (1, LARGEST))
+    check_number("seed", seed, int, (0, (1 << 63) - 1))
     if init not in ("detail", "random"):
         raise SplatError(f"init is {init!r}; use 'detail' or 'random'")
     is_file = isinstance(image, str | Path)
@@ -210,17 +238,17 @@ def fit(
     rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
     fitter = ImageFitter(picture, params, steps, rates, device, rasterizer, resume)
     every = max(fitter.steps // _REPORTS, 1)
-    with kept_checkpoint(checkpoint, lambda path: fitter.checkpoint().save(path)) as save:
+    with kept_checkpoint(checkpoint, fitter.save_checkpoint) as kept:
         while fitter.step < fitter.steps:
+            kept.act_on_interrupt()
             if on_report is not None and fitter.step % every == 0:
                 on_report(fitter.report())
             if fitter.step % (_REPORTS_PER_CHECKPOINT * every) == 0:
-                save()
+                kept.save()
             fitter.advance()
-        fitter.finish()
-    report = fitter.report()
+        report = fitter.report()
+        kept.save()
+        kept.act_on_interrupt()
     if on_report is not None:
         on_report(report)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
     return ImageFit(fitter.params(), width, height, report.psnr)

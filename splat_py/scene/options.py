@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from splat_py.fit.checked import dataclass_of
+from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from splat_py.scene.dataset import Dataset
 
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
+
+_RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST), "memory_limit": (0, LARGEST)}
+# Decimals of poses and intrinsics that a fingerprint keeps: another machine may compute the last ones differently.
+_DECIMALS = 5
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class DataOptions:
         """The dataset."""
         from splat_py.scene.dataset import load_dataset
 
+        check_fields(self, _RANGES)
         return load_dataset(
             self.data,
             downscale=self.downscale,
@@ -49,5 +59,26 @@ class DataOptions:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> DataOptions:
-        """What `to_json` has written. Raises TypeError for anything else."""
-        return dataclass_of(cls, content)
+        """What `to_json` has written.
+
+        Raises:
+            TypeError, SplatError: it has not.
+        """
+        options = dataclass_of(cls, content)
+        check_fields(options, _RANGES)
+        return options
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Tells one dataset from another without decoding a photograph: by names, sizes, cameras and split."""
+
+    def rounded(matrix: NDArray[np.float64]) -> list[float]:
+        return (matrix.round(_DECIMALS) + 0.0).ravel().tolist()
+
+    views = []
+    for view in dataset.views:
+        camera = view.camera
+        sizes = view.path.stat().st_size, camera.width, camera.height
+        views.append((view.name, *sizes, rounded(camera.viewmat), rounded(camera.K)))
+    content = json.dumps([views, dataset.train])
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()

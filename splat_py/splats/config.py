@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from splat_py.errors import SplatError
-from splat_py.fit.checked import dataclass_of
+from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.gpu.accumulation import Accumulate
 
 # What fields were called in checkpoints and run.json that are older than this.
@@ -19,6 +18,35 @@ _OLD_NAMES = {
     "ssim_share": "ssim_lambda",
     "densify_gradient": "grow_grad2d",
     "random_points": "init_num_pts",
+}
+# Coefficients of degree 3 take 192 bytes a Gaussian: so many are what a buffer of 2 GiB holds.
+_MOST_GAUSSIANS = 11_000_000
+_RATE: Range = (0.0, 100.0)
+_STEP: Range = (0, LARGEST)
+_EVERY: Range = (1, LARGEST)
+_RANGES: dict[str, Range] = {
+    "steps": _EVERY,
+    "sh_degree": (0, 3),
+    "sh_interval": _EVERY,
+    "init_num_pts": (1, _MOST_GAUSSIANS),
+    "ssim_lambda": (0.0, 1.0),
+    "means_lr": _RATE,
+    "quats_lr": _RATE,
+    "scales_lr": _RATE,
+    "opacities_lr": _RATE,
+    "sh0_lr": _RATE,
+    "densify_every": _EVERY,
+    "densify_start": _STEP,
+    "densify_stop": _STEP,
+    "grow_grad2d": (0.0, 1e6),
+    "split_scale": (0.0, 1e6),
+    # Opacities are reset to twice as much, which has to be an opacity between 0 and 1.
+    "prune_opacity": (1e-6, 0.499),
+    "prune_scale": (1e-6, 1e6),
+    "opacity_reset_every": _EVERY,
+    "max_gaussians": (1, _MOST_GAUSSIANS),
+    "checkpoint_every": _EVERY,
+    "seed": (0, (1 << 63) - 1),
 }
 
 
@@ -84,24 +112,21 @@ class TrainConfig:
         """From the fields as a checkpoint or a run.json has them, under their present or their former names.
 
         Raises:
-            TypeError: this is no dictionary, or has a field that never was one, is there twice or of another type.
+            TypeError: this is no dictionary, or has a field that never was one or is there twice.
+            SplatError: a field has the wrong type or is out of range.
         """
         if not isinstance(content, dict):
             raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
         fields = {_OLD_NAMES.get(name, name): value for name, value in content.items()}
         if len(fields) < len(content):
             raise TypeError("a field has both its present and its former name")
-        return dataclass_of(cls, fields)
+        config = dataclass_of(cls, fields)
+        config.validate()
+        return config
 
     def validate(self) -> None:
-        """Raise SplatError where a number makes no sense."""
-        for name in ("steps", "sh_interval", "densify_every", "checkpoint_every", "init_num_pts", "max_gaussians"):
-            if getattr(self, name) < 1:
-                raise SplatError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.sh_degree not in (0, 1, 2, 3):
-            raise SplatError(f"sh_degree is {self.sh_degree}; use 0, 1, 2 or 3")
-        if not 0 <= self.ssim_lambda <= 1:
-            raise SplatError(f"ssim_lambda is {self.ssim_lambda}; it must lie between 0 and 1")
+        """Raise a SplatError that names a field of the wrong type or out of range."""
+        check_fields(self, _RANGES)
 
     def degree_at(self, step: int) -> int:
         """Degree in use: the whole run's shape is kept if it is short."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from splat_py.errors import SplatError
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters, State
 
@@ -20,6 +21,9 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
     Args:
         state: of `Parameters`; not changed.
         scene_scale: world units, from the dataset.
+
+    Raises:
+        SplatError: no Gaussian is left.
     """
     scales = np.exp(state["log_scales"]).max(axis=1)
     grad_norm = state["gradient_norms"] / np.maximum(state["times_seen"], 1)
@@ -42,6 +46,12 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
     visible = 1 / (1 + np.exp(-new["logit_opacities"])) >= config.prune_opacity
     if step >= config.opacity_reset_every:
         visible &= np.exp(new["log_scales"]).max(axis=1) <= config.prune_scale * scene_scale
+    if not visible.any():
+        raise SplatError(
+            f"no Gaussian is left after step {step + 1:,}: all have been pruned by prune_opacity ({config.prune_opacity:g}) or "
+            f"prune_scale ({config.prune_scale:g}); lower the first, raise the second, or check that photographs and poses "
+            "belong together"
+        )
     new = {name: values[visible] for name, values in new.items()}
     for name in Parameters.STATISTICS:
         new[name] = np.zeros(int(visible.sum()), np.float32)

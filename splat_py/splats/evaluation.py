@@ -15,6 +15,7 @@ from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.rendering import render
@@ -85,15 +86,15 @@ def evaluate_views(
     device: Device | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
-    scores = []
+    scores, names = [], picture_names([view.name for view in dataset.views])
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
         image = draw(view.camera)
         scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
         if pictures is not None:
-            name = Path(view.name).with_suffix(".png").name
             rows, columns = inside(photograph[..., 3])
-            write_image(pictures / name, beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns]))
+            pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
+            write_image(pictures / names[index], pair)
     return Scores(scores)
 
 

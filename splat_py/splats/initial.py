@@ -14,13 +14,20 @@ def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
     """The Gaussians before the first step.
 
     Raises:
-        SplatError: the dataset has no points and `config.init` asks for them.
+        SplatError: the dataset has no points and `config.init` asks for them, or there are more than `config.max_gaussians`.
     """
     if config.init == "points" and dataset.points is None:
         raise SplatError(f"{dataset.root} holds no points; use --init random")
     if config.init != "random" and dataset.points is not None:
+        _check_count(len(dataset.points[0]), f"points of {dataset.root}", config)
         return Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree)
+    _check_count(config.init_num_pts, "Gaussians of init_num_pts", config)
     rng = np.random.default_rng(config.seed)
     low, high = dataset.bounds
     points = rng.uniform(low, high, (config.init_num_pts, 3))
     return Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree)
+
+
+def _check_count(count: int, what: str, config: TrainConfig) -> None:
+    if count > config.max_gaussians:
+        raise SplatError(f"max_gaussians is {config.max_gaussians:,}, less than the {count:,} {what} to begin with; raise it")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from splat_py.errors import DeviceLostError, SplatError
+from splat_py.fit.resuming import finished
+from splat_py.fit.run_lock import run_lock
+from splat_py.fit.run_record import RunRecord
 from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.evaluation import Scores, evaluate
+from splat_py.splats.evaluation import Scores, ViewScore, evaluate
 from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import StepReport, Trainer
 
@@ -27,6 +32,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    given: Collection[str] = (),
     device: Device | None = None,
     on_start: Callable[[Trainer], None] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
@@ -34,29 +40,62 @@ def train(
     """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any.
 
     Args:
-        resume: continue the run in `out` from its checkpoint, with that one's configuration.
+        resume: continue the run in `out` from its checkpoint. The run's own record, run.json, then decides about data and
+            configuration. More steps than it was begun with extend it: from its last step on, learning rates, degree and
+            densification are those of a run of so many steps. `options.data` says where the capture is now.
+        given: names of options that count as given although they have their default's value.
         device: where to train and to evaluate; the default device if None.
         on_start: told of the trainer before its first step.
         on_step: as `Trainer.fit`.
 
     Raises:
-        SplatError: `out` holds a run already and `resume` is not asked for, or the input is unusable.
+        SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
+            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first step.
+
+    Warns:
+        UserWarning: the run that is to be resumed is finished. It is left as it is.
     """
     config.validate()
     folder = RunFolder(out)
-    if folder.checkpoint.exists() and not resume:
-        raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")
-    checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
-    dataset = options.load()
-    trainer = Trainer(dataset, config, device=device, resume=checkpoint)
-    config = trainer.config
-    folder.describe(options, config)
-    if on_start is not None:
-        on_start(trainer)
+    _refuse_existing(folder, resume)
+    with run_lock(out):
+        # Another process may have been there in between.
+        _refuse_existing(folder, resume)
+        checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
+        recorded = folder.record() if checkpoint else None
+        record = RunRecord(options, config)
+        if checkpoint and recorded:
+            record = recorded.resumed(out, record, TrainConfig(), given, "steps")
+            if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
+                warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
+                return _stored_scores(folder)
+            checkpoint = replace(checkpoint, config=record.config)
+        record, dataset = record.load_dataset(out)
+        trainer = Trainer(dataset, record.config, device=device, resume=checkpoint)
+        if recorded is None or record.changes(recorded):
+            folder.describe(record)
+        if on_start is not None:
+            on_start(trainer)
+        return _fit(trainer, folder, on_step)
 
-    began = time.perf_counter()
-    first = trainer.step
-    curve: list[dict[str, float]] = []
+
+def _refuse_existing(folder: RunFolder, resume: bool) -> None:
+    """Raise SplatError if a run that begins would overwrite something."""
+    if resume:
+        return
+    if folder.checkpoint.exists():
+        raise SplatError(f"{folder.root} already holds a run; continue it with --resume, or choose another --out")
+    for path in (folder.scene, folder.metrics_file):
+        if path.exists():
+            raise SplatError(f"{path} exists and would be overwritten; choose another --out")
+
+
+def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:
+    """Train to the end, and leave what there is to leave."""
+    config, dataset = trainer.config, trainer.dataset
+    began, first = time.perf_counter(), trainer.step
+    # Of a run that is extended.
+    curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
 
     def record(report: StepReport) -> None:
         if report.step % max(config.steps // _CURVE_POINTS, 1) == 0:
@@ -86,3 +125,11 @@ def train(
         metrics["held_out"] = scores.to_json()
     folder.write_metrics(metrics)
     return scores
+
+
+def _stored_scores(folder: RunFolder) -> Scores | None:
+    """Those of a finished run."""
+    try:
+        return Scores([ViewScore(**view) for view in folder.metrics()["held_out"]["views"]])
+    except (KeyError, TypeError):
+        return None

@@ -1,6 +1,6 @@
 """The folder of a training run: what `splat train` leaves, and how the other commands read it.
 
-run.json                what was trained, on what, how
+run.json                what is trained, on what, how
 checkpoint.safetensors  to resume from
 scene.ply               the Gaussians, in the dataset's own frame
 metrics.json            scores of the held-out views, and the curve of the training loss
@@ -9,12 +9,13 @@ held-out/               photographs beside renders
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from splat_py.errors import SplatError
-from splat_py.files import parse_json, reason, write_json
+from splat_py.files import parse_json, write_json
+from splat_py.fit.run_record import RunRecord
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
@@ -38,28 +39,34 @@ class RunFolder:
         return self.root / "scene.ply"
 
     @property
+    def metrics_file(self) -> Path:
+        """Scores and curve, written last."""
+        return self.root / "metrics.json"
+
+    @property
     def pictures(self) -> Path:
         """The folder of held-out photographs beside their renders."""
         return self.root / "held-out"
 
-    def describe(self, options: DataOptions, config: TrainConfig) -> None:
+    def describe(self, record: RunRecord[TrainConfig]) -> None:
         """Write run.json."""
-        write_json(self.root / "run.json", {"data": options.to_json(), "config": asdict(config)})
+        record.save(self.root / "run.json")
 
-    def options(self) -> tuple[DataOptions, TrainConfig]:
+    def record(self) -> RunRecord[TrainConfig]:
         """Read run.json, of whichever version.
 
         Raises:
             SplatError: it is missing or damaged.
         """
-        path = self.root / "run.json"
+        return RunRecord.load(self.root / "run.json", TrainConfig.from_dict)
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json holds; nothing if there is none."""
         try:
-            content = parse_json(path.read_text(encoding="utf-8"))
-            return DataOptions.from_json(content["data"]), TrainConfig.from_dict(content["config"])
-        except FileNotFoundError as error:
-            raise SplatError(f"{self.root} is not the folder of a training run: it has no run.json") from error
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
+            content = parse_json(self.metrics_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def gaussians(self) -> Gaussians:
         """The scene."""
@@ -67,7 +74,7 @@ class RunFolder:
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         """Write metrics.json."""
-        write_json(self.root / "metrics.json", metrics)
+        write_json(self.metrics_file, metrics)
 
 
 def open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple[Gaussians, Dataset, TrainConfig]:
@@ -86,7 +93,8 @@ def open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple
         gaussians, options, config = Gaussians.load_ply(scene), DataOptions(data), TrainConfig()
     else:
         folder = RunFolder(scene)
-        options, config = folder.options()
+        record = folder.record()
+        options, config = record.data, record.config
         gaussians = folder.gaussians()
     if data is not None:
         options = replace(options, data=data)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from splat_py.errors import SplatError
 from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.in_flight import Overflow, StepsInFlight
 from splat_py.fit.photographs import Photographs, views_at
 from splat_py.gpu.accumulation import accumulation
@@ -122,16 +122,25 @@ class Trainer:
         Args:
             on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
             checkpoint: file to keep a checkpoint in, also when the user interrupts.
+
+        SIGINT, SIGTERM and SIGHUP are acted on between steps, in the main thread.
+
+        Raises:
+            SplatError: a parameter is no longer finite, or none of the Gaussians is left. A checkpoint from before stays.
+            KeyboardInterrupt: a signal has come, and the checkpoint is written.
         """
-        with kept_checkpoint(checkpoint, self.save_checkpoint) as save:
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
             while self.step < self.config.steps:
+                kept.act_on_interrupt()
                 self.advance()
                 if self.step % self.config.checkpoint_every == 0:
-                    save()
+                    kept.save()
                 self._report(on_step)
             gaussians = self.gaussians()
+            check_finite(self.parameters.state(), self.step)
             self._report(on_step)
-            save()
+            kept.save()
+            kept.act_on_interrupt()
         return gaussians
 
     def gaussians(self) -> Gaussians:
@@ -145,8 +154,14 @@ class Trainer:
         return Checkpoint(self.step, self.config, self.parameters.state(), self._capacity)
 
     def save_checkpoint(self, path: Path) -> None:
-        """Write `checkpoint()` to a file, atomically."""
-        self.checkpoint().save(path)
+        """Write `checkpoint()` to a file, atomically.
+
+        Raises:
+            SplatError: a parameter is not finite.
+        """
+        checkpoint = self.checkpoint()
+        check_finite(checkpoint.state, checkpoint.step)
+        checkpoint.save(path)
 
     # One step
 
@@ -212,6 +227,10 @@ class Trainer:
     def _on_done(self, step: int) -> None:
         loss = self._target_of(self._cameras_of(self.view_at(step))).loss
         values = loss.values(self._sums[step % len(self._sums)])
+        if not np.isfinite(values.loss):
+            self.device.handle.wait_for_idle()
+            check_finite(self.parameters.state(), step + 1)
+            raise diverged("the loss", step + 1)
         self._finished.append(StepReport(step, self.parameters.count, values))
 
     def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
@@ -224,12 +243,7 @@ class Trainer:
 
     def _reserve(self) -> None:
         """Arrays whose size follows the number of Gaussians."""
-        count = self.parameters.count
-        if count == 0:
-            raise SplatError(
-                "no Gaussian is left: every one has been pruned; check that the photographs and the poses belong together"
-            )
-        memory = self.device.memory
+        count, memory = self.parameters.count, self.device.memory
         self._splats = Splats.empty(self.device, 1, count)
         self._colors = memory.empty((1, count, 3))
         self._v_splats = memory.empty((1, count, self._settings.row(3)))
@@ -268,6 +282,7 @@ class Trainer:
     def _refine(self, step: int) -> None:
         """Densify and reset opacities, on the host."""
         state = self.parameters.state()
+        check_finite(state, step + 1)
         if self.config.densifies_at(step):
             rng = np.random.default_rng((self.config.seed, step))
             state = densify(state, self.config, step, self.dataset.scene_scale, rng)

@@ -8,8 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from splat_py.fields import dataclass_of
 from splat_py.files import Layout, load_tensors, save_tensors
-from splat_py.fit.checked import dataclass_of, require_finite, require_layout, whole_number
+from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.marching import Box, row_floats

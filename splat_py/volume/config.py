@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from splat_py.errors import SplatError
+from splat_py.fields import LARGEST, Range, check_fields, check_number, shown
+
+_EVERY: Range = (1, LARGEST)
+_RANGES: dict[str, Range] = {
+    "steps_per_resolution": (1, 1_000_000),
+    "sh_degree": (0, 2),
+    "rate": (1e-9, 100.0),
+    "steps_per_voxel": (1e-3, 1000.0),
+    "total_variation": (0.0, 1e6),
+    "rays_per_step": _EVERY,
+    "checkpoint_every": _EVERY,
+    "seed": (0, (1 << 63) - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -33,19 +47,14 @@ class VolumeConfig:
     seed: int = 42
 
     def __post_init__(self) -> None:
+        if not isinstance(self.resolutions, Sequence) or isinstance(self.resolutions, str):
+            raise SplatError(f"resolutions is {shown(self.resolutions)}; give one or more whole numbers")
         object.__setattr__(self, "resolutions", tuple(self.resolutions))
-        if not self.resolutions or not all(2 <= n <= 1022 for n in self.resolutions):
-            raise SplatError(f"resolutions is {self.resolutions}; give one or more from 2 to 1022")
-        for name in ("steps_per_resolution", "rays_per_step", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SplatError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.sh_degree not in (0, 1, 2):
-            raise SplatError(f"sh_degree is {self.sh_degree}; use 0, 1 or 2")
-        for name in ("rate", "steps_per_voxel"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SplatError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if not 0 <= self.total_variation < float("inf"):
-            raise SplatError(f"total_variation is {self.total_variation}; it must be 0 or more")
+        for resolution in self.resolutions:
+            check_number("resolutions", resolution, int, (2, 1022))
+        if not 1 <= len(self.resolutions) <= 100:
+            raise SplatError(f"resolutions is {shown(self.resolutions)}; give from 1 to 100 of them")
+        check_fields(self, _RANGES)
 
     @property
     def steps(self) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from splat_py.errors import SplatError
 from splat_py.fit.adam import Adam
 from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.photographs import views_at
 from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
@@ -106,18 +107,26 @@ class VolumeTrainer:
         Args:
             on_step: told of finished steps in order: at the end of each stage and at checkpoints, or at once where the host
                 reads device memory without a copy.
-            checkpoint: file to keep a checkpoint in, also when the user interrupts.
+            checkpoint: file to keep a checkpoint in, also when the user interrupts: SIGINT, SIGTERM and SIGHUP are acted on
+                between steps, in the main thread.
+
+        Raises:
+            SplatError: the field is no longer finite. A checkpoint from before stays.
+            KeyboardInterrupt: a signal has come, and the checkpoint is written.
         """
-        with kept_checkpoint(checkpoint, lambda path: self.checkpoint().save(path)) as save:
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
             while self.step < self.config.steps:
+                kept.act_on_interrupt()
                 self.advance()
                 due = checkpoint is not None and self.step % self.config.checkpoint_every == 0
                 if due or self.device.software or self.step % self.config.steps_per_resolution == 0:
                     self._report(on_step)
                 if due:
-                    save()
+                    kept.save()
             field = self.field()
-            save()
+            check_finite({"the density": field.density.numpy(), "the colour": field.sh.numpy()}, self.step)
+            kept.save()
+            kept.act_on_interrupt()
         return field
 
     def field(self) -> RadianceField:
@@ -137,6 +146,17 @@ class VolumeTrainer:
             "background": self.background,
         }
         return VolumeCheckpoint(self.step, self.config, state)
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Write `checkpoint()` to a file, atomically.
+
+        Raises:
+            SplatError: the field is not finite.
+        """
+        checkpoint = self.checkpoint()
+        grid, m, v = (checkpoint.state[name] for name in ("grid", "m", "v"))
+        check_finite({"the density": grid[..., :1], "the colour": grid[..., 1:], "m": m, "v": v}, self.step)
+        checkpoint.save(path)
 
     def advance(self) -> None:
         """One step: every view of it forward, loss and replay, then Adam."""
@@ -199,9 +219,10 @@ class VolumeTrainer:
         errors = self._errors.numpy()
         for step in range(self._reported, self.step):
             size = self._size_at(step // self.config.steps_per_resolution)
+            if not np.isfinite(errors[step]):
+                raise diverged("the loss", step + 1)
             on_step(FitReport(step, size, psnr_of(float(errors[step]))))
         self._reported = self.step
-        check_stages(self.device, map(self._size_at, range(len(self.config.resolutions))), self._coefficients)
 
     def _views_at(self, step: int) -> list[int]:
         """The views that a step takes: all, or some in turn."""

@@ -30,7 +30,7 @@ def test_a_fit_leaves_blobs_picture_and_video(photo: Path, tmp_path: Path, capsy
     out = tmp_path / "deep" / "out"
     arguments = [str(photo), "--out", str(out), "--blobs", "150", "--steps", "40", "--video", "--background", "0", "0", "1"]
     tyro.cli(FitImage, args=arguments).run()
-    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.mp4", "fit.png"]
+    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.mp4", "fit.png", "run.json"]
     loaded = image.ImageFit.load(out / "blobs.safetensors")
     assert loaded.params.shape == (9, 150) and (loaded.width, loaded.height) == (33, 21)
     picture = iio.imread(out / "fit.png")
@@ -44,7 +44,7 @@ def test_a_fit_leaves_blobs_picture_and_video(photo: Path, tmp_path: Path, capsy
 
 def test_no_video_unless_asked_for(photo: Path, tmp_path: Path) -> None:
     FitImage(photo, tmp_path / "out", blobs=20, steps=2).run()
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["blobs.safetensors", "fit.png"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["blobs.safetensors", "fit.png", "run.json"]
 
 
 def test_errors_come_before_the_work(photo: Path, tmp_path: Path) -> None:
@@ -73,14 +73,22 @@ def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: py
         patch.setattr(ImageFitter, "advance", interrupt)
         with pytest.raises(KeyboardInterrupt):
             FitImage(photo, out, blobs=60, steps=30).run()
-    assert [file.name for file in out.iterdir()] == ["checkpoint.safetensors"]
+    assert sorted(file.name for file in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
     assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 17
     with pytest.raises(SplatError, match="holds an unfinished fit; continue it with --resume"):
         FitImage(photo, out).run()
+    for option, message in (
+        ({"background": (0, 0, 0)}, "--background is 0 0 0, but the run in .* was begun with 1.0 1.0 1.0"),
+        ({"blobs": 50}, "--blobs is 50, but"),
+        ({"steps": 29}, "--steps is 29, but .* extended, not shortened"),
+    ):
+        with pytest.raises(SplatError, match=message):
+            FitImage(photo, out, resume=True, **option).run()
+    iio.imwrite(tmp_path / "other.png", np.zeros((5, 6, 3), np.uint8))
     with pytest.raises(SplatError, match="the checkpoint is of another picture"):
-        FitImage(photo, out, background=(0, 0, 0), resume=True).run()
+        FitImage(tmp_path / "other.png", out, resume=True).run()
     FitImage(photo, out, resume=True).run()
-    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.png"]
+    assert sorted(file.name for file in out.iterdir()) == ["blobs.safetensors", "fit.png", "run.json"]
     resumed, expected = (image.ImageFit.load(folder / "blobs.safetensors") for folder in (out, straight))
     assert np.quantile(np.abs(resumed.params - expected.params), 0.95) < 1e-3
     assert resumed.psnr == pytest.approx(expected.psnr, abs=0.1)
@@ -106,3 +114,16 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "blobs" in refusal("fit-image", "ramp.png", "--blobs", 0, "--out", "none", cwd=tmp_path)
     (tmp_path / "text.png").write_text("not a picture")
     assert "text.png" in refusal("fit-image", "text.png", "--out", "fit", cwd=tmp_path)
+
+
+def test_the_checkpoint_stays_until_the_result_is_saved(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(result: image.ImageFit, path: Path) -> None:
+        raise SplatError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image.ImageFit, "save", fail)
+        with pytest.raises(SplatError, match="the disk is full"):
+            FitImage(photo, tmp_path / "out", blobs=20, steps=6).run()
+    assert FitCheckpoint.load(tmp_path / "out" / "checkpoint.safetensors").step == 6
+    FitImage(photo, tmp_path / "out", resume=True).run()
+    assert image.ImageFit.load(tmp_path / "out" / "blobs.safetensors").params.shape == (9, 20)

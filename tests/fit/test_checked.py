@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
-from splat_py.fit.checked import dataclass_of
+from splat_py.fields import dataclass_of
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.result import ImageFit
 from splat_py.splats.checkpoint import Checkpoint
@@ -130,7 +130,7 @@ def test_every_field_of_every_configuration_has_a_type() -> None:
         assert dataclass_of(cls, content) == default
         for name in content:
             for wrong in (None, {}, [[]], CODE, "1", float("inf")):
-                with pytest.raises(TypeError, match=name):
+                with pytest.raises(SplatError, match=name):
                     dataclass_of(cls, {**content, name: wrong})
 
 

@@ -218,6 +218,6 @@ READERS: dict[str, Reader] = {
     "blobs": Reader(500, _write_tensors("result"), _loads(ImageFit.load)),
     "field npz": Reader(600, _write_field, _loads(RadianceField.load, "file.npz")),
     "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
-    "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).options()),
+    "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).record()),
     "pictures": Reader(1000, _write_picture, _read_picture),
 }

@@ -76,9 +76,8 @@ def test_old_checkpoints_load(tmp_path: Path) -> None:
 def test_old_runs_open(tmp_path: Path) -> None:
     data = '{"data": "/captures/fox", "downscale": 4.0, "format": "auto", "test_every": 8, "memory_limit": 4096}'
     (tmp_path / "run.json").write_text(f'{{"data": {data}, "config": {OLD}}}')
-    options, config = RunFolder(tmp_path).options()
-    assert config == EXPECTED
-    assert options.downscale == 4.0
+    record = RunFolder(tmp_path).record()
+    assert (record.config, record.data.downscale, record.dataset) == (EXPECTED, 4.0, None)
 
 
 def test_fewer_fields_are_the_defaults() -> None:
@@ -112,4 +111,4 @@ def test_what_is_no_configuration(content: object, tmp_path: Path) -> None:
 def test_damaged_descriptions_of_runs(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(data)
     with pytest.raises(SplatError, match=r"run\.json is damaged; train again"):
-        RunFolder(tmp_path).options()
+        RunFolder(tmp_path).record()

@@ -1,0 +1,97 @@
+"""Checks of a dataclass' fields: whether their values have the types that they are declared with, and lie in a range."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from splat_py.errors import SplatError
+
+T = TypeVar("T")
+
+# Least and largest value.
+Range = tuple[float, float]
+# Of counts that shaders and NumPy take as 32 bits with a sign.
+LARGEST = (1 << 31) - 1
+_ANY_FLOAT: Range = (-math.inf, math.inf)
+# Beyond these an integer is no index and no seed.
+_ANY_INT: Range = (-(1 << 63), (1 << 63) - 1)
+
+
+def dataclass_of(cls: type[T], content: Any) -> T:
+    """A dataclass from its fields as JSON has them, each of the type that the class declares: a bool is no number, an integer
+    is a float, floats are finite, and a list is a tuple.
+
+    Raises:
+        TypeError: this is no dictionary, or has a field too many or too few.
+        SplatError: a field has another type.
+    """
+    if not isinstance(content, dict):
+        raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
+    hints = get_type_hints(cls)
+    unknown = [name for name in content if name not in hints]
+    if unknown:
+        raise TypeError(f"there is no field {shown(unknown[0])}")
+    return cls(**{name: _typed(name, value, hints[name]) for name, value in content.items()})
+
+
+def check_fields(options: Any, ranges: Mapping[str, Range]) -> None:
+    """Raise a SplatError that names the first field of a dataclass with a wrong type or out of its range.
+
+    Args:
+        ranges: of fields that are numbers.
+    """
+    for name, kind in get_type_hints(type(options)).items():
+        _typed(name, getattr(options, name), kind, ranges.get(name))
+
+
+def check_number(name: str, value: Any, kind: type, limits: Range) -> None:
+    """Raise a SplatError unless `value` is an int or a finite float in a range."""
+    least, largest = limits
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+        raise SplatError(f"{name} is {shown(value)}; it must be a {'whole ' if kind is int else ''}number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SplatError(f"{name} is {shown(value)}; it must be finite")
+    if value < least:
+        raise SplatError(f"{name} is {shown(value)}; it must be at least {least}")
+    if value > largest:
+        raise SplatError(f"{name} is {shown(value)}; it must be at most {largest:,}")
+
+
+def shown(value: Any) -> str:
+    """A value, in a few characters. Python itself refuses to write out very long whole numbers."""
+    return "a number of more than 18 digits" if isinstance(value, int) and abs(value) >= 10**18 else reprlib.repr(value)
+
+
+def _typed(name: str, value: Any, kind: Any, limits: Range | None = None) -> Any:
+    """The value as what its field is declared as. Raises SplatError if it is something else, or out of its range."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is int or kind is float:
+        # An integer that is meant as a float may be too large for one.
+        check_number(name, value, kind, limits or (_ANY_FLOAT if isinstance(value, float) else _ANY_INT))
+        return kind(value)
+    if origin in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _typed(name, value, option, limits)
+            except SplatError:
+                continue
+    elif origin is Literal:
+        if isinstance(value, str) and value in arguments:
+            return value
+        raise SplatError(f"{name} is {shown(value)}; use {', '.join(arguments)}")
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        endless = arguments[1:] == (...,)
+        if endless or len(value) == len(arguments):
+            kinds = [arguments[0]] * len(value) if endless else arguments
+            return tuple(_typed(name, item, each) for item, each in zip(value, kinds, strict=True))
+    elif kind is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
+        return Path(value)
+    elif kind in (bool, str, type(None)) and isinstance(value, kind):
+        return value
+    expected = "true or false" if kind is bool else getattr(kind, "__name__", kind) if origin is None else kind
+    raise SplatError(f"{name} is {shown(value)}; it must be {expected}")

@@ -1,0 +1,240 @@
+"""`--resume`: a run is what it was begun with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from splat_py.fit.run_lock import run_lock
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.run_folder import RunFolder
+from splat_py.splats.trainer import Trainer
+from splat_py.volume import VolumeCheckpoint
+from tests.commands.program import Result, refusal, splat
+
+OPTIONS = ("--steps", 12, "--downscale", 2, "--test-every", 3, "--sh-degree", 0, "--init-num-pts", 50, "--init", "random")
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def interrupted_at(step: int, number: int, *arguments: object, cwd: Path) -> Result:
+    """A run of `splat` that gets a signal in the middle of a step."""
+    advance = Trainer.advance
+
+    def advance_and_signal(trainer: Trainer) -> None:
+        if trainer.step == step:
+            os.kill(os.getpid(), number)
+        advance(trainer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "advance", advance_and_signal)
+        return splat(*arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def broken(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with options that was interrupted after its fifth step."""
+    out = tmp_path_factory.mktemp("broken") / "run"
+    result = interrupted_at(4, signal.SIGTERM, "train", capture, *OPTIONS, "--out", out, cwd=out.parent)
+    assert result.returncode == 128 + signal.SIGTERM
+    assert "interrupted; " in result.stderr
+    assert Checkpoint.load(RunFolder(out).checkpoint).step == 5
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    return out
+
+
+@pytest.fixture
+def out(broken: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(broken, tmp_path / "run"))
+
+
+def test_the_record_decides(out: Path, capture: Path, tmp_path: Path) -> None:
+    record = (out / "run.json").read_bytes()
+    result = splat("train", capture, "--out", out, "--resume", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "6 photographs, 16×16" in result.stdout
+    assert (out / "run.json").read_bytes() == record
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["steps"] == 12 and len(metrics["held_out"]["views"]) == 3
+    assert Checkpoint.load(RunFolder(out).checkpoint).step == 12
+    # Every other command goes by it too.
+    for command in (("eval", out, "--json", tmp_path / "scores.json"), ("render", out, "--out", tmp_path / "views")):
+        assert splat(*command, cwd=tmp_path).returncode == 0
+    assert len(json.loads((tmp_path / "scores.json").read_text())["views"]) == 3
+    assert [iio.imread(path).shape for path in (tmp_path / "views").iterdir()] == [(16, 16, 3)] * 3
+
+    # A finished run is left as it is.
+    before = snapshot(out)
+    result = splat("train", capture, "--out", out, "--resume", cwd=tmp_path)
+    assert result.returncode == 0 and "PSNR" in result.stdout
+    assert "is finished and was left as it is; a larger --steps extends it" in result.stderr
+    assert snapshot(out) == before
+    # More steps extend it.
+    assert splat("train", capture, "--out", out, "--resume", "--steps", 15, cwd=tmp_path).returncode == 0
+    extended = json.loads((out / "metrics.json").read_text())
+    assert [point["step"] for point in extended["curve"]] == list(range(5, 15))
+    assert json.loads((out / "run.json").read_text())["config"]["steps"] == 15
+    assert Checkpoint.load(RunFolder(out).checkpoint).config.steps == 15
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        # Also where it is the default.
+        (("--downscale", 1), "--downscale is 1.0, but the run in .* was begun with 2.0; resume it without"),
+        (("--test-every=8",), "--test-every is 8, but"),
+        (("--sh_degree", 3), "--sh-degree is 3, but"),
+        (("--antialiased",), "--antialiased is True, but"),
+        (("--seed", 7), "--seed is 7, but"),
+        (("--steps", 11), "--steps is 11, but .* begun with 12; a run can be extended, not shortened"),
+    ],
+    ids=str,
+)
+def test_a_contradiction_is_refused_by_name(option: tuple, sentence: str, out: Path, capture: Path, tmp_path: Path) -> None:
+    before = snapshot(out)
+    line = refusal("train", capture, "--out", out, "--resume", *option, cwd=tmp_path)
+    assert re.search(sentence, line), line
+    assert snapshot(out) == before
+
+
+def test_what_does_not_decide_may_differ(out: Path, capture: Path, tmp_path: Path) -> None:
+    """The limit of memory; where the capture is, if it is the same."""
+    moved = shutil.copytree(capture, tmp_path / "moved")
+    result = splat("train", moved, "--out", out, "--resume", "--memory-limit", 1, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((out / "run.json").read_text())["data"]["data"] == str(moved)
+
+
+def test_another_capture_is_refused(out: Path, capture: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(capture, tmp_path / "other")
+    content = json.loads((other / "transforms.json").read_text())
+    content["frames"][3]["transform_matrix"][0][3] += 0.01
+    (other / "transforms.json").write_text(json.dumps(content))
+    before = snapshot(out)
+    assert "other is not what the run in" in refusal("train", other, "--out", out, "--resume", cwd=tmp_path)
+    assert snapshot(out) == before
+
+
+def test_a_run_of_an_older_version_goes_on(out: Path, capture: Path, tmp_path: Path) -> None:
+    path = out / "run.json"
+    content = json.loads(path.read_text())
+    del content["dataset"]
+    content["config"]["rate_means"] = content["config"].pop("means_lr")
+    path.write_text(json.dumps(content))
+    shutil.copytree(capture, tmp_path / "other")
+    assert "DATA is other, but" in refusal("train", "other", "--out", out, "--resume", cwd=tmp_path)
+    assert splat("train", capture, "--out", out, "--resume", cwd=tmp_path).returncode == 0
+    assert json.loads(path.read_text()) == content
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b"{}", b'{"data": "x", "config": {}}'])
+def test_a_damaged_record(content: bytes, out: Path, capture: Path, tmp_path: Path) -> None:
+    (out / "run.json").write_bytes(content)
+    assert "run.json is damaged" in refusal("train", capture, "--out", out, "--resume", cwd=tmp_path)
+
+
+def test_a_folder_in_use(out: Path, capture: Path, tmp_path: Path) -> None:
+    with run_lock(out), run_lock(tmp_path / "new"):
+        before = snapshot(tmp_path)
+        for command in (
+            ("train", capture, "--out", out, "--resume"),
+            ("train", capture, "--out", "new"),
+            ("fit-volume", capture, "--out", "new"),
+            ("fit-image", capture / "absent.png", "--out", "new"),
+        ):
+            assert "is in use by another run" in refusal(*command, cwd=tmp_path)
+        assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(("command", "name"), [("train", "scene.ply"), ("fit-volume", "field.safetensors")])
+def test_files_of_others_are_not_overwritten(command: str, name: str, capture: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"precious")
+    assert f"{name} exists and would be overwritten" in refusal(command, capture, "--out", tmp_path, cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("command", "culprit"),
+    [
+        (("train", "capture", "--seed", -1), "seed is -1"),
+        (("train", "capture", "--opacity-reset-every", 0), "opacity_reset_every is 0"),
+        (("train", "capture", "--means-lr", "nan"), "means_lr is nan"),
+        (("train", "capture", "--sh0-lr", "1e38"), "sh0_lr is 1e+38"),
+        (("train", "capture", "--init", "random", "--init-num-pts", 10**11), "init_num_pts is 100000000000"),
+        (("train", "capture", "--init", "random", "--max-gaussians", 5), "max_gaussians is 5, less than the 10,000"),
+        (("fit-image", "capture/images/r_000.png", "--blobs", 10**11), "blobs is 100000000000"),
+        (("fit-image", "capture/images/r_000.png", "--seed", -1), "seed is -1"),
+        (("render", "run", "--out", "pictures", "--scale", "1e9"), "--scale is 1e+09"),
+        (("render", "run", "--out", "pictures", "--scale", "nan"), "--scale is nan"),
+    ],
+    ids=lambda x: str(x)[:60],
+)
+def test_options_that_fail_leave_nothing(command: tuple, culprit: str, run: Path, capture: Path, tmp_path: Path) -> None:
+    (tmp_path / "capture").symlink_to(capture)
+    (tmp_path / "run").symlink_to(run)
+    out = () if command[0] == "render" else ("--out", "deep/out")
+    if command[0] == "fit-image":
+        command = (command[0], sorted((capture / "images").iterdir())[0], *command[2:])
+    assert culprit in refusal(*command, *out, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "run"]
+
+
+def test_fit_volume(capture: Path, tmp_path: Path) -> None:
+    options = ("--downscale", 2, "--resolutions", 4, 6, "--steps-per-resolution", 2, "--sh-degree", 0, "--test-every", 3)
+    fit = ("fit-volume", capture, "--out", "run", "--frames", 0)
+    assert splat(*fit, *options, cwd=tmp_path).returncode == 0
+    before = snapshot(tmp_path)
+    result = splat(*fit, "--resume", cwd=tmp_path)
+    assert "is finished and was left as it is" in result.stdout and result.returncode == 0
+    assert "--downscale is 1.0, but" in refusal(*fit, "--resume", "--downscale", 1, cwd=tmp_path)
+    assert "--steps-per-resolution is 100, but" in refusal(*fit, "--resume", "--steps-per-resolution", 100, cwd=tmp_path)
+    assert "--resolutions is 4 8, but" in refusal(*fit, "--resume", "--resolutions", 4, 8, cwd=tmp_path)
+    assert "--box is" in refusal(*fit, "--resume", "--box", 0, 0, 0, 1, 1, 1, cwd=tmp_path)
+    assert snapshot(tmp_path) == before
+    result = splat(*fit, "--resume", "--resolutions", 4, 6, 8, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    checkpoint = VolumeCheckpoint.load(tmp_path / "run" / "checkpoint.safetensors")
+    assert checkpoint.step == 6 and max(checkpoint.state["grid"].shape[:3]) == 8
+    assert len(json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]["views"]) == 3
+
+
+def test_fit_image(tmp_path: Path) -> None:
+    iio.imwrite(tmp_path / "picture.png", np.random.default_rng(0).integers(0, 255, (12, 14, 3), dtype=np.uint8))
+    fit = ("fit-image", "picture.png", "--out", "out")
+    assert splat(*fit, "--blobs", 20, "--steps", 4, cwd=tmp_path).returncode == 0
+    before = snapshot(tmp_path)
+    result = splat(*fit, "--resume", cwd=tmp_path)
+    assert "is finished and was left as it is" in result.stdout and result.returncode == 0
+    assert "--blobs is 40960, but" in refusal(*fit, "--resume", "--blobs", 40960, cwd=tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_equal_names_of_photographs(capture: Path, tmp_path: Path) -> None:
+    """Held-out pictures and renders of photographs in two folders."""
+    (tmp_path / "two").mkdir()
+    content = json.loads((capture / "transforms.json").read_text())
+    content.pop("ply_file_path", None)
+    for index, frame in enumerate(content["frames"]):
+        photograph = capture / frame["file_path"]
+        frame["file_path"] = f"{'left' if index % 2 else 'right'}/{index // 2}{photograph.suffix}"
+        (tmp_path / "two" / frame["file_path"]).parent.mkdir(exist_ok=True)
+        shutil.copy(photograph, tmp_path / "two" / frame["file_path"])
+    (tmp_path / "two" / "transforms.json").write_text(json.dumps(content))
+    options = ("--steps", 1, "--test-every", 2, "--sh-degree", 0, "--init-num-pts", 50, "--init", "random")
+    assert splat("train", "two", *options, "--out", "run", cwd=tmp_path).returncode == 0
+    held_out = sorted(path.name for path in (tmp_path / "run" / "held-out").iterdir())
+    # right/4 has no counterpart.
+    assert held_out == ["4.png", "left-0.png", "left-2.png", "right-0.png", "right-2.png"]
+    assert splat("render", "run", "--views", "all", "--out", "views", cwd=tmp_path).returncode == 0
+    assert len(list((tmp_path / "views").iterdir())) == 9

@@ -1,0 +1,100 @@
+"""Signals during a fit: noted, and acted on between steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.interrupts import Interrupted, Interrupts
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_the_step(number: int) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    done: list[int] = []
+
+    def loop() -> None:
+        with Interrupts() as interrupts:
+            for step in range(3):
+                interrupts.act()
+                if step == 1:
+                    send(number)
+                done.append(step)
+
+    with pytest.raises(Interrupted) as error:
+        loop()
+    assert done == [0, 1]
+    assert error.value.number == number and isinstance(error.value, KeyboardInterrupt)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_second_one_does_not_wait_and_saves_nothing(tmp_path: Path) -> None:
+    """It may come in the middle of a step."""
+    saved: list[Path] = []
+
+    def loop() -> None:
+        with kept_checkpoint(tmp_path / "checkpoint", saved.append):
+            send(signal.SIGINT)
+            send(signal.SIGINT)
+            pytest.fail("the second signal was ignored")
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        loop()
+    assert not isinstance(error.value, Interrupted)
+    assert saved == []
+
+
+def test_between_steps_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    saved: list[Path] = []
+
+    def loop() -> None:
+        with kept_checkpoint(tmp_path / "checkpoint", saved.append) as kept:
+            send(signal.SIGTERM)
+            kept.act_on_interrupt()
+
+    with pytest.raises(Interrupted):
+        loop()
+    assert saved == [tmp_path / "checkpoint"]
+
+
+def test_handlers_of_others_stay() -> None:
+    """Also those that ignore a signal, as nohup and shells set them for what runs in the background."""
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            send(signal.SIGTERM)
+            send(signal.SIGHUP)
+            interrupts.act()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, ignored)
+    assert came == [signal.SIGTERM]
+
+
+def test_other_threads_handle_no_signals() -> None:
+    failures: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            with Interrupts() as interrupts:
+                interrupts.act()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert failures == []
