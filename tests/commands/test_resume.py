@@ -151,7 +151,7 @@ def test_a_folder_in_use(out: Path, capture: Path, tmp_path: Path) -> None:
             ("train", capture, "--out", out, "--resume"),
             ("train", capture, "--out", "new"),
             ("fit-volume", capture, "--out", "new"),
-            ("fit-image", capture / "absent.png", "--out", "new"),
+            ("fit-image", capture / "transforms.json", "--out", "new"),
         ):
             assert "is in use by another run" in refusal(*command, cwd=tmp_path)
         assert snapshot(tmp_path) == before
