@@ -75,14 +75,17 @@ class FitVolume:
             raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
+        path = self.out / "checkpoint.safetensors"
         if not self.resume:
+            self._refuse_existing(path)
             require_capture(self.data.data)
         with run_lock(self.out):
-            self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
+            self._run(path, self.out / "run.json")
 
     def _run(self, path: Path, record_path: Path) -> None:
         """With the folder locked: begin or resume a fit."""
         if not self.resume:
+            # Another process may have been there in between.
             self._refuse_existing(path)
         import numpy as np
 
