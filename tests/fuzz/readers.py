@@ -177,6 +177,7 @@ def _write_field_tensors(folder: Path, random: Random) -> None:
 _RUN = {
     "data": {"data": "/captures/fox", "downscale": 2.0, "format": "auto", "test_every": 8, "memory_limit": 4096},
     "config": asdict(TrainConfig()),
+    "dataset": "0" * 64,
 }
 
 
