@@ -106,7 +106,7 @@ def test_bad_files(tmp_path: Path) -> None:
         (tmp_path / "bad.png").write_bytes(content)
         with pytest.raises(SplatError, match=r"bad\.png is not a picture that can be read"):
             read_picture(tmp_path / "bad.png")
-    with pytest.raises(SplatError, match="does not exist"):
+    with pytest.raises(SplatError, match="is a folder; name one picture in it"):
         read_picture(tmp_path)
 
 
