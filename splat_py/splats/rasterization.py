@@ -191,7 +191,9 @@ def _render(inputs: Inputs, options: Options, device: Device | None) -> tuple[Te
     check_shapes(inputs, options)
     check_cameras(inputs)
     means, colors, viewmats, backgrounds = inputs.means, inputs.colors, inputs.viewmats, inputs.backgrounds
-    width, height, sh_degree, render_mode = options.width, options.height, options.sh_degree, options.render_mode
+    # NumPy's integers overflow, and lack methods.
+    width, height = int(options.width), int(options.height)
+    sh_degree, render_mode = options.sh_degree, options.render_mode
     if device is None:
         return _fill(inputs, options)
     blended = 3 if sh_degree is not None else min(colors.shape[-1], MAX_CHANNELS)

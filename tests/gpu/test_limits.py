@@ -80,7 +80,7 @@ def test_too_large_images_name_the_factor_that_helps(width: int, height: int, fa
     device.memory.limits.check_images(1, -(-height // factor), -(-width // factor))
 
 
-@pytest.mark.parametrize("scale", [5_000, 1e9])
+@pytest.mark.parametrize("scale", [5_000, 5e7])
 def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
     """Scaled 5,000 times it crashed."""
     gaussians = Gaussians.from_points(np.zeros((3, 3)), np.ones((3, 3)), 0)
