@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -126,6 +127,7 @@ def rasterization(
     )
     check_tensors(inputs)
     check_options(options)
+    options = replace(options, width=int(width), height=int(height))
     device = _choose_device(backend, inputs, device)
     render = _render_batch if means.dim() > 2 else _render
     images, alphas, meta = render(inputs, options, device)

@@ -77,8 +77,8 @@ def test_slangpy_s_own_objects_pass_through() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: shaders.gaussian.activate(), r"takes 1 arguments \(stored\), not 0"),
-        (lambda: shaders.gaussian.activate(QUATS), "argument stored of gaussian.activate is a ndarray"),
+        (lambda: shaders.gaussian.activate(), r"takes 1 arguments \(raw\), not 0"),
+        (lambda: shaders.gaussian.activate(QUATS), "argument raw of gaussian.activate is a ndarray"),
         (lambda: shaders.gaussian.activate({"mean": 0}), "give a dict of mean, opacity, quat, scale"),
         (lambda: shaders.gaussian.activate(GAUSSIAN | {"means": 0}), "quat, scale, opacity, means; give"),
         (lambda: shaders.spherical_harmonics.shBasis([0, 0, 1]), r"generic; .* brackets: shBasis\[…\]"),
