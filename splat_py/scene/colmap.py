@@ -15,8 +15,8 @@ from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_v
 if TYPE_CHECKING:
     import pycolmap
 
-# For each camera model, in the order of COLMAP's numbers: how many focal lengths lead its parameters, and where its remaining ones stand in
-# Lens.distortion.
+# For each camera model, in the order of COLMAP's numbers: how many focal lengths lead its parameters, and where its
+# remaining ones stand in Lens.distortion.
 _MODELS: dict[str, tuple[int, tuple[int, ...]]] = {
     "SIMPLE_PINHOLE": (1, ()),
     "PINHOLE": (2, ()),
