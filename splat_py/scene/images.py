@@ -34,6 +34,8 @@ Points = tuple[NDArray[np.float32], UInt8Array]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
 # How long loading may take before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
+# Of PNG, JPEG, WebP and BMP.
+_MAGIC = (b"\x89PNG", b"\xff\xd8", b"RIFF", b"BM")
 # No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
 _PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
 
@@ -268,7 +270,10 @@ def require_size(path: Path, data: bytes) -> None:
             pixels = math.prod(image.size)
     except Image.DecompressionBombError as error:
         raise SplatError(f"{path} is too large, or says so ({error}); store it smaller") from error
-    except Exception:  # what Pillow does not know OpenCV may
+    except Exception as error:
+        # Formats that Pillow does not know OpenCV may; of those it does, OpenCV would believe a damaged header.
+        if data.startswith(_MAGIC):
+            raise SplatError(f"{path} is not a picture that can be read, or is damaged; replace it") from error
         return
     if pixels > max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)):
         raise SplatError(f"{path} is too large, or says so ({pixels} pixels in {len(data)} bytes); store it smaller")

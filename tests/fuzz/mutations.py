@@ -112,7 +112,7 @@ def damaged_value(content: Any, random: Random) -> Any:
     for _ in range(random.choice((1, 1, 2, 3))):
         places = list(_places(content))
         if not places:
-            return random.choice(VALUES)
+            return copy.deepcopy(random.choice(VALUES))
         parent, key = random.choice(places)
         kind = random.randrange(8)
         if kind == 0:
@@ -120,11 +120,11 @@ def damaged_value(content: Any, random: Random) -> Any:
         elif kind == 1 and isinstance(parent, dict):
             parent[random.choice(("more", "", "w", "steps"))] = parent.pop(key)
         elif kind == 1:
-            parent.append(parent[key])
+            parent.append(copy.deepcopy(parent[key]))
         elif kind == 2:
             parent[key] = random.choice(([parent[key]], {"a": parent[key]}, str(parent[key])))
         else:
-            parent[key] = random.choice(VALUES)
+            parent[key] = copy.deepcopy(random.choice(VALUES))
     return content
 
 

@@ -293,6 +293,14 @@ def test_a_header_of_ten_gigapixels(tmp_path: Path) -> None:
         read_picture(tmp_path / "images/001.png")
 
 
+def test_a_damaged_header_of_a_gigapixel(tmp_path: Path) -> None:
+    data = bytearray(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes())
+    data[16:24] = (30_000).to_bytes(4, "big") * 2
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(SplatError, match=r"a\.png is not a picture"):
+        read_picture(tmp_path / "a.png")
+
+
 def test_a_mask_that_leaves_nothing(tmp_path: Path) -> None:
     write_transforms(tmp_path, ring(3))
     write_image(tmp_path / "masks/001.png", np.zeros((HEIGHT, WIDTH), np.uint8))
