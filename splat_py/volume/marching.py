@@ -171,8 +171,8 @@ class TrainingStep:
     first_ray: int = 0
 
 
-# Arrays of a grid's size that a fit has besides its gradients: the grid and two moments, and while they are uploaded all of them
-# on the host, too.
+# Arrays of a grid's size that a fit has besides its gradients: the grid and two moments, all of them on the host, too, while they
+# are uploaded.
 _FIT_ARRAYS = 6
 
 
