@@ -61,6 +61,8 @@ class Limits:
         Raises:
             SplatError: a kernel could not index them.
         """
+        # NumPy's integers would wrap.
+        height, width = int(height), int(width)
         nbytes = cameras * height * width * channels * 4
         if nbytes > self.buffer_bytes:
             what = f"an image of {width}×{height} pixels" if cameras == 1 else f"{cameras} images of {width}×{height} pixels"
