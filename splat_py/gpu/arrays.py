@@ -67,8 +67,8 @@ class Memory:
         Raises:
             SplatError: it is larger than kernels can index, or than the memory that is left.
         """
-        # NumPy's integers would overflow where sizes are multiplied.
-        sides = tuple(int(side) for side in ((shape,) if isinstance(shape, int | np.integer) else shape))
+        # NumPy's integers would wrap when they are multiplied.
+        sides = tuple(map(int, shape)) if isinstance(shape, tuple) else (int(shape),)
         self.limits.check_array(sides, np.dtype(dtype), by_address)
         return Array(self, sides, np.dtype(dtype))
 

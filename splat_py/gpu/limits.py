@@ -61,13 +61,16 @@ class Limits:
         Raises:
             SplatError: a kernel could not index them.
         """
+        # NumPy's integers would wrap.
+        height, width = int(height), int(width)
         nbytes = cameras * height * width * channels * 4
         if nbytes > self.buffer_bytes:
             what = f"an image of {width}×{height} pixels" if cameras == 1 else f"{cameras} images of {width}×{height} pixels"
             factor = math.isqrt((nbytes - 1) // self.buffer_bytes) + 1
             raise SplatError(
                 f"{what} with {channels} channels would take {_gibibytes(nbytes)}, and a kernel of this device indexes "
-                f"{_gibibytes(self.buffer_bytes)} at most; use smaller images, as by --downscale {factor}"
+                f"{_gibibytes(self.buffer_bytes)} at most; make its sides {factor} times shorter, a capture's photographs' by "
+                f"--downscale {factor}"
             )
 
     def check_intersections(self, count: int, groups_of: int) -> None:

@@ -67,8 +67,9 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
     """The one that `method` names, or the faster one of "tiles" and "group".
 
     Raises:
-        SplatError: the method means nothing, or there are too many blobs for it.
+        SplatError: the method means nothing, there are too many blobs for it, or the picture is too large for the device.
     """
+    device.memory.limits.check_images(1, height, width)
     if method == "auto":
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
         limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU

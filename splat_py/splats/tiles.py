@@ -231,7 +231,7 @@ def bin_tiles(
     """
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)
-    grid = TileGrid(tile_size, -(-width // tile_size), -(-height // tile_size), splats.depths.shape[0])
+    grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.depths.shape[0])
     binning = Binning(device, arrays, grid, keep_isects)
     recorder = device.record()
     binning.record_count(recorder)

@@ -171,8 +171,9 @@ class TrainingStep:
     first_ray: int = 0
 
 
-# Arrays of a grid's size that a fit keeps besides its gradients: the grid, and two moments.
-_FIT_ARRAYS = 3
+# Arrays of a grid's size that a fit has besides its gradients: the grid and two moments; the same on the host while they are
+# uploaded; and what resampling leaves.
+_FIT_ARRAYS = 8
 
 
 def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients: int) -> None:

@@ -59,6 +59,27 @@ def test_prefix_sum_of_zeros_and_of_one_large_value() -> None:
     assert total == 0xFFFF_FFFF and not offsets[:4322].any() and (offsets[4322:] == total).all()
 
 
+@pytest.mark.parametrize("size", [2, 9, 3000, 20_000, 1_000_000])
+def test_totals_beyond_32_bits_stay_at_the_largest_number(size: int) -> None:
+    """Within a thread, a workgroup, and between workgroups: they never decrease, and never look like a few."""
+    rng = np.random.default_rng(size)
+    for least in (0, 0xF000_0000):
+        values = rng.integers(least, 1 << 32, size, dtype=np.uint32)
+        offsets, total = prefix_sum(values)
+        exact = np.concatenate([[0], np.cumsum(values, dtype=np.uint64)])
+        np.testing.assert_array_equal(offsets, np.minimum(exact, 0xFFFF_FFFF))
+        assert total == min(int(exact[-1]), 0xFFFF_FFFF)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_total_of_exactly_32_bits(extra: int) -> None:
+    """2³² - 1 is the largest number, and what is one too many is told as it, too."""
+    values = np.full(65536, 65536, np.uint32)
+    values[-1] = 65535 + extra
+    offsets, total = prefix_sum(values)
+    assert total == offsets[-1] == 0xFFFF_FFFF and offsets[-2] == 65535 * 65536
+
+
 def radix_sort(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None) -> tuple[Uints, Uints]:
     """Sorted keys and their former places; the arrays have room for `capacity` pairs."""
     device = get_device()

@@ -52,6 +52,15 @@ def test_prefix_sum(size: int, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_sorting.test_prefix_sum(size))
 
 
+@pytest.mark.parametrize("size", [2, 3000])
+def test_totals_beyond_32_bits(size: int, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_sorting.test_totals_beyond_32_bits_stay_at_the_largest_number(size))
+
+
+def test_losses_in_bands(metal: MetalOnCpu) -> None:
+    test_loss.test_bands_change_nothing(41)
+
+
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
     keys = np.random.default_rng(0).integers(0, 1 << 32, 5000, dtype=np.uint32)
