@@ -34,7 +34,8 @@ class Limits:
     @classmethod
     def of(cls, device: spy.Device) -> Limits:
         """What is known of a device."""
-        x, y, z = (int(n) for n in device.info.limits.max_compute_dispatch_thread_groups)
+        # SlangPy's CPU target says 0.
+        x, y, z = (int(n) or 65535 for n in device.info.limits.max_compute_dispatch_thread_groups)
         vulkan = device.info.type == spy.DeviceType.vulkan
         return cls(_VULKAN_BYTES if vulkan else 4 * _INDICES, (x, y, z))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,6 +44,7 @@ class MetalOnCpu(Device):
     ) -> None:
         self.adapter = Adapter("metal", "Metal source on the CPU", ())
         self.software = False
+        self._process = os.getpid()
         self.tuning = tuning
         self.operators = native_operators("metal", [])
         self.memory = _GuardedMemory(programs.compiler.runtime)
