@@ -201,9 +201,8 @@ def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None
     killed.left += bool(files)
     with run_lock(run):
         pass
-    # Runs write no .npz.
-    files = [file for file in run.rglob("*") if file.is_file() and file != path and file.suffix != ".npz"]
-    if files or not all(file.name.startswith(".") for file in run.glob("*.npz") if file != path):
+    files = [file for file in run.rglob("*") if file.is_file() and file != path]
+    if files:
         killed.problems.append(f"{what}: {[file.name for file in files]} left")
 
 
