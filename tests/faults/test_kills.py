@@ -5,15 +5,16 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import imageio.v3 as iio
 import numpy as np
@@ -56,13 +57,16 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (run, "evaluate"),
     (RunFolder, "write_metrics"),
 )
-# Seconds until a lock that was killed before it had its content is taken over, and one more.
-LOCKED_SECONDS = 11.0
+# The status of a process that found a lock without content, whose owner was killed just then, and the seconds, and one more,
+# until such a lock is taken over.
+LOCKED, LOCKED_SECONDS = 3, 11.0
+# Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
+FORKS = platform.system() == "Linux"
 
 
 @dataclass
 class Kills:
-    """Runs that are killed, each a process forked from this one: torch is imported once, and no device is open here."""
+    """Runs that are killed, each a process of its own. No device is open in this one."""
 
     capture: Path
     root: Path
@@ -88,25 +92,16 @@ class Kills:
             readers[path.suffix](path)
         assert not folder.metrics_file.exists() or folder.checkpoint.exists()
 
-    def fork(self, prepare: Callable[[], None] = lambda: None, out: Path | None = None) -> int:
-        """Begin the run or go on with it; returns the process' id."""
-        pid, out = os.fork(), out or self.out
-        if pid:
-            return pid
-        code = 1
-        try:
-            prepare()
-            run.train(DataOptions(self.capture), CONFIG, out, resume=RunFolder(out).checkpoint.exists())
-            # Compiled kernels are kept.
-            atexit._run_exitfuncs()
-            code = 0
-        except SplatError as error:
-            print(error, file=sys.stderr)
-            code = 3 if "is in use by another run" in str(error) and not (out / ".lock").stat().st_size else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+    def begin(self, call: int = -1, late: int = 0, out: Path | None = None) -> int:
+        """Begin the run or go on with it, to be killed at one of the calls, if any; returns the process' id."""
+        out = out or self.out
+        if not FORKS:
+            arguments = map(str, (self.capture, out, call, late))
+            return os.posix_spawn(sys.executable, [sys.executable, "-m", "tests.faults.test_kills", *arguments], os.environ)
+        pid = os.fork()
+        if pid == 0:
+            train_and_exit(self.capture, out, call, late)
+        return pid
 
     def was_killed(self, status: int) -> bool:
         """What came of a process; every file is whole."""
@@ -114,26 +109,19 @@ class Kills:
         if os.WIFSIGNALED(status):
             assert os.WTERMSIG(status) == signal.SIGKILL, status
             return True
-        if os.waitstatus_to_exitcode(status) == 3:
+        if os.waitstatus_to_exitcode(status) == LOCKED:
             time.sleep(LOCKED_SECONDS)
-            return self.was_killed(os.waitpid(self.fork(), 0)[1])
+            return self.was_killed(os.waitpid(self.begin(), 0)[1])
         assert status == 0, status
         return False
 
-    def kill_at(self, owner: Any, name: str, after: bool) -> bool:
+    def kill_at(self, call: int, late: int) -> bool:
         """Have a run kill itself before or after a call."""
-
-        def dying(*arguments: Any, **options: Any) -> Any:
-            if after:
-                function(*arguments, **options)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        function = getattr(owner, name)
-        return self.was_killed(os.waitpid(self.fork(lambda: setattr(owner, name, dying)), 0)[1])
+        return self.was_killed(os.waitpid(self.begin(call, late), 0)[1])
 
     def kill_after(self, seconds: float) -> bool:
         """Kill a run after so many seconds of the processors' time, which other processes hardly change."""
-        pid = self.fork()
+        pid = self.begin()
         process, status = psutil.Process(pid), (0, 0)
         while status[0] == 0:
             if cpu_seconds(process) >= seconds:
@@ -146,24 +134,59 @@ class Kills:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
+    """Of a process that may have ended by now."""
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        return times.user + times.system
+    return 0.0
+
+
+def train_and_exit(capture: Path, out: Path, call: int, late: int) -> NoReturn:
+    """Train in this process, which is for nothing else."""
+    code = 1
+    try:
+        if call >= 0:
+            die_at(*CALLS[call], late)
+        run.train(DataOptions(capture), CONFIG, out, resume=RunFolder(out).checkpoint.exists())
+        # Compiled kernels are kept.
+        atexit._run_exitfuncs()
+        code = 0
+    except SplatError as error:
+        print(error, file=sys.stderr)
+        if "is in use by another run" in str(error) and not (out / ".lock").stat().st_size:
+            code = LOCKED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def die_at(owner: Any, name: str, late: int) -> None:
+    """Kill this process before or after a call."""
+    function = getattr(owner, name)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        if late:
+            function(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, dying)
 
 
 def main(capture: Path, root: Path) -> None:
     """Kill runs, and report how often."""
     kills = Kills(capture, root)
-    assert os.waitpid(kills.fork(out=root / "straight"), 0)[1] == 0
+    assert os.waitpid(kills.begin(out=root / "straight"), 0)[1] == 0
     # Again, with kernels that have been compiled before.
     before = os.times()
-    assert os.waitpid(kills.fork(out=root / "timed"), 0)[1] == 0
+    assert os.waitpid(kills.begin(out=root / "timed"), 0)[1] == 0
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
 
-    for owner, name in CALLS:
-        for late in (False, True):
-            assert kills.kill_at(owner, name, late), f"{name} was not called"
-            print("killed", "after" if late else "before", name, flush=True)
+    for call, (_, name) in enumerate(CALLS):
+        for late in range(2):
+            assert kills.kill_at(call, late), f"{name} was not called"
+            print("killed", ("before", "after")[late], name, flush=True)
     count = KILLS - 2 * len(CALLS)
     moments = np.random.default_rng(0).permutation((np.arange(count) + 0.5) / count * seconds)
     for moment in moments:
@@ -174,7 +197,7 @@ def main(capture: Path, root: Path) -> None:
                 print(f"killed after {moment:.2f} of {seconds:.2f} s", flush=True)
                 break
             kills.begin_another()
-    kills.was_killed(os.waitpid(kills.fork(), 0)[1])
+    kills.was_killed(os.waitpid(kills.begin(), 0)[1])
     kills.begin_another()
     print("runs", kills.runs)
 
@@ -203,6 +226,7 @@ def assert_same_result(out: Path, straight: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(platform.system() == "Windows", reason="processes there are not killed by signals")
 def test_kills(capture: Path, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-m", "tests.faults.test_kills", str(capture), str(tmp_path / "runs")]
@@ -251,4 +275,7 @@ def test_a_signal_within_densification_drops_nothing(
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    folders = map(Path, sys.argv[1:3])
+    if sys.argv[3:]:
+        train_and_exit(*folders, *map(int, sys.argv[3:]))
+    main(*folders)
