@@ -19,10 +19,10 @@ from splat_py.errors import SplatError
 _NAME = ".lock"
 # Seconds between two starts that are surely those of two processes, whatever the clock was set to in between.
 _SAME_START = 10.0
-# What `atomic_path` calls files that are not complete yet, of those that runs write.
+# What `atomic_path` calls files that are not complete yet, of those that runs write, and safetensors within it.
 _TEMPORARY = re.compile(
-    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable)-[a-z0-9_]{8}\.(safetensors|json|ply|png|mp4)"
-    r"|.+-[a-z0-9_]{8}\.png)"
+    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
+    r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
 )
 _FOLDERS = (".", "held-out")
 

@@ -2,93 +2,204 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
+import imageio.v3 as iio
 import numpy as np
+import psutil
 import pytest
 
 from splat_py.demo.scene import write_demo_scene
+from splat_py.errors import SplatError
+from splat_py.fit.run_record import RunRecord
 from splat_py.scene import Gaussians
 from splat_py.scene.options import DataOptions
-from splat_py.splats import densification
+from splat_py.splats import densification, run, trainer
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.run import train
 from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import Trainer
 
 # Every second step adapts, and gradients add up in a fixed order.
 CONFIG = TrainConfig(
-    steps=40,
+    steps=24,
     sh_degree=0,
     init="random",
     init_num_pts=80,
-    checkpoint_every=3,
+    checkpoint_every=2,
     densify_every=2,
     densify_start=1,
     accumulate="pair",
 )
-KILLS = 20
+# In all; `make soak` sets SOAK_STEPS.
+KILLS = 100 if "SOAK_STEPS" in os.environ else 30
+# What a run calls, in order: it is killed before and after the first call of each. The others are spread over its time.
+CALLS: tuple[tuple[Any, str], ...] = (
+    (RunRecord, "load_dataset"),
+    (Trainer, "__init__"),
+    (RunFolder, "describe"),
+    (Trainer, "advance"),
+    (trainer, "densify"),
+    (Trainer, "save_checkpoint"),
+    (Gaussians, "save_ply"),
+    (run, "evaluate"),
+    (RunFolder, "write_metrics"),
+)
+# The status of a process that found a lock without content, whose owner was killed just then, and the seconds, and one more,
+# until such a lock is taken over.
+LOCKED, LOCKED_SECONDS = 3, 11.0
+# Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
+FORKS = platform.system() == "Linux"
 
-# Forks children that train, each of which kills itself at one of the moments that are counted: before a step, and before and
-# after each call to the system by which a file is written. Forking saves twenty imports of torch.
-_PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from splat_py.scene.options import DataOptions
-from splat_py.splats import run, trainer
-from tests.faults.test_kills import CONFIG, KILLS
 
-capture, out = map(Path, sys.argv[1:])
-moments = 0
+@dataclass
+class Kills:
+    """Runs that are killed, each a process of its own. No device is open in this one."""
 
-def dying(function, limit):
-    def die_or_go_on(*arguments, **options):
-        for when in range(2):
-            global moments
-            moments += 1
-            if moments == limit:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if when == 0:
-                result = function(*arguments, **options)
-        return result
-    return die_or_go_on
+    capture: Path
+    root: Path
+    # Folders that were begun.
+    runs: int = 0
 
-def child(limit):
-    for owner, name in ((os, "replace"), (os, "fsync"), (os, "close"), (Path, "chmod"), (trainer.Trainer, "advance")):
-        setattr(owner, name, dying(getattr(owner, name), limit))
-    run.train(DataOptions(capture), CONFIG, out, resume=(out / "checkpoint.safetensors").exists())
+    @property
+    def out(self) -> Path:
+        """The run's folder."""
+        return self.root / f"run {self.runs}"
 
-rng = np.random.default_rng(0)
-kills = runs = 0
-while True:
-    # The first ones early, in the writing of run.json and of the first checkpoint; at last none.
-    limit = int(rng.integers(1, 12 if kills < 8 else 40)) if kills < KILLS else 0
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            child(limit)
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    runs += 1
-    for path in [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]:
-        print(path.relative_to(out), flush=True)
-        assert path.stat().st_size > 0
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        kills += 1
-    else:
+    def begin_another(self) -> None:
+        """Once a run has come to its end."""
+        assert_same_result(self.out, self.root / "straight")
+        self.runs += 1
+
+    def check_files(self) -> None:
+        """Those with a name of their own can be read."""
+        folder = RunFolder(self.out)
+        for path in (path for path in self.out.rglob("*") if path.is_file() and not path.name.startswith(".")):
+            readers = {".json": lambda path: json.loads(path.read_text()), ".png": iio.imread}
+            readers |= {".safetensors": Checkpoint.load, ".ply": Gaussians.load_ply}
+            readers[path.suffix](path)
+        assert not folder.metrics_file.exists() or folder.checkpoint.exists()
+
+    def begin(self, call: int = -1, late: int = 0, out: Path | None = None) -> int:
+        """Begin the run or go on with it, to be killed at one of the calls, if any; returns the process' id."""
+        out = out or self.out
+        if not FORKS:
+            arguments = map(str, (self.capture, out, call, late))
+            return os.posix_spawn(sys.executable, [sys.executable, "-m", "tests.faults.test_kills", *arguments], os.environ)
+        pid = os.fork()
+        if pid == 0:
+            train_and_exit(self.capture, out, call, late)
+        return pid
+
+    def was_killed(self, status: int) -> bool:
+        """What came of a process; every file is whole."""
+        self.check_files()
+        if os.WIFSIGNALED(status):
+            assert os.WTERMSIG(status) == signal.SIGKILL, status
+            return True
+        if os.waitstatus_to_exitcode(status) == LOCKED:
+            time.sleep(LOCKED_SECONDS)
+            return self.was_killed(os.waitpid(self.begin(), 0)[1])
         assert status == 0, status
-        break
-print("kills", kills)
-"""
+        return False
+
+    def kill_at(self, call: int, late: int) -> bool:
+        """Have a run kill itself before or after a call."""
+        return self.was_killed(os.waitpid(self.begin(call, late), 0)[1])
+
+    def kill_after(self, seconds: float) -> bool:
+        """Kill a run after so many seconds of the processors' time, which other processes hardly change."""
+        pid = self.begin()
+        process, status = psutil.Process(pid), (0, 0)
+        while status[0] == 0:
+            if cpu_seconds(process) >= seconds:
+                os.kill(pid, signal.SIGKILL)
+                status = os.waitpid(pid, 0)
+                break
+            time.sleep(0.002)
+            status = os.waitpid(pid, os.WNOHANG)
+        return self.was_killed(status[1])
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Of a process that may have ended by now."""
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        return times.user + times.system
+    return 0.0
+
+
+def train_and_exit(capture: Path, out: Path, call: int, late: int) -> NoReturn:
+    """Train in this process, which is for nothing else."""
+    code = 1
+    try:
+        if call >= 0:
+            die_at(*CALLS[call], late)
+        run.train(DataOptions(capture), CONFIG, out, resume=RunFolder(out).checkpoint.exists())
+        # Compiled kernels are kept.
+        atexit._run_exitfuncs()
+        code = 0
+    except SplatError as error:
+        print(error, file=sys.stderr)
+        if "is in use by another run" in str(error) and not (out / ".lock").stat().st_size:
+            code = LOCKED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def die_at(owner: Any, name: str, late: int) -> None:
+    """Kill this process before or after a call."""
+    function = getattr(owner, name)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        if late:
+            function(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, dying)
+
+
+def main(capture: Path, root: Path) -> None:
+    """Kill runs, and report how often."""
+    kills = Kills(capture, root)
+    assert os.waitpid(kills.begin(out=root / "straight"), 0)[1] == 0
+    # Again, with kernels that have been compiled before.
+    before = os.times()
+    assert os.waitpid(kills.begin(out=root / "timed"), 0)[1] == 0
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+
+    for call, (_, name) in enumerate(CALLS):
+        for late in range(2):
+            assert kills.kill_at(call, late), f"{name} was not called"
+            print("killed", ("before", "after")[late], name, flush=True)
+    count = KILLS - 2 * len(CALLS)
+    moments = np.random.default_rng(0).permutation((np.arange(count) + 0.5) / count * seconds)
+    for moment in moments:
+        # A run that goes on may come to its end before; one that begins hardly does.
+        for _ in range(2):
+            killed = kills.kill_after(moment)
+            if killed:
+                print(f"killed after {moment:.2f} of {seconds:.2f} s", flush=True)
+                break
+            kills.begin_another()
+    kills.was_killed(os.waitpid(kills.begin(), 0)[1])
+    kills.begin_another()
+    print("runs", kills.runs)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +211,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def straight(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nothing happened to."""
     out = tmp_path_factory.mktemp("straight") / "run"
-    train(DataOptions(capture), CONFIG, out)
+    run.train(DataOptions(capture), CONFIG, out)
     return out
 
 
@@ -115,16 +226,16 @@ def assert_same_result(out: Path, straight: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kills(capture: Path, straight: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
+@pytest.mark.skipif(platform.system() == "Windows", reason="processes there are not killed by signals")
+def test_kills(capture: Path, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-c", _PROGRAM, str(capture), str(out)]
-    environment = {**os.environ, "PYTHONPATH": root}
-    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.faults.test_kills", str(capture), str(tmp_path / "runs")]
+    # A folder of compiled kernels that no other process changes.
+    paths = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    process = subprocess.run(command, cwd=root, env=os.environ | paths, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    kills = int(process.stdout.split()[-1])
-    assert kills >= KILLS // 2, "killed often enough before the end"
-    assert_same_result(out, straight)
+    print(process.stdout)
+    assert process.stdout.count("killed") >= 0.9 * KILLS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -144,8 +255,8 @@ def test_a_signal_within_densification_drops_nothing(
         signal_once("densification")
         return samples(*arguments)  # type: ignore[arg-type]
 
-    def submit_and_signal(trainer: Trainer, step: int) -> int:
-        submission = submit(trainer, step)
+    def submit_and_signal(trained: Trainer, step: int) -> int:
+        submission = submit(trained, step)
         if step == 22:
             signal_once("step")
         return submission
@@ -155,9 +266,16 @@ def test_a_signal_within_densification_drops_nothing(
     steps = []
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            train(DataOptions(capture), CONFIG, out, resume=bool(steps))
+            run.train(DataOptions(capture), CONFIG, out, resume=bool(steps))
         steps.append(Checkpoint.load(RunFolder(out).checkpoint).step)
     assert came == ["densification", "step"] and steps[1] == 23 and steps[0] % 2 == 0
-    train(DataOptions(capture), CONFIG, out, resume=True)
+    run.train(DataOptions(capture), CONFIG, out, resume=True)
     assert len(Gaussians.load_ply(out / "scene.ply")) > 0
     assert_same_result(out, straight)
+
+
+if __name__ == "__main__":
+    folders = map(Path, sys.argv[1:3])
+    if sys.argv[3:]:
+        train_and_exit(*folders, *map(int, sys.argv[3:]))
+    main(*folders)

@@ -1,0 +1,250 @@
+"""A process that is killed while it writes a file, between any two calls to the system or amid the bytes: the file is the older
+one or the newer one, and the next process that locks the folder removes what was half written.
+
+Run as a program, this forks a process for each of these moments: no device is open there, and torch is imported once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from splat_py.files import write_json
+from splat_py.fit.run_lock import run_lock
+from splat_py.fit.run_record import RunRecord
+from splat_py.image.checkpoint import FitCheckpoint
+from splat_py.image.result import ImageFit
+from splat_py.scene import Gaussians
+from splat_py.scene.options import DataOptions
+from splat_py.scene.pictures import write_image
+from splat_py.scene.videos import write_video
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.run_folder import RunFolder
+from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.field import RadianceField
+
+pytestmark = pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
+
+# Whoever writes a file calls these in Python; before and after each of them there is a moment to be killed at.
+CALLS: tuple[tuple[Any, str], ...] = (
+    *((os, name) for name in ("open", "close", "umask", "fsync", "replace")),
+    *((Path, name) for name in ("mkdir", "chmod", "open", "unlink")),
+)
+# Parts of the newer file's bytes, when the process is killed amid them.
+AMID = (0.0, 0.5, 0.99)
+
+
+def a_field(value: int) -> RadianceField:
+    cube = torch.full((4, 4, 4), float(value + 1))
+    return RadianceField(cube, torch.ones(4, 4, 4, 1, 3), np.array([[0, 0, 0], [1, 1, 1.0]]), np.zeros(3, np.float32))
+
+
+def tensors(value: int, *names: str) -> dict[str, np.ndarray]:
+    return {name: np.full((9, 20), value, np.float32) for name in names}
+
+
+def a_volume_checkpoint(value: int) -> VolumeCheckpoint:
+    return VolumeCheckpoint(value, VolumeConfig(), tensors(value, "grid", "m", "v"))
+
+
+def a_fit_checkpoint(value: int) -> FitCheckpoint:
+    return FitCheckpoint(value, 9, "", **tensors(value, "params", "m", "v"))
+
+
+# By the name of the file: two versions of it, 0 and 1.
+WRITERS: dict[str, Callable[[Path, int], None]] = {
+    "splats/checkpoint.safetensors": lambda path, value: Checkpoint(value, TrainConfig(), tensors(value, "a"), 9).save(path),
+    "volume/checkpoint.safetensors": lambda path, value: a_volume_checkpoint(value).save(path),
+    "image/checkpoint.safetensors": lambda path, value: a_fit_checkpoint(value).save(path),
+    "blobs.safetensors": lambda path, value: ImageFit(**tensors(value, "params"), width=4, height=4, psnr=20.0).save(path),
+    "scene.ply": lambda path, value: Gaussians.from_points(np.full((20, 3), value), np.ones((20, 3)), 0).save_ply(path),
+    "run.json": lambda path, value: RunRecord(DataOptions(Path("a")), TrainConfig(steps=value + 1)).save(path),
+    "metrics.json": lambda path, value: RunFolder(path.parent).write_metrics({"steps": value}),
+    "report/run.json": lambda path, value: write_json(path, [value] * 9000),
+    "held-out/view 1.png": lambda path, value: write_image(path, np.full((20, 20, 3), value * 0.5)),
+    "fit.png": lambda path, value: write_image(path, np.full((20, 20, 3), value * 0.5)),
+    "field.safetensors": lambda path, value: a_field(value).save(path),
+    "field.npz": lambda path, value: a_field(value).save(path),
+    "turntable.mp4": lambda path, value: write_video(path, [np.full((16, 16, 3), value * 0.5)]),
+}
+# With an older file there; where there is none, the folder is absent, too, which is `atomic_path`'s business alone.
+CASES = [*((name, True) for name in WRITERS), ("splats/checkpoint.safetensors", False), ("metrics.json", False)]
+
+
+@dataclass
+class Killed:
+    """What came of the kills within the writing of one file."""
+
+    # By name.
+    moments: list[str] = field(default_factory=list)
+    # Kills that left something half written, and those after which there was the newer file.
+    left: int = 0
+    newer: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def die_at(limit: int, pipe: int) -> None:
+    """Kill this process at its `limit`-th moment, whose name is written to the pipe."""
+    moments = itertools.count(1)
+
+    def at(name: str) -> None:
+        if next(moments) == limit:
+            os.write(pipe, name.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def dying(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            at(f"before {name}")
+            try:
+                return function(*arguments, **options)
+            finally:
+                at(f"after {name}")
+
+        return call
+
+    for owner, name in CALLS:
+        setattr(owner, name, dying(name, getattr(owner, name)))
+
+
+def die_amid(most_bytes: int, pipe: int) -> None:
+    """Have the kernel kill this process, in whatever library, once a file has so many bytes."""
+    import resource
+
+    os.write(pipe, b"amid bytes")
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+
+def forked(prepare: Callable[[int, int], None], limit: int, write: Callable[[Path, int], None], path: Path) -> str | None:
+    """The name of the moment at which a process that writes was killed; None if it came to the end."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _write_and_exit(prepare, limit, writing, lambda: write(path, 1))
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        name = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXFSZ), status
+        return name
+    assert status == 0, f"{path}: the writer failed"
+    return None
+
+
+def _write_and_exit(prepare: Callable[[int, int], None], limit: int, pipe: int, write: Callable[[], None]) -> NoReturn:
+    code = 1
+    try:
+        prepare(limit, pipe)
+        write()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def kills(name: str, root: Path, has_older: bool) -> Killed:
+    """Kill the writer of a file at every moment there is, each time in a folder of its own."""
+    killed, write = Killed(), WRITERS[name]
+    versions = []
+    for value in range(2):
+        write(root / "versions" / str(value) / name, value)
+        versions.append((root / "versions" / str(value) / name).read_bytes())
+    older, newer = versions
+    assert older != newer
+    ends = [(die_amid, int(part * len(newer))) for part in AMID if not name.endswith(".mp4")]
+    for number, (prepare, limit) in enumerate(itertools.chain(ends, zip(itertools.repeat(die_at), itertools.count(1)))):
+        path = root / str(number) / name
+        if has_older:
+            path.parent.mkdir(parents=True)
+            path.write_bytes(older)
+        moment = forked(prepare, limit, write, path)
+        if moment is None:
+            assert path.read_bytes() == newer
+            return killed
+        killed.moments.append(moment)
+        if path.suffix == ".mp4":
+            wait_for_ffmpeg(path.parent)
+        check(killed, path, older if has_older else None, newer)
+    raise AssertionError
+
+
+def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None:
+    """After a kill."""
+    what = f"{killed.moments[-1]} ({len(killed.moments)})"
+    content = path.read_bytes() if path.exists() else None
+    if content not in (older, newer):
+        killed.problems.append(f"{what}: neither the older file nor the newer one")
+    killed.newer += content == newer
+    # Pictures of held-out views have a folder of their own in that of the run.
+    run = path.parent.parent if path.parent.name == "held-out" else path.parent
+    run.mkdir(parents=True, exist_ok=True)
+    files = [file for file in run.rglob("*") if file.is_file() and file != path]
+    killed.left += bool(files)
+    with run_lock(run):
+        pass
+    files = [file for file in run.rglob("*") if file.is_file() and file != path]
+    if files:
+        killed.problems.append(f"{what}: {[file.name for file in files]} left")
+
+
+def wait_for_ffmpeg(folder: Path) -> None:
+    """It outlives whoever started it by a moment."""
+    while any(str(folder) in word for process in psutil.process_iter() for word in _command(process)):
+        time.sleep(0.01)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        if process.name().startswith("ffmpeg"):
+            return process.cmdline()
+    return []
+
+
+def main(root: Path) -> None:
+    """Report everything, for the tests below."""
+    for name, has_older in CASES:
+        killed = kills(name, root / name.replace("/", " ") / str(has_older), has_older)
+        print(json.dumps([name, has_older, vars(killed)]), flush=True)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Killed]:
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "tests.faults.test_kills_in_writes", str(tmp_path_factory.mktemp("writes"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return {(name, older): Killed(**killed) for name, older, killed in map(json.loads, process.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(("name", "has_older"), CASES)
+def test_a_kill_within_a_write(name: str, has_older: bool, reports: dict[tuple[str, bool], Killed]) -> None:
+    killed = reports[name, has_older]
+    assert not killed.problems
+    # It was killed everywhere, and both outcomes have come about.
+    expected = {f"{when} {call}" for _, call in CALLS for when in ("before", "after")}
+    assert expected <= set(killed.moments)
+    assert killed.left > 5 and 2 < killed.newer < len(killed.moments) / 2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
