@@ -22,6 +22,7 @@ from splat_py.commands.render import Render
 from splat_py.commands.selftest import SelfTestCommand
 from splat_py.commands.train import Train
 from splat_py.errors import SplatError
+from splat_py.fit.interrupts import signals_as_interrupts
 
 Command = (
     Annotated[Train, subcommand("train")]
@@ -48,7 +49,8 @@ def main() -> None:
             prog="splat",
             description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA.",
         )
-        command.run()
+        with signals_as_interrupts():
+            command.run()
         sys.stdout.flush()
     except (SplatError, NotImplementedError) as error:
         _fail(str(error), 1)

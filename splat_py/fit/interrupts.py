@@ -1,9 +1,11 @@
-"""Signals that end a fit are acted on between its steps, never within one."""
+"""Signals that end a fit are acted on between its steps, never within one; those that end a command end it as Ctrl-C does."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -12,11 +14,31 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended a fit between two steps."""
+    """A signal has ended a fit between two steps, or a command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
         self.number = number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Within this context SIGTERM and SIGHUP raise what Ctrl-C does, where nobody handles or ignores them."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        unhandled = []
+    for number in unhandled:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in unhandled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Interrupts:
@@ -34,7 +56,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
                     self._handlers[number] = signal.signal(number, self._note)
         return self
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from splat_py.fit.checkpoint import kept_checkpoint
-from splat_py.fit.interrupts import Interrupted, Interrupts
+from splat_py.fit.interrupts import Interrupted, Interrupts, signals_as_interrupts
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -108,3 +108,23 @@ def test_other_threads_handle_no_signals() -> None:
     thread.start()
     thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_ends_as_by_ctrl_c(number: int) -> None:
+    """Also outside of its loops, and within them between steps."""
+    signal.signal(number, signal.SIG_DFL)
+
+    def loop() -> None:
+        with Interrupts() as interrupts:
+            send(number)
+            steps.append(1)
+            interrupts.act()
+
+    steps: list[int] = []
+    with pytest.raises(Interrupted) as error, signals_as_interrupts():
+        send(number)
+    assert error.value.number == number
+    with pytest.raises(Interrupted), signals_as_interrupts():
+        loop()
+    assert steps == [1] and signal.getsignal(number) is signal.SIG_DFL

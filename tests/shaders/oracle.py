@@ -60,8 +60,9 @@ def assert_gradients(
     """
     actual = shaders.gradients(function, v_output, *arguments)
     assert len(actual) == len(expected)
-    for position, (got, wanted) in enumerate(zip(actual, expected, strict=True)):
-        what = f"{function}, argument {position}"
+    names = [parameter.name for parameter in function.reflection.parameters]
+    for argument, got, wanted in zip(names, actual, expected, strict=True):
+        what = f"{function}, argument {argument}"
         if wanted is None:
             assert got is None, what
         elif isinstance(wanted, dict):
