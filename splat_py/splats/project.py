@@ -77,29 +77,36 @@ class Projection:
         )
         rows.record_sum(recorder)
 
-    def pack(self, device: Device) -> Projection:
-        """The same with splats of those that are visible alone. `self` has an empty `splats`. Reads their number back."""
-        pairs = self.cameras.count * self._per_scene
-        is_visible = device.memory.empty(pairs, np.uint32)
-        before = PrefixSum(device, pairs)
-        recorder = device.record()
+    def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
+        """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
         recorder.stage("project")
-        self._dispatch(recorder, "findVisible", linear_groups(pairs), {"splats": pairs}, {"isVisible": is_visible})
-        before.record(recorder, is_visible)
-        recorder.submit()
-        count = int(before.total.numpy()[0])
-        ids = [device.memory.array(np.zeros(size, np.uint32)) for size in (count, count, self.cameras.count + 1)]
-        packed = PackedIds(*ids)
+        flags = recorder.scratch((visible.count,), np.uint32)
+        uniforms = {"splats": visible.count}
+        self._dispatch(recorder, "findVisible", linear_groups(visible.count), uniforms, {"isVisible": flags})
+        visible.record(recorder, flags)
+
+    def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
+        """Write `packed`. `record_visible` has run before."""
         buffers = {
-            "visibleBefore": before.offsets,
+            "visibleBefore": visible.offsets,
             "packedImages": packed.images,
             "packedGaussians": packed.gaussians,
             "packedOffsets": packed.offsets,
         }
+        self._dispatch(recorder, "packVisible", linear_groups(visible.count), {"splats": visible.count}, buffers)
+
+    def pack(self, device: Device) -> Projection:
+        """The same with splats that are packed. Reads back how many there are."""
+        visible = PrefixSum(device, self.cameras.count * self._per_scene)
         recorder = device.record()
-        self._dispatch(recorder, "packVisible", linear_groups(pairs), {"splats": pairs}, buffers)
+        self.record_visible(recorder, visible)
         recorder.submit()
-        return replace(self, splats=Splats.empty(device, count, packed=packed))
+        packed = PackedIds.empty(device, int(visible.total.numpy()[0]), self.cameras.count)
+        recorder = device.record()
+        recorder.clear(packed.offsets)
+        self.record_packing(recorder, visible, packed)
+        recorder.submit()
+        return replace(self, splats=Splats.empty(device, packed.images.size, packed=packed))
 
     @property
     def _per_scene(self) -> int:
