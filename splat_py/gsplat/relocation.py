@@ -40,7 +40,8 @@ def compute_relocation(
     if count == 0:
         return opacities.detach().clone(), scales.detach().clone()
     # The sum alternates between terms that are much larger than itself: float32 would lose it at large n.
-    old = opacities.detach().flatten().double()
+    # At an opacity of 1, which sigmoid returns for logits above 17, even float64: hence the largest one below.
+    old = opacities.detach().flatten().double().clamp(max=1 - 2**-24)
     copies = ratios.long().clamp(1, len(binoms))
     new = -torch.expm1(torch.log1p(-old) / copies)
     if min_opacity is not None:

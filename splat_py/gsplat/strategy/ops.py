@@ -282,5 +282,6 @@ def _parameter(values: Tensor, like: Tensor) -> Parameter:
 def _rotate(quats: Tensor, vectors: Tensor, inverse: bool = False) -> Tensor:
     """`vectors` [..., N, 3] turned by `quats` [N, 4] (w, x, y, z) of any length, or back."""
     w, axis = normalize(quats, dim=-1).split([1, 3], dim=-1)
-    twice = 2 * torch.linalg.cross(-axis if inverse else axis, vectors)
-    return vectors + w * twice + torch.linalg.cross(-axis if inverse else axis, twice)
+    axis = (-axis if inverse else axis).expand_as(vectors)
+    twice = 2 * torch.linalg.cross(axis, vectors)
+    return vectors + w * twice + torch.linalg.cross(axis, twice)
