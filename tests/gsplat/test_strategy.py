@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.transform import Rotation
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -157,7 +158,7 @@ def test_signatures(wheel: Any) -> None:
 
 
 def test_opacities_are_reset(wheel: Any) -> None:
-    """As in gsplat 1.6 and Kerbl et al.; in 1.5.3 `0 & step > 0` never holds, but its `reset_opa` does what is meant."""
+    """As in every gsplat but 1.5.3, where `0 & step > 0` never holds; its `reset_opa` does what is meant."""
     from gsplat.strategy.ops import reset_opa
 
     trainings = [Training(), Training()]
@@ -295,8 +296,6 @@ def test_noise_has_the_shape_of_its_gaussian() -> None:
     }
     torch.manual_seed(0)
     ops.inject_noise_to_position(params, {}, {}, 2.0)
-    from scipy.spatial.transform import Rotation
-
     rotation = Rotation.from_quat([0.9, -0.3, 0.5, 0.4], scalar_first=True).as_matrix()
     sigma = rotation @ np.diag([1.5, 1.0, 0.6]) ** 2 @ rotation.T * 2 / (1 + np.exp(100 * (0.004 - 0.005)))
     np.testing.assert_allclose(np.cov(params["means"].detach().numpy().T), sigma @ sigma.T, atol=0.15)

@@ -128,7 +128,7 @@ class DefaultStrategy(Strategy):
             for name in {"grad2d", "count", "radii"} & state.keys():
                 state[name].zero_()
             torch.cuda.empty_cache()
-        # gsplat 1.5 never does, by the precedence of its operators; 1.6 and Kerbl et al. do.
+        # As everywhere but in gsplat 1.5.3, whose condition never holds (`0 & step > 0`; mended in its #776).
         if step > 0 and step % self.reset_every == 0:
             reset_opa(params, optimizers, state, value=2 * self.prune_opa)
 
