@@ -41,16 +41,22 @@ def compute_relocation(
         return opacities.detach().clone(), scales.detach().clone()
     # The sum alternates between terms that are much larger than itself: float32 would lose it at large n.
     # At an opacity of 1, which sigmoid returns for logits above 17, even float64: hence the largest one below.
-    old = opacities.detach().flatten().double().clamp(max=1 - 2**-24)
-    copies = ratios.long().clamp(1, len(binoms))
+    old = float64(opacities.detach().flatten()).clamp(max=1 - 2**-24)
+    copies = ratios.to(old.device, torch.int64).clamp(1, len(binoms))
     new = -torch.expm1(torch.log1p(-old) / copies)
     if min_opacity is not None:
         new = new.clamp(min_opacity, 1 - torch.finfo(torch.float32).eps)
     # Over i the binomials add up once for all, which leaves a polynomial in o', of degree n.
-    k = torch.arange(len(binoms), dtype=torch.float64, device=binoms.device)
-    coefficients = binoms.double().cumsum(0) * (-1) ** k / (k + 1).sqrt()
+    k = torch.arange(len(binoms), dtype=torch.float64, device=old.device)
+    coefficients = float64(binoms).to(old.device).cumsum(0) * (-1) ** k / (k + 1).sqrt()
     total = torch.zeros_like(new)
     for power in reversed(range(int(copies.max()))):
         total = new * (coefficients[copies - 1, power] + total)
     factors = torch.where(old > 0, old / total, 1)
-    return new.to(opacities).reshape(opacities.shape), scales.detach() * factors[:, None].to(scales)
+    new_opacities = new.to(opacities.dtype).to(opacities.device).reshape(opacities.shape)
+    return new_opacities, scales.detach() * factors.to(scales.dtype).to(scales.device)[:, None]
+
+
+def float64(values: Tensor) -> Tensor:
+    """In double precision, which MPS lacks: from there they go to the CPU."""
+    return (values.cpu() if values.device.type == "mps" else values).double()

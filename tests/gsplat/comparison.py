@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 from torch.optim import Optimizer
+
+from splat_py.gsplat.relocation import compute_relocation
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
 
@@ -79,6 +82,15 @@ class Training:
 
     def _normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self._random)
+
+
+def replace_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel's strategies call two CUDA kernels: its own torch code in the place of one, ours of the other."""
+    import gsplat.strategy.ops as wheels_ops
+    from gsplat.cuda._torch_impl import _quat_scale_to_covar_preci
+
+    monkeypatch.setattr(wheels_ops, "quat_scale_to_covar_preci", _quat_scale_to_covar_preci)
+    monkeypatch.setattr(wheels_ops, "compute_relocation", compute_relocation)
 
 
 def assert_same(ours: Training, theirs: Training, tolerance: float = 1e-6) -> None:

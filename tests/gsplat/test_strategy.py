@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 
 from splat_py.errors import SplatError
 from splat_py.gsplat.optimizers import SelectiveAdam
-from splat_py.gsplat.relocation import compute_relocation
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy, ops
-from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same
+from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, replace_cuda
 
 # Refinements while opacities have been reset once and are not reset again: gsplat 1.5.3 never resets them.
 FIRST, STEPS = 1001, 21
@@ -27,13 +26,9 @@ RADII = {"refine_scale2d_stop_iter": 1015, "grow_scale2d": 0.22, "prune_scale2d"
 
 @pytest.fixture
 def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gsplat.strategy, with its two CUDA kernels replaced."""
+    """gsplat.strategy, without CUDA."""
     wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    import gsplat.strategy.ops as wheels_ops
-    from gsplat.cuda._torch_impl import _quat_scale_to_covar_preci
-
-    monkeypatch.setattr(wheels_ops, "quat_scale_to_covar_preci", _quat_scale_to_covar_preci)
-    monkeypatch.setattr(wheels_ops, "compute_relocation", compute_relocation)
+    replace_cuda(monkeypatch)
     return wheel
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import normalize
 
-from splat_py.gsplat.relocation import compute_relocation
+from splat_py.gsplat.relocation import compute_relocation, float64
 from splat_py.gsplat.strategy.base import Optimizers, Parameters, Scene, StrategyError
 
 DEFAULT_MCMC_OPACITY_T = 0.005
@@ -192,9 +192,9 @@ def _multinomial_sample(weights: Tensor, n: int, replacement: bool = True) -> Te
     if not replacement:
         # The smallest of exponential variables of these rates (Efraimidis and Spirakis 2006).
         return (weights / torch.empty_like(weights).exponential_()).topk(n).indices
-    total = weights.double().cumsum(0)
+    total = float64(weights).cumsum(0)
     positions = torch.rand(n, dtype=total.dtype, device=total.device) * total[-1]
-    return torch.searchsorted(total, positions, right=True).clamp(max=len(weights) - 1)
+    return torch.searchsorted(total, positions, right=True).clamp(max=len(weights) - 1).to(weights.device)
 
 
 @torch.no_grad()
