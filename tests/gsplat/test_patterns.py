@@ -189,7 +189,7 @@ def default_strategy(**options: Any) -> DefaultStrategy:
         ({}, {}),
         ({"absgrad": True, "grow_grad2d": 4e-3}, {"visible_adam": True}),
         ({"refine_scale2d_stop_iter": 100}, {"packed": True}),
-        ({"revised_opacity": True}, {"packed": True, "visible_adam": True}),
+        ({"revised_opacity": True}, {"packed": True, "visible_adam": True, "antialiased": True}),
         ({}, {"packed": True, "sparse_grad": True}),
     ],
 )
