@@ -21,11 +21,11 @@ def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = Fal
     """
     ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
     if ranks > 1:
-        raise NotImplementedError(f"splat_py.gsplat.distributed.cli does not support {ranks} processes; start one, without mpirun")
+        raise NotImplementedError(f"splat_py.gsplat.distributed.cli does not support {ranks} processes; start one")
     devices = torch.cuda.device_count()
     if devices > 1:
         raise NotImplementedError(
-            f"splat_py.gsplat.distributed.cli does not support {devices} devices; choose one, for example by CUDA_VISIBLE_DEVICES=0"
+            f"splat_py.gsplat.distributed.cli does not support {devices} devices; set CUDA_VISIBLE_DEVICES=0"
         )
     if verbose:
         print("One process on one device")
@@ -39,9 +39,7 @@ def all_gather_int32(world_size: int, value: int | Tensor, device: torch.device 
     return [value]
 
 
-def all_to_all_int32(
-    world_size: int, values: list[int | Tensor], device: torch.device | None = None
-) -> list[int | Tensor]:
+def all_to_all_int32(world_size: int, values: list[int | Tensor], device: torch.device | None = None) -> list[int | Tensor]:
     """The values, in a world of one process. Raises NotImplementedError in a larger one."""
     _require_one("all_to_all_int32", world_size)
     return values
@@ -66,4 +64,4 @@ def all_to_all_tensor_list(
 
 def _require_one(name: str, world_size: int) -> None:
     if world_size != 1:
-        raise NotImplementedError(f"splat_py.gsplat.distributed.{name} does not support world_size={world_size}; use one process")
+        raise NotImplementedError(f"splat_py.gsplat.distributed.{name} does not support world_size={world_size}; use 1")

@@ -87,13 +87,13 @@ def export_splats(
     given |= {"sh0": sh0[:, 0], "shN": shN.transpose(1, 2).reshape(count, 3 * shN.shape[1])}
     given = {name: tensor.detach() for name, tensor in given.items()}
     finite = torch.stack([tensor.reshape(count, math.prod(tensor.shape[1:])).isfinite().all(1) for tensor in given.values()])
-    given = {name: tensor[finite.all(0)] for name, tensor in given.items()}
+    means, scales, quats, opacities, sh0, shN = (tensor[finite.all(0)] for tensor in given.values())
     if format == "ply":
-        data = splat2ply_bytes(**given)
+        data = splat2ply_bytes(means, scales, quats, opacities, sh0, shN)
     elif format == "splat":
-        data = splat2splat_bytes(**{name: tensor for name, tensor in given.items() if name != "shN"})
+        data = splat2splat_bytes(means, scales, quats, opacities, sh0)
     else:
-        data = splat2ply_bytes_compressed(**given)
+        data = splat2ply_bytes_compressed(means, scales, quats, opacities, sh0, shN)
     if save_to:
         with atomic_path(save_to) as temporary:
             temporary.write_bytes(data)
@@ -165,7 +165,8 @@ def splat2ply_bytes_compressed(
         (low_color, high_color), color = _within_bounds(colors[chunk])
         alpha = 1 / (1 + torch.exp(-opacities[chunk]))
         bounds.append(torch.cat([low_mean, high_mean, low_scale, high_scale, low_color, high_color]))
-        words = (pack_111011(*position.T), pack_rotation(quats[chunk]), pack_111011(*size.T), pack_8888(*color.T, alpha))
+        rgba = torch.cat([color, alpha[:, None]], dim=1)
+        words = (pack_111011(*position.T), pack_rotation(quats[chunk]), pack_111011(*size.T), pack_8888(*rgba.T))
         packed.append(torch.stack(words, dim=1))
 
     ranges = [

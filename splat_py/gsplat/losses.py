@@ -110,7 +110,7 @@ def gaussian_z_scale_reg(z_scales: Tensor, threshold: float) -> Tensor:
 
 
 def out_of_bound_loss(positions: Tensor, cuboid_dims: Tensor) -> Tensor:
-    """How far positions [N, 3] lie outside cuboids around the origin with sides `cuboid_dims` [N, 3], along each axis: [N, 3]."""
+    """How far positions [N, 3] lie outside cuboids around the origin with sides `cuboid_dims` [N, 3], an axis each: [N, 3]."""
     return F.relu(positions.abs() - cuboid_dims / 2)
 
 

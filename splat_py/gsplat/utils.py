@@ -26,12 +26,15 @@ def save_ply(splats: Mapping[str, Tensor], dir: str | os.PathLike[str], colors: 
         colors: [N, 3] rgb from 0 to 1 instead of the spherical harmonics.
     """
     warnings.warn("save_ply is deprecated; use export_splats", DeprecationWarning, stacklevel=2)
-    arrays = {name: splats[name].detach().cpu().numpy() for name in ("means", "quats", "scales", "opacities", "sh0", "shN")}
-    sh = np.concatenate([arrays.pop("sh0"), arrays.pop("shN")], axis=1)
-    keep = np.logical_and.reduce([np.isfinite(a).reshape(len(a), -1).all(1) for a in (*arrays.values(), sh)])
+    means, quats, scales, opacities, sh0, shN = (
+        splats[name].detach().cpu().numpy() for name in ("means", "quats", "scales", "opacities", "sh0", "shN")
+    )
+    sh = np.concatenate([sh0, shN], axis=1)
+    arrays = (means, quats, scales, opacities, sh)
+    keep = np.logical_and.reduce([np.isfinite(array).all(axis=tuple(range(1, array.ndim))) for array in arrays])
     if colors is not None:
         sh = (colors.detach().cpu().numpy()[:, None] - 0.5) / SH_C0
-    write_gaussians(dir, GaussianArrays(*(a[keep] for a in arrays.values()), sh[keep]))
+    write_gaussians(dir, GaussianArrays(means[keep], quats[keep], scales[keep], opacities[keep], sh[keep]))
 
 
 def normalized_quat_to_rotmat(quat: Tensor) -> Tensor:
@@ -97,9 +100,7 @@ def depth_to_normal(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bo
     return F.pad(normals, (0, 0, 1, 1, 1, 1))
 
 
-def get_projection_matrix(
-    znear: float, zfar: float, fovX: float, fovY: float, device: torch.device | str = "cpu"
-) -> Tensor:
+def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: torch.device | str = "cpu") -> Tensor:
     """[4, 4] camera, z ahead → clip, depth 0 to 1 from `znear` to `zfar`; angles in radians."""
     depth = zfar / (zfar - znear)
     rows = [
