@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, keep, kept
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
@@ -26,7 +27,7 @@ from splat_py.splats.data import (
     id_buffers,
     id_constants,
 )
-from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept, strided_view, zeros_or
+from splat_py.splats.tensors import as_tensor, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class Projection:
         """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
-        uniforms = {"splats": visible.count}
-        self._dispatch(recorder, "findVisible", linear_groups(visible.count), uniforms, {"isVisible": flags})
+        groups = linear_groups(visible.count)
+        self._dispatch(recorder, "findVisible", groups, {"splats": visible.count}, {"isVisible": flags})
         visible.record(recorder, flags)
 
     def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
@@ -326,4 +327,4 @@ def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
     """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
     rows = dense.flatten(0, -2)[ids]
     indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
-    return torch.sparse_coo_tensor(indices, rows, dense.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, rows, dense.shape, check_invariants=False, is_coalesced=True)
