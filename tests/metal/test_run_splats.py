@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import Tuning
+from splat_py.gpu.device import Device, Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, Settings, StridedView
 from splat_py.splats.rasterization import rasterization
@@ -279,3 +279,67 @@ def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
         comparison.check(with_harmonics(rng, 0), rng)
 
     every_order(metal, check, OTHER_WIDTHS)
+
+
+# --- packed splats, other cameras, covariances: as on Vulkan ---
+
+
+# What covariances take the place of.
+REPLACED = ("quats", "scales")
+
+
+def of_both(metal: MetalOnCpu, native: Device, **options: Any) -> None:
+    """Images and gradients of two scenes before two cameras each, compared."""
+    rng = np.random.default_rng(8)
+    shape, cameras = (2, 30), [[comparison.camera_of(rng, 21, 18) for _ in range(2)] for _ in range(2)]
+    scenes = [comparison.scene_of(rng, 30, sh_degree=1) for _ in range(2)]
+    names = ("means", "quats", "scales", "opacities", "colors")
+    values: dict[str, Any] = {name: np.stack([getattr(scene, name) for scene in scenes]) for name in names}
+    values |= {
+        "viewmats": np.array([[camera.viewmat for camera in row] for row in cameras]),
+        "Ks": np.array([[camera.K for camera in row] for row in cameras]),
+    }
+    if options.pop("covars", False):
+        roots = rng.normal(size=(*shape, 3, 3)) * 0.2
+        values["covars"] = roots @ roots.swapaxes(-1, -2)
+    if "sh_degree" in options:
+        values["colors"] = rng.normal(size=(*shape, (options["sh_degree"] + 1) ** 2, 3)) * 0.3
+    else:
+        values["colors"] = rng.uniform(size=(*shape, 3))
+    camera_gradient = options.pop("camera_gradient")
+    weights = torch.tensor(rng.normal(size=(2, 2, 18, 21, 3)), dtype=torch.float32)
+
+    def run(device: Device) -> list[torch.Tensor]:
+        inputs = {name: comparison.torch_input(value) for name, value in values.items()}
+        for name in ("viewmats", "Ks"):
+            inputs[name].requires_grad_(camera_gradient)
+        for name in REPLACED if "covars" in inputs else ():
+            inputs[name].requires_grad_(False)
+        images, _, _ = rasterization(**inputs, width=21, height=18, device=device, **options)
+        wanted = [tensor for tensor in inputs.values() if tensor.requires_grad]
+        return [images.detach(), *torch.autograd.grad((images * weights).sum(), wanted)]
+
+    expected = run(native)
+
+    def check() -> None:
+        for actual, wanted in zip(run(metal), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("camera_gradient", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("covars", [False, True])
+@pytest.mark.parametrize("camera_model", ["pinhole", "ortho", "fisheye"])
+def test_cameras_and_covariances(
+    camera_model: str, covars: bool, packed: bool, camera_gradient: bool, metal: MetalOnCpu, native: Device
+) -> None:
+    of_both(metal, native, camera_model=camera_model, covars=covars, packed=packed, camera_gradient=camera_gradient)
+
+
+@pytest.mark.parametrize("camera_gradient", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("degree", [1, 4])
+def test_packed_harmonics(degree: int, packed: bool, camera_gradient: bool, metal: MetalOnCpu, native: Device) -> None:
+    of_both(metal, native, sh_degree=degree, packed=packed, camera_gradient=camera_gradient)
