@@ -216,7 +216,7 @@ def project(
     Args:
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
         packed: splats of those alone that are visible.
-        sparse_grad: with `packed`: gradients of means, quats, scales and covars are sparse (COO).
+        sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
     """
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad)
@@ -305,8 +305,8 @@ class _Project(torch.autograd.Function):
         )
         if frame.sparse_grad:
             ids = as_tensor(splats.packed.gaussians, like).view(torch.int32).long().unique()
-            v_means, v_quats, v_scales, v_covars = (
-                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales, v_covars)
+            v_means, v_quats, v_scales = (
+                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales)
             )
         v_viewmats, v_Ks = None, None
         if camera_gradient:
@@ -319,4 +319,4 @@ def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
     """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
     rows = dense.flatten(0, -2)[ids]
     indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
-    return torch.sparse_coo_tensor(indices, rows, dense.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, rows, dense.shape, is_coalesced=True, check_invariants=False)
