@@ -87,7 +87,7 @@ def render(
     alphas = torch.where(alphas < MIN_ALPHA, torch.zeros_like(alphas), alphas)
     after = (1 - alphas).cumprod(-1)
     stopped = (after <= MIN_T).cummax(-1).values
-    near = ((raw / MIN_ALPHA - 1).abs() < margin) | ((raw / max_alpha - 1).abs() < margin) | ((after / MIN_T - 1).abs() < margin)
+    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
     alphas = torch.where(stopped, torch.zeros_like(alphas), alphas)
     after = (1 - alphas).cumprod(-1)
     weights = alphas * torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
@@ -96,4 +96,4 @@ def render(
     if background is not None:
         image = image + final_T[..., None] * background
     conics = torch.stack([inverse[:, 0, 0], inverse[:, 0, 1], inverse[:, 1, 1]], -1)
-    return Rendered(image, 1 - final_T, near.any(-1), means2d, conics)
+    return Rendered(image, 1 - final_T, torch.stack(near).any(0).any(-1), means2d, conics)
