@@ -16,17 +16,20 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import Device, Tuning
+from splat_py.gpu.device import Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, Settings, StridedView
+from splat_py.splats.project import project
 from splat_py.splats.rasterization import rasterization
-from splat_py.splats.shade import Shading
+from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
 from tests.metal.device import MetalOnCpu
 from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
+from tests.splats import test_camera_models as camera_models
 from tests.splats import test_rasterization as renders
+from tests.splats.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
 
@@ -281,65 +284,101 @@ def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
     every_order(metal, check, OTHER_WIDTHS)
 
 
-# --- packed splats, other cameras, covariances: as on Vulkan ---
+# --- packed splats, other cameras, covariances ---
 
 
-# What covariances take the place of.
-REPLACED = ("quats", "scales")
+def scene_before(camera_model: str, covars: bool) -> dict[str, torch.Tensor]:
+    inputs = camera_models.scene_of(camera_model, 21, 18, seed=73)
+    if covars:
+        quats, scales = (inputs.pop(name).detach().double() for name in ("quats", "scales"))
+        inputs["covars"] = covariances(quats, scales).float().requires_grad_()
+    return inputs
 
 
-def of_both(metal: MetalOnCpu, native: Device, **options: Any) -> None:
-    """Images and gradients of two scenes before two cameras each, compared."""
-    rng = np.random.default_rng(8)
-    shape, cameras = (2, 30), [[comparison.camera_of(rng, 21, 18) for _ in range(2)] for _ in range(2)]
-    scenes = [comparison.scene_of(rng, 30, sh_degree=1) for _ in range(2)]
-    names = ("means", "quats", "scales", "opacities", "colors")
-    values: dict[str, Any] = {name: np.stack([getattr(scene, name) for scene in scenes]) for name in names}
-    values |= {
-        "viewmats": np.array([[camera.viewmat for camera in row] for row in cameras]),
-        "Ks": np.array([[camera.K for camera in row] for row in cameras]),
-    }
-    if options.pop("covars", False):
-        roots = rng.normal(size=(*shape, 3, 3)) * 0.2
-        values["covars"] = roots @ roots.swapaxes(-1, -2)
-    if "sh_degree" in options:
-        values["colors"] = rng.normal(size=(*shape, (options["sh_degree"] + 1) ** 2, 3)) * 0.3
-    else:
-        values["colors"] = rng.uniform(size=(*shape, 3))
-    camera_gradient = options.pop("camera_gradient")
-    weights = torch.tensor(rng.normal(size=(2, 2, 18, 21, 3)), dtype=torch.float32)
+CAMERAS = list(product(camera_models.MODELS, (False, True), (False, True)))
 
-    def run(device: Device) -> list[torch.Tensor]:
-        inputs = {name: comparison.torch_input(value) for name, value in values.items()}
-        for name in ("viewmats", "Ks"):
-            inputs[name].requires_grad_(camera_gradient)
-        for name in REPLACED if "covars" in inputs else ():
-            inputs[name].requires_grad_(False)
-        images, _, _ = rasterization(**inputs, width=21, height=18, device=device, **options)
-        wanted = [tensor for tensor in inputs.values() if tensor.requires_grad]
-        return [images.detach(), *torch.autograd.grad((images * weights).sum(), wanted)]
 
-    expected = run(native)
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
+def test_cameras_and_covariances(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    sigma = {"sigma_of": camera_models.of_covars} if covars else {}
 
     def check() -> None:
-        for actual, wanted in zip(run(metal), expected, strict=True):
-            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+        camera_models.check(scene_before(camera_model, covars), camera_model, 21, 18, packed=packed, **sigma)
+
+    every_order(metal, check)
+
+
+def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
+    """Of a sum of squares, with or without those of cameras."""
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    cameras = {name: inputs.pop(name).requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
+    arguments: dict[str, Any] = {"quats": None, "scales": None} | inputs | cameras
+    images, _, _ = rasterization(**arguments, width=21, height=18, **options)
+    return list(torch.autograd.grad((images**2).sum(), list(inputs.values())))
+
+
+def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> None:
+    without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
+    for one, other in zip(without, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
+def test_other_cameras_without_their_gradients(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    inputs = scene_before(camera_model, covars)
+    every_order(metal, partial(assert_same_gradients, inputs, camera_model=camera_model, packed=packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("degree", [1, 4])
+def test_harmonics_of_all_kinds(degree: int, packed: bool, metal: MetalOnCpu) -> None:
+    def check() -> None:
+        rng = np.random.default_rng(degree)
+        comparison.check(with_harmonics(rng, degree, packed=packed), rng)
+        inputs = scene_before("pinhole", False)
+        inputs["colors"] = torch.tensor(rng.normal(size=(camera_models.N, (degree + 1) ** 2, 3)) * 0.3, dtype=torch.float32)
+        assert_same_gradients(inputs, sh_degree=degree, packed=packed)
 
     every_order(metal, check)
 
 
 @pytest.mark.parametrize("camera_gradient", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("covars", [False, True])
-@pytest.mark.parametrize("camera_model", ["pinhole", "ortho", "fisheye"])
-def test_cameras_and_covariances(
-    camera_model: str, covars: bool, packed: bool, camera_gradient: bool, metal: MetalOnCpu, native: Device
-) -> None:
-    of_both(metal, native, camera_model=camera_model, covars=covars, packed=packed, camera_gradient=camera_gradient)
-
-
-@pytest.mark.parametrize("camera_gradient", [False, True])
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("degree", [1, 4])
-def test_packed_harmonics(degree: int, packed: bool, camera_gradient: bool, metal: MetalOnCpu, native: Device) -> None:
-    of_both(metal, native, sh_degree=degree, packed=packed, camera_gradient=camera_gradient)
+def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, metal: MetalOnCpu) -> None:
+    """Without an offset and a limit: a shading of coefficients so small that colours are never limited, but for the offset."""
+    inputs = scene_before("pinhole", False)
+    rng = np.random.default_rng(degree)
+    sh = torch.tensor(rng.normal(size=(camera_models.N, (degree + 1) ** 2, 3)) * 0.01, dtype=torch.float32)
+    weights = torch.tensor(rng.normal(size=(camera_models.CAMERAS, camera_models.N, 3)), dtype=torch.float32)
+
+    def results(as_color: bool) -> list[torch.Tensor]:
+        leaves = [inputs["means"].detach().requires_grad_(), sh.clone().requires_grad_()]
+        viewmats = inputs["viewmats"].detach().requires_grad_(camera_gradient)
+        arguments = (leaves[0], inputs["quats"], inputs["scales"], inputs["opacities"], viewmats, inputs["Ks"])
+        splats = project(*(tensor.detach() for tensor in arguments), 21, 18, Settings(16), packed=packed)
+        colors = shade(leaves[0], leaves[1], viewmats, splats.radii, degree, packed=splats.packed, as_color=as_color)
+        rows = (splats.image_ids, splats.gaussian_ids) if packed else ...
+        wanted = [*leaves, viewmats] if camera_gradient else leaves
+        gradients = torch.autograd.grad((colors * weights[rows]).sum(), wanted)
+        offset = 0.5 * (splats.radii[..., :1] > 0) if as_color else 0.0
+        return [colors.detach() - offset, *gradients]
+
+    def check() -> None:
+        for one, other in zip(results(False), results(True), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            assert other.any()
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_another_limit_of_alpha(tile_size: int, metal: MetalOnCpu) -> None:
+    inputs = scene_before("pinhole", False)
+    with torch.no_grad():
+        inputs["opacities"][:] = 1.0
+
+    def check() -> None:
+        camera_models.check(dict(inputs), "pinhole", 21, 18, max_alpha=0.99, tile_size=tile_size)
+
+    every_order(metal, check)
