@@ -22,7 +22,6 @@ import psutil
 import pytest
 
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import SplatError
 from splat_py.fit.run_record import RunRecord
 from splat_py.scene import Gaussians
 from splat_py.scene.options import DataOptions
@@ -57,9 +56,6 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (run, "evaluate"),
     (RunFolder, "write_metrics"),
 )
-# The status of a process that found a lock without content, whose owner was killed just then, and the seconds, and one more,
-# until such a lock is taken over.
-LOCKED, LOCKED_SECONDS = 3, 11.0
 # Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
 FORKS = platform.system() == "Linux"
 
@@ -109,9 +105,6 @@ class Kills:
         if os.WIFSIGNALED(status):
             assert os.WTERMSIG(status) == signal.SIGKILL, status
             return True
-        if os.waitstatus_to_exitcode(status) == LOCKED:
-            time.sleep(LOCKED_SECONDS)
-            return self.was_killed(os.waitpid(self.begin(), 0)[1])
         assert status == 0, status
         return False
 
@@ -151,10 +144,6 @@ def train_and_exit(capture: Path, out: Path, call: int, late: int) -> NoReturn:
         # Compiled kernels are kept.
         atexit._run_exitfuncs()
         code = 0
-    except SplatError as error:
-        print(error, file=sys.stderr)
-        if "is in use by another run" in str(error) and not (out / ".lock").stat().st_size:
-            code = LOCKED
     except BaseException:
         traceback.print_exc()
     finally:
