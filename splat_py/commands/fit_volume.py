@@ -89,7 +89,7 @@ class FitVolume:
             self._refuse_existing(path)
         import numpy as np
 
-        from splat_py.fit.run_record import RunRecord
+        from splat_py.fit.run_record import RunRecord, removed_without
         from splat_py.gpu.device import get_device
         from splat_py.volume.checkpoint import VolumeCheckpoint
         from splat_py.volume.field import RadianceField
@@ -112,12 +112,12 @@ class FitVolume:
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
         views, device = Views.of_dataset(dataset), get_device(self.device)
         trainer = VolumeTrainer(views, box, record.config, background=dataset.background, device=device, resume=checkpoint)
-        if recorded is None or record.changes(recorded):
-            record.save(record_path, box=trainer.box.numpy().tolist())
-        console.print(
-            f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True
-        )
-        self._fit(trainer, dataset, path)
+        with removed_without(path, record_path):
+            if recorded is None or record.changes(recorded):
+                record.save(record_path, box=trainer.box.numpy().tolist())
+            adapter = device.adapter
+            console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True)
+            self._fit(trainer, dataset, path)
 
     def _refuse_existing(self, path: Path) -> None:
         if path.exists():

@@ -12,7 +12,7 @@ from typing import Any
 from splat_py.errors import DeviceLostError, SplatError
 from splat_py.fit.resuming import finished
 from splat_py.fit.run_lock import run_lock
-from splat_py.fit.run_record import RunRecord
+from splat_py.fit.run_record import RunRecord, removed_without
 from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.scene.options import DataOptions
@@ -50,7 +50,8 @@ def train(
 
     Raises:
         SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
-            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first step.
+            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first
+            checkpoint.
 
     Warns:
         UserWarning: the run that is to be resumed is finished. It is left as it is.
@@ -72,11 +73,12 @@ def train(
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(out)
         trainer = Trainer(dataset, record.config, device=device, resume=checkpoint)
-        if recorded is None or record.changes(recorded):
-            folder.describe(record)
-        if on_start is not None:
-            on_start(trainer)
-        return _fit(trainer, folder, on_step)
+        with removed_without(folder.checkpoint, folder.record_file):
+            if recorded is None or record.changes(recorded):
+                folder.describe(record)
+            if on_start is not None:
+                on_start(trainer)
+            return _fit(trainer, folder, on_step)
 
 
 def _refuse_existing(folder: RunFolder, resume: bool) -> None:

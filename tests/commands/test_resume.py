@@ -169,6 +169,27 @@ def test_files_of_others_are_not_overwritten(command: str, name: str, capture: P
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("command", ["train", "fit-volume"])
+def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(command: str, capture: Path, tmp_path: Path) -> None:
+    """They are decoded one by one where they do not fit into memory. An older run that meets it stays."""
+    moved, short = shutil.copytree(capture, tmp_path / "capture"), ("--memory-limit", 0, "--test-every", 0)
+    options = ("--sh-degree", 0, "--frames", 0, "--resolutions", 4) if command == "fit-volume" else ("--sh-degree", 0)
+    steps = "--steps" if command == "train" else "--steps-per-resolution"
+    begun = (command, "capture", *short, *options, "--out", "older")
+    assert splat(*begun, steps, 2, cwd=tmp_path).returncode == 0
+    longer = (steps, 9) if command == "train" else ("--resolutions", 4, 8)
+    before = snapshot(tmp_path / "older").keys()
+    for path in (moved / "images").iterdir():
+        # Whole headers.
+        path.write_bytes(path.read_bytes()[:500])
+    line = refusal(command, "capture", *short, *options, steps, 2, "--out", "deep/new", cwd=tmp_path)
+    assert "cannot be decoded" in line or "damaged" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "older"]
+    resumed = (command, "capture", "--out", "older", "--resume", "--memory-limit", 0, *longer)
+    refusal(*resumed, *(("--frames", 0) if command == "fit-volume" else ()), cwd=tmp_path)
+    assert snapshot(tmp_path / "older").keys() == before
+
+
 @pytest.mark.parametrize(
     ("command", "culprit"),
     [
