@@ -44,6 +44,7 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
 
     Raises:
         SplatError: it is too large, or says so; or it is a HEIC photograph.
+        MemoryError: it is not too large, but for this machine.
     """
     size = _size(data)
     pixels = None
@@ -51,8 +52,9 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
         _check_size(path, math.prod(size), len(data))
         try:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        except cv2.error:
-            pixels = None
+        except cv2.error as error:
+            if error.code == cv2.Error.StsNoMem:
+                raise MemoryError(f"{path} of {size[0]:,} × {size[1]:,} pixels") from error
     if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
         raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
     return pixels
