@@ -12,7 +12,7 @@ from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, check_fields, dataclass_of
-from splat_py.fit.resuming import extended, finished, refuse_contradictions
+from splat_py.fit.resuming import extended, finished, refuse_contradictions, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.image.method import Method
 
@@ -114,7 +114,7 @@ class FitImage:
         from splat_py.image.pictures import read_picture
 
         if not self.resume:
-            self._refuse_existing(kept)
+            refuse_existing(self.out, "blobs.safetensors", "fit.png", "fit.mp4")
             self._fit(self._begun(), read_picture(self.picture, self.background), None, kept, record)
             return
         checkpoint = FitCheckpoint.load(kept)
@@ -127,14 +127,6 @@ class FitImage:
             console.print(finished(self.out, "a larger --steps extends it"), soft_wrap=True)
         else:
             self._fit(begun, picture, replace(checkpoint, steps=begun.steps), kept, record)
-
-    def _refuse_existing(self, kept: Path) -> None:
-        """Raise SplatError if a fit that begins would overwrite something."""
-        if kept.exists():
-            raise SplatError(f"{self.out} already holds a fit; continue it with --resume, or choose another --out")
-        for name in ("blobs.safetensors", "fit.png", "fit.mp4"):
-            if (self.out / name).exists():
-                raise SplatError(f"{self.out / name} exists and would be overwritten; choose another --out")
 
     def _has_result(self, checkpoint: FitCheckpoint) -> bool:
         """Whether what is saved last is that of the checkpoint: of a fit that was extended there is an older one before."""

@@ -22,7 +22,7 @@ from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
 from splat_py.fields import dataclass_of
-from splat_py.fit.resuming import contradiction, finished
+from splat_py.fit.resuming import contradiction, finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
     from splat_py.volume.checkpoint import VolumeCheckpoint
     from splat_py.volume.fitting import FitReport, VolumeTrainer
+
+_RESULTS = "field.safetensors", "metrics.json"
 
 
 def _default_config() -> VolumeConfig:
@@ -77,7 +79,7 @@ class FitVolume:
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
         path = self.out / "checkpoint.safetensors"
         if not self.resume:
-            self._refuse_existing(path)
+            refuse_existing(self.out, *_RESULTS)
             require_capture(self.data.data)
         with run_lock(self.out):
             self._run(path, self.out / "run.json")
@@ -86,7 +88,7 @@ class FitVolume:
         """With the folder locked: begin or resume a fit."""
         if not self.resume:
             # Another process may have been there in between.
-            self._refuse_existing(path)
+            refuse_existing(self.out, *_RESULTS)
         import numpy as np
 
         from splat_py.fit.run_record import RunRecord, removed_without
@@ -118,13 +120,6 @@ class FitVolume:
             adapter = device.adapter
             console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True)
             self._fit(trainer, dataset, path)
-
-    def _refuse_existing(self, path: Path) -> None:
-        if path.exists():
-            raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
-        for name in ("field.safetensors", "metrics.json"):
-            if (self.out / name).exists():
-                raise SplatError(f"{self.out / name} exists and would be overwritten; choose another --out")
 
     def _check_box(self, checkpoint: VolumeCheckpoint) -> None:
         import numpy as np

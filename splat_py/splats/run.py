@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splat_py.errors import DeviceLostError, SplatError
-from splat_py.fit.resuming import finished
+from splat_py.errors import DeviceLostError
+from splat_py.fit.resuming import finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.fit.run_record import RunRecord, removed_without
 from splat_py.gpu.device import Device
@@ -58,10 +58,9 @@ def train(
     """
     config.validate()
     folder = RunFolder(out)
-    _refuse_existing(folder, resume)
     with run_lock(out):
-        # Another process may have been there in between.
-        _refuse_existing(folder, resume)
+        if not resume:
+            refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
         recorded = folder.record() if checkpoint else None
         record = RunRecord(options, config)
@@ -79,17 +78,6 @@ def train(
             if on_start is not None:
                 on_start(trainer)
             return _fit(trainer, folder, on_step)
-
-
-def _refuse_existing(folder: RunFolder, resume: bool) -> None:
-    """Raise SplatError if a run that begins would overwrite something."""
-    if resume:
-        return
-    if folder.checkpoint.exists():
-        raise SplatError(f"{folder.root} already holds a run; continue it with --resume, or choose another --out")
-    for path in (folder.scene, folder.metrics_file):
-        if path.exists():
-            raise SplatError(f"{path} exists and would be overwritten; choose another --out")
 
 
 def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:

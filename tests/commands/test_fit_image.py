@@ -77,7 +77,7 @@ def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: py
             FitImage(photo, out, blobs=60, steps=30).run()
     assert sorted(file.name for file in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
     assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 17
-    with pytest.raises(SplatError, match="already holds a fit; continue it with --resume"):
+    with pytest.raises(SplatError, match="already holds a run; continue it with --resume"):
         FitImage(photo, out).run()
     for option, message in (
         ({"background": (0, 0, 0)}, "--background is 0 0 0, but the run in .* was begun with 1.0 1.0 1.0"),

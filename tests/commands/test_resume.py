@@ -246,7 +246,7 @@ def test_fit_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--blobs is 40960, but" in refusal(*fit, "--resume", "--blobs", 40960, cwd=tmp_path)
     assert "--steps is 3, but" in refusal(*fit, "--resume", "--steps", 3, cwd=tmp_path)
     assert "of another picture" in refusal("fit-image", "other.png", "--out", "out", "--resume", cwd=tmp_path)
-    assert "already holds a fit; continue it with --resume" in refusal(*fit, cwd=tmp_path)
+    assert "already holds a run; continue it with --resume" in refusal(*fit, cwd=tmp_path)
     assert snapshot(tmp_path) == before
 
     # One that is extended and does not come to save its result is not finished.
