@@ -77,6 +77,7 @@ class FitVolume:
             raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
+        self.data.validate()
         path = self.out / "checkpoint.safetensors"
         if not self.resume:
             refuse_existing(self.out, *_RESULTS)

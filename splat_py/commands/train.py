@@ -46,6 +46,7 @@ class Train:
     def run(self) -> None:
         """Train with a live progress bar, then evaluate."""
         # Before torch is imported.
+        self.data.validate()
         self.config.validate()
         if not self.resume:
             refuse_existing(self.out)
