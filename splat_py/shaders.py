@@ -11,11 +11,11 @@ A Slang module is an attribute of this one, compiled when it is first asked for,
 
     # Structs are dicts.
     gaussians = {"mean": means, "quat": quats, "scale": scales, "opacity": opacities}
-    splats = shaders.projection.projectGaussian(gaussians, camera, image, settings)
+    splats = shaders.projection.projectGaussian["Pinhole"](gaussians, camera, image, settings)
 
     # The gradient of Σ depth for every argument.
     v_gaussians, v_camera, _, _ = shaders.gradients(
-        shaders.projection.projectGaussian, {"depth": 1.0}, gaussians, camera, image, settings)
+        shaders.projection.projectGaussian["Pinhole"], {"depth": 1.0}, gaussians, camera, image, settings)
 
 Any argument may have leading batch dimensions, which broadcast; what a batch shares gets the batch's sum as
 its gradient. `dir(shaders.projection)` lists what there is. `load` serves a Slang file of your own, which

@@ -73,7 +73,9 @@ def render_times(device: Device, count: int, side: int, repeats: int) -> Figures
 
     def once() -> Figures:
         begin = time.perf_counter()
-        images, _, _ = rasterization(means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3, device=device)
+        images, _, _ = rasterization(
+            means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3, packed=False, device=device
+        )
         middle = time.perf_counter()
         torch.autograd.grad(images, tensors, v_images)
         end = time.perf_counter()

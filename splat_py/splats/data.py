@@ -1,7 +1,12 @@
-"""What goes from stage to stage, on the device. N Gaussians, C cameras, M = C · N splats, D channels."""
+"""What goes from stage to stage, on the device.
+
+N Gaussians, of one or more scenes, and C cameras, as many of each scene. M splats, D channels. Dense, there is a splat for each
+camera and Gaussian of its scene; packed, only for those that are visible (slang/kernels/splat_rows.slang).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +32,10 @@ class Settings:
     accumulation: str = "PerWave"
     # Or compare-and-swap, where a device cannot add to floats atomically.
     native_atomics: bool = True
+    # Pinhole, Orthographic or Fisheye (splat/camera_model.slang).
+    camera_model: str = "Pinhole"
+    # No splat's α is larger: 0.999 or 0.99.
+    max_alpha: float = 0.999
     # Added to the 2D covariance's diagonal, pixel².
     blur: float = 0.3
     near: float = 0.01
@@ -52,12 +61,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cameras:
-    """C pinhole cameras with images of one size."""
+    """C cameras with images of one size."""
 
     viewmats: Array  # [C, 4, 4] world → camera
     Ks: Array  # [C, 3, 3]
     width: int
     height: int
+    # Of which each has the same number of cameras, and of Gaussians.
+    scenes: int = 1
 
     @property
     def count(self) -> int:
@@ -67,40 +78,70 @@ class Cameras:
 
 @dataclass(frozen=True)
 class GaussianArrays:
-    """N Gaussians, activated or raw (`Settings.raw_params`); also the shape of their gradients."""
+    """N Gaussians, activated or raw (`Settings.raw_params`); also the shape of their gradients.
+
+    With `covars`, quaternions and scales are empty.
+    """
 
     means: Array  # [N, 3]
     quats: Array  # [N, 4]
     scales: Array  # [N, 3]
     opacities: Array  # [N]
+    covars: Array | None = None  # [N, 6] xx, xy, xz, yy, yz, zz
 
     @property
     def count(self) -> int:
         """N."""
-        return self.means.shape[0]
+        return self.opacities.size
+
+    def map(self, function: Callable[[Array], Array]) -> GaussianArrays:
+        """The same of each array."""
+        means, quats, scales, opacities = (function(a) for a in (self.means, self.quats, self.scales, self.opacities))
+        return GaussianArrays(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
+
+
+@dataclass(frozen=True)
+class PackedIds:
+    """Whose the splats are, where only visible ones have a row: camera by camera, Gaussians ascending."""
+
+    images: Array  # [M] uint32, cameras
+    gaussians: Array  # [M] uint32
+    offsets: Array  # [C + 1] uint32, where the rows of each camera begin
 
 
 @dataclass(frozen=True)
 class Splats:
-    """Gaussians on the cameras' image planes."""
+    """Gaussians on the cameras' image planes. Shapes are of a dense one; M takes the place of C, N where it is packed."""
 
     means2d: Array  # [C, N, 2] pixels
     depths: Array  # [C, N] camera z
     conics: Array  # [C, N, 3]
     opacities: Array  # [C, N]
     radii: Array  # [C, N, 2] int32, pixels; 0 where culled
+    packed: PackedIds | None = None
 
     @classmethod
-    def empty(cls, device: Device, cameras: int, gaussians: int) -> Splats:
-        """Arrays for `cameras` × `gaussians` splats."""
+    def empty(cls, device: Device, *shape: int, packed: PackedIds | None = None) -> Splats:
+        """Arrays for that many splats, cameras × Gaussians or packed."""
         empty = device.memory.empty
-        shape = (cameras, gaussians)
-        return cls(empty((*shape, 2)), empty(shape), empty((*shape, 3)), empty(shape), empty((*shape, 2), np.int32))
+        return cls(empty((*shape, 2)), empty(shape), empty((*shape, 3)), empty(shape), empty((*shape, 2), np.int32), packed)
 
     @property
     def count(self) -> int:
         """M."""
         return self.depths.size
+
+
+def id_buffers(packed: PackedIds | None) -> dict[str, Array | None]:
+    """What kernels/splat_rows.slang reads."""
+    if packed is None:
+        return dict.fromkeys(("imageIds", "gaussianIds", "imageOffsets"))
+    return {"imageIds": packed.images, "gaussianIds": packed.gaussians, "imageOffsets": packed.offsets}
+
+
+def id_constants(packed: PackedIds | None) -> dict[str, bool]:
+    """What it is specialised by."""
+    return {"PACKED": True} if packed else {}
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sorting import PrefixSum
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
-from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats
-from splat_py.splats.tensors import as_tensor, strided_view, zeros_or
+from splat_py.splats.data import (
+    Cameras,
+    GaussianArrays,
+    PackedIds,
+    Settings,
+    SplatGradients,
+    Splats,
+    id_buffers,
+    id_constants,
+)
+from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -28,14 +41,7 @@ class Projection:
     def record(self, recorder: Recorder) -> None:
         """Write `splats`."""
         recorder.stage("project")
-        recorder.dispatch(
-            "project",
-            "projectForward",
-            linear_groups(self.splats.count),
-            self._uniforms(),
-            self._buffers(),
-            **self._constants(),
-        )
+        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
 
     def record_backward(
         self, recorder: Recorder, v_splats: SplatGradients, v_gaussians: GaussianArrays, v_cameras: Array
@@ -43,18 +49,18 @@ class Projection:
         """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW], added to."""
         recorder.stage("project backward")
         settings = self.settings
-        rows = CameraGradients(recorder, v_cameras, self.gaussians.count, settings)
-        uniforms = self._uniforms()
+        per_scene = self._per_scene
+        rows = CameraGradients(recorder, v_cameras, per_scene, settings)
+        uniforms: dict[str, int | float] = {}
         views = {"mean": v_splats.means2d, "conic": v_splats.conics, "opacity": v_splats.opacities}
         for name, view in views.items():
             uniforms |= {f"{name}Stride": view.stride, f"{name}Offset": view.offset}
-        recorder.dispatch(
-            "project",
+        self._dispatch(
+            recorder,
             "projectBackward",
-            linear_groups(self.gaussians.count),
+            (*linear_groups(per_scene)[:2], self.cameras.scenes),
             uniforms,
-            self._buffers()
-            | {
+            {
                 "vMeans2d": v_splats.means2d.array,
                 "vDepths": v_splats.depths,
                 "vConics": v_splats.conics.array,
@@ -63,66 +69,134 @@ class Projection:
                 "vQuats": v_gaussians.quats,
                 "vScales": v_gaussians.scales,
                 "vOpacities": v_gaussians.opacities,
+                "vCovars": v_gaussians.covars,
                 **rows.buffers,
             },
             CAMERA_GRADIENT=settings.camera_gradient,
             **(settings.accumulation_constants() if settings.camera_gradient else {}),
-            **self._constants(),
         )
         rows.record_sum(recorder)
 
-    def _uniforms(self) -> dict[str, int | float]:
-        settings = self.settings
-        return {
-            "gaussians": self.gaussians.count,
-            "cameras": self.cameras.count,
-            "width": self.cameras.width,
-            "height": self.cameras.height,
-            "blur": settings.blur,
-            "near": settings.near,
-            "far": settings.far,
-            "radiusClip": settings.radius_clip,
+    def pack(self, device: Device) -> Projection:
+        """The same with splats of those that are visible alone. `self` has an empty `splats`. Reads their number back."""
+        pairs = self.cameras.count * self._per_scene
+        is_visible = device.memory.empty(pairs, np.uint32)
+        before = PrefixSum(device, pairs)
+        recorder = device.record()
+        recorder.stage("project")
+        self._dispatch(recorder, "findVisible", linear_groups(pairs), {"splats": pairs}, {"isVisible": is_visible})
+        before.record(recorder, is_visible)
+        recorder.submit()
+        count = int(before.total.numpy()[0])
+        ids = [device.memory.array(np.zeros(size, np.uint32)) for size in (count, count, self.cameras.count + 1)]
+        packed = PackedIds(*ids)
+        buffers = {
+            "visibleBefore": before.offsets,
+            "packedImages": packed.images,
+            "packedGaussians": packed.gaussians,
+            "packedOffsets": packed.offsets,
         }
+        recorder = device.record()
+        self._dispatch(recorder, "packVisible", linear_groups(pairs), {"splats": pairs}, buffers)
+        recorder.submit()
+        return replace(self, splats=Splats.empty(device, count, packed=packed))
 
-    def _buffers(self) -> dict[str, Array]:
-        return {
-            "means": self.gaussians.means,
-            "quats": self.gaussians.quats,
-            "scales": self.gaussians.scales,
-            "opacities": self.gaussians.opacities,
-            "viewmats": self.cameras.viewmats,
-            "Ks": self.cameras.Ks,
-            "means2d": self.splats.means2d,
-            "depths": self.splats.depths,
-            "conics": self.splats.conics,
-            "splatOpacities": self.splats.opacities,
-            "radii": self.splats.radii,
-        }
+    @property
+    def _per_scene(self) -> int:
+        return self.gaussians.count // self.cameras.scenes
 
-    def _constants(self) -> dict[str, bool]:
-        return {"RAW_PARAMS": self.settings.raw_params, "ANTIALIASED": self.settings.antialiased}
+    def _dispatch(
+        self,
+        recorder: Recorder,
+        entry: str,
+        groups: tuple[int, int, int],
+        uniforms: dict[str, int | float] | None = None,
+        buffers: Mapping[str, Array | None] | None = None,
+        **constants: bool | str,
+    ) -> None:
+        settings, gaussians, splats = self.settings, self.gaussians, self.splats
+        constants |= {"RAW_PARAMS": settings.raw_params, "ANTIALIASED": settings.antialiased}
+        if settings.camera_model != "Pinhole":
+            constants["CameraModel"] = settings.camera_model
+        if gaussians.covars is not None:
+            constants["COVARS"] = True
+        recorder.dispatch(
+            "project",
+            entry,
+            groups,
+            {
+                "splats": splats.count,
+                "gaussians": self._per_scene,
+                "cameras": self.cameras.count // self.cameras.scenes,
+                "width": self.cameras.width,
+                "height": self.cameras.height,
+                "blur": settings.blur,
+                "near": settings.near,
+                "far": settings.far,
+                "radiusClip": settings.radius_clip,
+            }
+            | (uniforms or {}),
+            {
+                "means": gaussians.means,
+                "quats": gaussians.quats,
+                "scales": gaussians.scales,
+                "opacities": gaussians.opacities,
+                "covars": gaussians.covars,
+                "viewmats": self.cameras.viewmats,
+                "Ks": self.cameras.Ks,
+                "means2d": splats.means2d,
+                "depths": splats.depths,
+                "conics": splats.conics,
+                "splatOpacities": splats.opacities,
+                "radii": splats.radii,
+                **id_buffers(splats.packed),
+            }
+            | dict(buffers or {}),
+            **id_constants(splats.packed),
+            **constants,
+        )
 
 
 @dataclass(frozen=True)
 class ProjectedSplats:
-    """Gaussians on the cameras' image planes, as torch tensors."""
+    """Gaussians on the cameras' image planes, as torch tensors. `...` are scenes; packed, M takes the place of ..., C, N."""
 
-    means2d: Tensor  # [C, N, 2] pixels
-    depths: Tensor  # [C, N] camera z
-    conics: Tensor  # [C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²
-    opacities: Tensor  # [C, N] after antialiasing
-    radii: Tensor  # [C, N, 2] int32, pixels; 0 where culled
+    means2d: Tensor  # [..., C, N, 2] pixels
+    depths: Tensor  # [..., C, N] camera z
+    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²
+    opacities: Tensor  # [..., C, N] after antialiasing
+    radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
+    packed: PackedIds | None = None
 
     def arrays(self, device: Device) -> Splats:
         """The same on a device."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
-        return Splats(*(device.memory.array(tensor.detach()) for tensor in tensors))
+        means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
+        return Splats(means2d, depths, conics, opacities, radii, self.packed)
+
+    @property
+    def cameras(self) -> int:
+        """C of all scenes."""
+        return self.packed.offsets.size - 1 if self.packed else self.depths.shape[:-1].numel()
+
+    @property
+    def image_ids(self) -> Tensor | None:
+        """Packed: [M] int64, the camera that sees each, counted through all scenes."""
+        return self._ids(self.packed.images) if self.packed else None
+
+    @property
+    def gaussian_ids(self) -> Tensor | None:
+        """Packed: [M] int64, the Gaussian that each is of, counted through all scenes."""
+        return self._ids(self.packed.gaussians) if self.packed else None
+
+    def _ids(self, array: Array) -> Tensor:
+        return as_tensor(array, self.depths).view(torch.int32).long()
 
 
 def project(
     means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
     opacities: Tensor,
     viewmats: Tensor,
     Ks: Tensor,
@@ -130,15 +204,36 @@ def project(
     height: int,
     settings: Settings,
     *,
+    covars: Tensor | None = None,
+    packed: bool = False,
+    sparse_grad: bool = False,
     device: Device | None = None,
 ) -> ProjectedSplats:
-    """First stage: EWA projection (Zwicker et al. 2001). Arguments as in `rasterization`, without batch dimensions.
+    """First stage: EWA projection (Zwicker et al. 2001). Tensors as in `rasterization`.
 
-    Differentiable in the six tensors. Everything of a culled splat is zero.
+    Differentiable in all tensors. Everything of a culled splat is zero.
+
+    Args:
+        covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
+        packed: splats of those alone that are visible.
+        sparse_grad: with `packed`: gradients of means, quats, scales and covars are sparse (COO).
     """
     device = device or device_for(means)
-    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, (width, height), settings, device)
+    frame = _Frame(width, height, settings, device, packed, sparse_grad)
+    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, frame)
     return ProjectedSplats(*outputs)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What is not differentiated of a projection."""
+
+    width: int
+    height: int
+    settings: Settings
+    device: Device
+    packed: bool
+    sparse_grad: bool
 
 
 class _Project(torch.autograd.Function):
@@ -146,51 +241,82 @@ class _Project(torch.autograd.Function):
     def forward(
         ctx: Any,
         means: Tensor,
-        quats: Tensor,
-        scales: Tensor,
+        quats: Tensor | None,
+        scales: Tensor | None,
         opacities: Tensor,
         viewmats: Tensor,
         Ks: Tensor,
-        size: tuple[int, int],
-        settings: Settings,
-        device: Device,
-    ) -> tuple[Tensor, ...]:
-        array = device.memory.array
-        gaussians = GaussianArrays(array(means), array(quats), array(scales), array(opacities))
-        cameras = Cameras(array(viewmats), array(Ks), *size)
-        splats = Splats.empty(device, cameras.count, gaussians.count)
-        work = Projection(gaussians, cameras, splats, settings)
+        covars: Tensor | None,
+        frame: _Frame,
+    ) -> tuple[Any, ...]:
+        device = frame.device
+        array, empty = device.memory.array, device.memory.empty
+        inputs = (means, quats, scales, opacities, covars)
+        m, q, s, o, sigma = (empty(0) if tensor is None else array(tensor.contiguous()) for tensor in inputs)
+        gaussians = GaussianArrays(m, q, s, o, None if covars is None else sigma)
+        scenes, shape = means.shape[:-2], (*viewmats.shape[:-2], means.shape[-2])
+        cameras = Cameras(
+            array(viewmats.flatten(0, -3).contiguous()),
+            array(Ks.flatten(0, -3).contiguous()),
+            frame.width,
+            frame.height,
+            math.prod(scenes),
+        )
+        if frame.packed:
+            work = Projection(gaussians, cameras, Splats.empty(device, 0), frame.settings).pack(device)
+        else:
+            work = Projection(gaussians, cameras, Splats.empty(device, *shape), frame.settings)
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
-        ctx.state = (work, device)
-        ctx.set_materialize_grads(False)
+        splats = work.splats
         outputs = tuple(
             as_tensor(a, means) for a in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)
         )
+        keep(ctx, (work, frame), *inputs, viewmats, Ks, outputs[-1])
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[-1])
-        return outputs
+        return *outputs, splats.packed
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        work, device = ctx.state
-        memory, gaussians = device.memory, work.gaussians
-        v_means2d, v_depths, v_conics, v_opacities, _ = gradients
-        shape = (work.cameras.count, gaussians.count)
+        work, frame = kept(ctx)
+        memory, gaussians, splats = frame.device.memory, work.gaussians, work.splats
+        v_means2d, v_depths, v_conics, v_opacities, *_ = gradients
         camera_gradient = ctx.needs_input_grad[4] or ctx.needs_input_grad[5]
         work = replace(work, settings=replace(work.settings, camera_gradient=camera_gradient))
         v_splats = SplatGradients(
-            means2d=strided_view(memory, v_means2d, (*shape, 2)),
-            conics=strided_view(memory, v_conics, (*shape, 3)),
-            opacities=strided_view(memory, v_opacities, (*shape, 1)),
-            depths=zeros_or(memory, v_depths, shape),
+            means2d=strided_view(memory, v_means2d, splats.count, 2),
+            conics=strided_view(memory, v_conics, splats.count, 3),
+            opacities=strided_view(memory, v_opacities, splats.count, 1),
+            depths=zeros_or(memory, v_depths, (splats.count,)),
         )
-        v = GaussianArrays(*(memory.empty(array.shape) for array in vars(gaussians).values()))
+        v = gaussians.map(lambda array: memory.empty(array.shape))
         v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
-        recorder = device.record()
+        recorder = frame.device.record()
         recorder.clear(v_cameras)
         work.record_backward(recorder, v_splats, v, v_cameras)
         recorder.submit()
         like = next(g for g in gradients if g is not None)
-        v_viewmats, v_Ks = camera_gradients(as_tensor(v_cameras, like)) if camera_gradient else (None, None)
-        return *(as_tensor(array, like) for array in vars(v).values()), v_viewmats, v_Ks, None, None, None
+        v_means, v_quats, v_scales, v_opacities, v_covars = (
+            None if array is None or not needed else as_tensor(array, like)
+            for array, needed in zip(vars(v).values(), (*ctx.needs_input_grad[:4], ctx.needs_input_grad[6]), strict=True)
+        )
+        if frame.sparse_grad:
+            ids = as_tensor(splats.packed.gaussians, like).view(torch.int32).long().unique()
+            v_means, v_quats, v_scales, v_covars = (
+                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales, v_covars)
+            )
+        v_viewmats, v_Ks = None, None
+        if camera_gradient:
+            lead = ctx.saved_tensors[-3].shape[:-2]
+            v_viewmats, v_Ks = (v.unflatten(0, lead) for v in camera_gradients(as_tensor(v_cameras, like)))
+        return v_means, v_quats, v_scales, v_opacities, v_viewmats, v_Ks, v_covars, None
+
+
+def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
+    """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
+    rows = dense.flatten(0, -2)[ids]
+    indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
+    return torch.sparse_coo_tensor(indices, rows, dense.shape, is_coalesced=True)

@@ -6,25 +6,24 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 from __future__ import annotations
 
 import math
-import os
-import warnings
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from splat_py import portable
-from splat_py.errors import NoDeviceError, SplatError
+from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.splats.data import Settings
+from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
-from splat_py.splats.rasterize import MAX_CHANNELS, rasterize_to_pixels
+from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.shade import shade
-from splat_py.splats.tiles import BinnedTiles, bin_tiles
+from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
+    CAMERA_MODELS,
     Inputs,
     Options,
     RenderMode,
@@ -40,10 +39,10 @@ Backend = Literal["auto", "native", "portable"]
 
 def rasterization(
     means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
     opacities: Tensor,
-    colors: Tensor,
+    colors: Tensor | None,
     viewmats: Tensor,
     Ks: Tensor,
     width: int,
@@ -53,64 +52,121 @@ def rasterization(
     radius_clip: float = 0.0,
     eps2d: float = 0.3,
     sh_degree: int | None = None,
-    packed: bool = False,
+    packed: bool = True,
     tile_size: int | None = None,
     backgrounds: Tensor | None = None,
     render_mode: RenderMode = "RGB",
     sparse_grad: bool = False,
     absgrad: bool = False,
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
+    channel_chunk: int = 32,
+    distributed: bool = False,
+    camera_model: Literal["pinhole", "ortho", "fisheye"] = "pinhole",
+    segmented: bool = False,
+    covars: Tensor | None = None,
+    with_ut: bool = False,
+    with_eval3d: bool = False,
+    return_normals: bool = False,
+    global_z_order: bool = True,
+    rays: Any = None,
+    radial_coeffs: Any = None,
+    tangential_coeffs: Any = None,
+    thin_prism_coeffs: Any = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Any = None,
+    ut_params: Any = None,
+    extra_signals: Tensor | None = None,
+    extra_signals_sh_degree: int | None = None,
+    renderer_config: Any = None,
+    *,
     backend: Backend = "auto",
     accumulate: Accumulate = "auto",
-    *,
+    max_alpha: float = 0.999,
     device: Device | None = None,
-    **unsupported: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render Gaussians from C cameras (Kerbl et al. 2023), with gsplat's signature and conventions.
+    """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
 
-    Differentiable in means, quats, scales, opacities, colors, viewmats, Ks and backgrounds. All tensors are float32 and on one
-    torch device. Leading batch dimensions `...` (scenes) are allowed where all inputs have them. Gaussians whose projection is
-    not finite, or which lie nearer than `near_plane`, are culled and get a zero gradient.
+    Differentiable in all tensors, once. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
+    of all tensors. Gaussians whose projection is not finite, or which lie nearer than `near_plane`, are culled and get a zero
+    gradient.
 
     Args:
         means: [..., N, 3] centres, world units.
         quats: [..., N, 4] rotations (w, x, y, z), normalised here.
         scales: [..., N, 3] standard deviations > 0, world units.
         opacities: [..., N] between 0 and 1.
-        colors: [..., N, D] or [..., C, N, D] of any D; or, with `sh_degree`, [..., N, K, 3] spherical-harmonics coefficients.
+        colors: [..., N, D] or, for each camera, [..., C, N, D], of any D. With `sh_degree` spherical-harmonics coefficients:
+            [..., N, K, D] or [..., C, N, K, D], or [N, K, D] of all scenes. None where `render_mode` has no colours.
         viewmats: [..., C, 4, 4] world → camera, camera axes +x right, +y down, +z forward (OpenCV).
         Ks: [..., C, 3, 3] intrinsics in pixels; pixel centres lie at +0.5. Skew is not supported and ignored.
         width, height: of the images, pixels.
         near_plane, far_plane: camera depths between which Gaussians are seen; near_plane > 0.
         radius_clip: splats that reach no further than this many pixels are skipped.
         eps2d: variance added to every splat, pixel².
-        sh_degree: degree in use, 0 to 3, at most what K allows; None if `colors` are colours.
+        sh_degree: degree in use, 0 to 4, at most what K allows; None if `colors` are colours.
+        packed: keep what is computed of a Gaussian and a camera only where it is visible: less memory for large scenes of which
+            each camera sees a part. The images are the same to the last bit.
         tile_size: 4, 8 or 16 pixels; by default what suits the device.
         backgrounds: [..., C, D] (D as rendered, without depth); black by default.
         render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last.
-        absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024).
+        sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
+        absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
+            pass.
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
-        backend: "native" renders; "portable" fills the image with one flat colour, the mean of what is given, anywhere
-            (`splat_py.portable`); "auto" renders where a device can, and warns where none can before it takes the baseline.
+        channel_chunk, segmented: of no effect on results, and ignored.
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit) or "fisheye" (equidistant).
+        covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
+        extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
+            `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
+        backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
+            mean of what is given, anywhere (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
             "pair" (none: a row for each pair of a tile and a Gaussian, summed in a fixed order, so that gradients are the same
             to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
             `torch.use_deterministic_algorithms(True)`.
+        max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
-        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way: `means2d`, `depths`,
-        `conics`, `opacities`, `radii` [C, N, 2] (0 where culled), `tile_size`, `tile_width`, `tile_height`, `isect_offsets`
-        [C, tile_height, tile_width], `flatten_ids`, `width`, `height`, `n_cameras`. Call `meta["means2d"].retain_grad()` to see
-        its gradient. `backend` is "native" or "portable", which has nothing else but sizes to tell. With batch dimensions, the
-        dictionary has a list of those under "batches".
+        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way. Of the splats, with
+        shapes [..., C, N, ·], or packed [nnz, ·]: `means2d`, `depths`, `conics`, `opacities`, `radii` (0 where culled),
+        `tiles_per_gauss`; packed also whose they are, `batch_ids`, `camera_ids`, `gaussian_ids`. Of the tiles: `tile_size`,
+        `tile_width`, `tile_height`, `isect_offsets` [..., C, tile_height, tile_width], `flatten_ids`, `isect_ids`. Of the
+        pixels [..., C, H, W]: `final_T`, `n_contrib`. And `width`, `height`, `n_batches`, `n_cameras`. Call
+        `meta["means2d"].retain_grad()` to see its gradient. `backend` is "native" or "portable", which has nothing else but
+        sizes to tell.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
-        NotImplementedError: an argument of gsplat's that has no meaning here was set.
+        NotImplementedError: an argument of gsplat's asks for what is not done here.
     """
-    reject_unsupported({"packed": packed, "sparse_grad": sparse_grad, **unsupported})
-    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds)
+    reject_unsupported(
+        {
+            "distributed": distributed,
+            "with_ut": with_ut,
+            "with_eval3d": with_eval3d,
+            "return_normals": return_normals,
+            "global_z_order": global_z_order,
+            "rays": rays,
+            "radial_coeffs": radial_coeffs,
+            "tangential_coeffs": tangential_coeffs,
+            "thin_prism_coeffs": thin_prism_coeffs,
+            "ftheta_coeffs": ftheta_coeffs,
+            "lidar_coeffs": lidar_coeffs,
+            "external_distortion_coeffs": external_distortion_coeffs,
+            "rolling_shutter": rolling_shutter,
+            "viewmats_rs": viewmats_rs,
+            "ut_params": ut_params,
+        }
+    )
+    if covars is not None:
+        quats = scales = None
+    if "RGB" not in render_mode:
+        colors = backgrounds = None
+    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals)
     options = Options(
         width=width,
         height=height,
@@ -119,91 +175,89 @@ def rasterization(
         radius_clip=radius_clip,
         eps2d=eps2d,
         sh_degree=sh_degree,
+        packed=packed,
         tile_size=tile_size,
         render_mode=render_mode,
+        sparse_grad=sparse_grad,
         absgrad=absgrad,
         rasterize_mode=rasterize_mode,
+        camera_model=camera_model,
+        extra_signals_sh_degree=extra_signals_sh_degree,
         accumulate=accumulate,
+        max_alpha=max_alpha,
     )
     check_tensors(inputs)
     check_options(options)
+    # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
-    device = _choose_device(backend, inputs, device)
-    render = _render_batch if means.dim() > 2 else _render
-    images, alphas, meta = render(inputs, options, device)
-    return images, alphas, meta | {"backend": "native" if device else "portable"}
-
-
-def _choose_device(backend: str, inputs: Inputs, device: Device | None) -> Device | None:
-    """The device that renders, by default the one for the tensors, or None for the portable baseline."""
+    check_shapes(inputs, options)
+    check_cameras(inputs)
     if backend not in ("auto", "native", "portable"):
         raise SplatError(f"backend is {backend!r}; use auto, native or portable")
     if backend == "portable":
-        return None
-    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.named().values())
-    needed = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)
-    try:
-        device = device or device_for(inputs.means)
-    except NoDeviceError as error:
-        # Who names a device wants that one.
-        if backend == "native" or os.environ.get("SPLAT_DEVICE"):
-            raise
-        reason = str(error)
-    else:
-        if backend == "native":
-            device.require(*needed)
-        shortcoming = device.shortcoming(*needed)
-        if shortcoming is None:
-            return device
-        reason = shortcoming
-    _warn_of_flat_colour(reason)
-    return None
-
-
-@cache
-def _warn_of_flat_colour(reason: str) -> None:
-    """Once a process for each reason."""
-    warnings.warn(
-        f"no picture will be rendered, only one flat colour that fills the image (the portable baseline), because {reason}; "
-        "backend='native' makes this an error, backend='portable' asks for it",
-        stacklevel=4,
-    )
-
-
-def _render_batch(inputs: Inputs, options: Options, device: Device | None) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """One scene after another."""
-    batch = inputs.means.shape[:-2]
-    for name, tensor in inputs.named().items():
-        if tensor.shape[: len(batch)] != batch:
-            raise SplatError(
-                f"{name} has shape {list(tensor.shape)}, but means has the batch dimensions {list(batch)}; give {name} the same"
-            )
-    flat = {name: tensor.flatten(0, len(batch) - 1) for name, tensor in inputs.named().items()}
-    scenes = (Inputs(**{name: tensor[i] for name, tensor in flat.items()}) for i in range(batch.numel()))
-    images, alphas, metas = zip(*(_render(scene, options, device) for scene in scenes), strict=True)
-    return (
-        torch.stack(images).unflatten(0, batch),
-        torch.stack(alphas).unflatten(0, batch),
-        {"batches": list(metas)},
-    )
-
-
-def _render(inputs: Inputs, options: Options, device: Device | None) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Project, shade, bin, rasterise; without a device the portable baseline."""
-    check_shapes(inputs, options)
-    check_cameras(inputs)
-    means, colors, viewmats, backgrounds = inputs.means, inputs.colors, inputs.viewmats, inputs.backgrounds
-    # NumPy's integers overflow, and lack methods.
-    width, height = int(options.width), int(options.height)
-    sh_degree, render_mode = options.sh_degree, options.render_mode
-    if device is None:
         return _fill(inputs, options)
-    blended = 3 if sh_degree is not None else min(colors.shape[-1], MAX_CHANNELS)
-    device.memory.limits.check_images(viewmats.shape[0], height, width, blended)
-    settings = Settings(
+    return _render(inputs, options, _device_for(inputs, device))
+
+
+def _device_for(inputs: Inputs, device: Device | None) -> Device:
+    """A device that renders, by default the one for the tensors."""
+    device = device or device_for(inputs.means)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.named().values())
+    device.require(*((Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)))
+    return device
+
+
+def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Project, shade, bin, rasterise."""
+    width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
+    settings = _settings(options, device)
+    splats = project(
+        inputs.means,
+        inputs.quats,
+        inputs.scales,
+        inputs.opacities,
+        inputs.viewmats,
+        inputs.Ks,
+        width,
+        height,
+        settings,
+        covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
+        packed=options.packed,
+        sparse_grad=options.sparse_grad,
+        device=device,
+    )
+    lists = bin_tiles(splats, width, height, settings.tile_size, keep_isects=settings.per_isect, device=device)
+    features, backgrounds = _features(inputs, options, splats, settings, device)
+    channels = features.shape[-1]
+    device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
+    if options.absgrad and channels > MAX_CHANNELS:
+        # Absolute values of one pass's gradients do not add up to those of all.
+        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
+    rendered = rasterize(splats, features, lists, width, height, backgrounds, settings, device=device)
+    images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
+
+    meta = meta_of(splats, lists, rendered, lead, inputs.means.shape[-2])
+    meta["backend"] = "native"
+    if inputs.extra_signals is not None:
+        extra = inputs.extra_signals.shape[-1]
+        images, meta["render_extra_signals"] = images[..., :-extra], images[..., -extra:]
+    if "ED" in options.render_mode:
+        expected = images[..., -1:] / alphas.clamp(min=1e-10)
+        images = torch.cat([images[..., :-1], expected], -1)
+    return images, alphas, meta
+
+
+# Of a symmetric matrix.
+_UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
+
+
+def _settings(options: Options, device: Device) -> Settings:
+    return Settings(
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
+        camera_model=CAMERA_MODELS[options.camera_model],
+        max_alpha=options.max_alpha,
         blur=options.eps2d,
         near=options.near_plane,
         far=options.far_plane,
@@ -211,34 +265,63 @@ def _render(inputs: Inputs, options: Options, device: Device | None) -> tuple[Te
         accumulation=accumulation(device, options.accumulate),
         native_atomics=device.native_float_atomics,
     )
-    if options.absgrad and sh_degree is None and colors.shape[-1] + ("D" in render_mode) > MAX_CHANNELS:
-        # Absolute values of one pass's gradients do not add up to those of all.
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
 
-    gaussians = means, inputs.quats, inputs.scales, inputs.opacities
-    splats = project(*gaussians, viewmats, inputs.Ks, width, height, settings, device=device)
-    lists = bin_tiles(splats, width, height, settings.tile_size, keep_isects=settings.per_isect, device=device)
 
-    channels = []
-    if "RGB" not in render_mode:
-        backgrounds = None
-    if "RGB" in render_mode:
-        if sh_degree is not None:
-            colors = shade(means, colors, viewmats, splats.radii, sh_degree, settings, device=device)
-        elif colors.dim() == 2:
-            colors = colors.expand(viewmats.shape[0], *colors.shape)
-        channels.append(colors)
-    if "D" in render_mode:
-        channels.append(splats.depths[..., None])
-        if backgrounds is not None:
-            backgrounds = torch.cat([backgrounds, torch.zeros_like(backgrounds[:, :1])], -1)
-    features = channels[0] if len(channels) == 1 else torch.cat(channels, -1)
+def _features(
+    inputs: Inputs, options: Options, splats: ProjectedSplats, settings: Settings, device: Device
+) -> tuple[Tensor, Tensor | None]:
+    """What is blended: colours, depth and further signals, one after another, and what is behind them."""
 
-    images, alphas = rasterize_to_pixels(splats, features, lists, width, height, backgrounds, settings, device=device)
-    if "ED" in render_mode:
-        expected = images[..., -1:] / alphas.clamp(min=1e-10)
-        images = torch.cat([images[..., :-1], expected], -1)
-    return images, alphas, _meta(splats, lists, width, height, viewmats.shape[0])
+    def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
+        if degree is None:
+            return _gather(features, inputs, splats)
+        means = inputs.means
+        if features.dim() < means.dim() + 1:
+            features = features.expand(*means.shape[:-2], *features.shape)
+        # The kernel shades three channels at a time.
+        channels = features.shape[-1]
+        padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
+        shaded = [
+            shade(
+                means,
+                part,
+                inputs.viewmats,
+                splats.radii,
+                degree,
+                settings,
+                packed=splats.packed,
+                as_color=as_color,
+                device=device,
+            )
+            for part in padded.split(3, -1)
+        ]
+        return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
+
+    parts, backgrounds = [], inputs.backgrounds
+    if inputs.colors is not None:
+        parts.append(of_splats(inputs.colors, options.sh_degree, True))
+    if "D" in options.render_mode:
+        parts.append(splats.depths[..., None])
+    if inputs.extra_signals is not None:
+        degree = options.extra_signals_sh_degree
+        signals = of_splats(inputs.extra_signals, degree, False)
+        parts.append(signals if degree is None else signals + 0.5)
+    features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    if backgrounds is not None:
+        backgrounds = torch.nn.functional.pad(backgrounds, (0, features.shape[-1] - backgrounds.shape[-1]))
+    return features, backgrounds
+
+
+def _gather(features: Tensor, inputs: Inputs, splats: ProjectedSplats) -> Tensor:
+    """Features [..., N, D] or [..., C, N, D] of Gaussians → those of splats."""
+    channels = features.shape[-1]
+    each_camera = features.dim() > inputs.means.dim()
+    if splats.packed is None:
+        return features if each_camera else features[..., None, :, :].expand(*splats.depths.shape, channels)
+    rows, ids = features.reshape(-1, channels), splats.gaussian_ids
+    assert ids is not None and splats.image_ids is not None
+    n = inputs.means.shape[-2]
+    return rows[splats.image_ids * n + ids % n if each_camera else ids]
 
 
 def _fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -246,44 +329,33 @@ def _fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, A
 
     Of spherical harmonics the constant term is the colour. The background shows through, as behind a render.
     """
-    if options.render_mode != "RGB" or options.absgrad:
-        asked = "absgrad" if options.absgrad else f"render_mode={options.render_mode!r}"
-        raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
-    means, colors, harmonics = inputs.means, inputs.colors, options.sh_degree is not None
+    unsupported = {
+        f"render_mode={options.render_mode!r}": options.render_mode != "RGB",
+        "absgrad": options.absgrad,
+        "sparse_grad": options.sparse_grad,
+        "covars": inputs.covars is not None,
+        "extra_signals": inputs.extra_signals is not None,
+        "several scenes": inputs.means.dim() > 2,
+        "coefficients for each camera": options.sh_degree is not None and inputs.colors is not None and inputs.colors.dim() > 3,
+    }
+    for asked, is_asked in unsupported.items():
+        if is_asked:
+            raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
+    means, quats, scales, colors = inputs.means, inputs.quats, inputs.scales, inputs.colors
+    assert quats is not None and scales is not None and colors is not None
+    harmonics = options.sh_degree is not None
     cameras, width, height = inputs.viewmats.shape[0], options.width, options.height
-    if not harmonics and colors.shape[-1] != 3:
+    if colors.shape[-1] != 3:
         raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
     sh = colors if harmonics else colors.new_zeros(len(means), 0, 3)
     # Y₀ = ½ √(1/π)
     rgb = (sh[:, 0] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
     views = rgb if rgb.dim() == 3 else rgb[None]
     flat = torch.stack(
-        [
-            portable.splat(means, inputs.scales, inputs.quats, inputs.opacities[:, None], view, sh, width, height)
-            for view in views
-        ]
+        [portable.splat(means, scales, quats, inputs.opacities[:, None], view, sh, width, height) for view in views]
     ).expand(cameras, -1)
     images = flat.reshape(cameras, height, width, 4)
-    colors, alphas = images[..., :3], images[..., 3:]
+    filled, alphas = images[..., :3], images[..., 3:]
     if inputs.backgrounds is not None:
-        colors = colors + (1 - alphas) * inputs.backgrounds[:, None, None]
-    return colors, alphas, {"width": width, "height": height, "n_cameras": cameras}
-
-
-def _meta(splats: ProjectedSplats, tiles: BinnedTiles, width: int, height: int, cameras: int) -> dict[str, Any]:
-    grid = tiles.grid
-    return {
-        "means2d": splats.means2d,
-        "depths": splats.depths,
-        "conics": splats.conics,
-        "opacities": splats.opacities,
-        "radii": splats.radii,
-        "tile_size": grid.tile_size,
-        "tile_width": grid.columns,
-        "tile_height": grid.rows,
-        "isect_offsets": tiles.offsets[:-1].reshape(cameras, grid.rows, grid.columns),
-        "flatten_ids": tiles.ids,
-        "width": width,
-        "height": height,
-        "n_cameras": cameras,
-    }
+        filled = filled + (1 - alphas) * inputs.backgrounds[:, None, None]
+    return filled, alphas, {"width": width, "height": height, "n_cameras": cameras, "backend": "portable"}

@@ -15,11 +15,14 @@ from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
-from splat_py.splats.tensors import as_tensor
+from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.
 MAX_CHANNELS = 32
+
+# By `Settings.max_alpha`.
+STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Rasterization:
-    """Splats with colours [C, N, D], in tiles, over backgrounds [C, D], and the image they make (kernels/rasterize.slang)."""
+    """Splats with colours [M, D], in tiles, over backgrounds [C, D], and the image they make (kernels/rasterize.slang)."""
 
     splats: Splats
     colors: Array
@@ -54,9 +57,9 @@ class Rasterization:
     lists: TileLists
     grid: TileGrid
     image: Image
-    packed: Array  # [C, N, packed_row(D)]
+    rows: Array  # [M, …] all of a splat
     device: Device
-    # When a pixel takes no more: SceneStop or ImageStop (splat/splat2d.slang).
+    # When a pixel takes no more: SceneStop, SceneStop99 or ImageStop (splat/splat2d.slang).
     stop: str = "SceneStop"
 
     @classmethod
@@ -73,8 +76,8 @@ class Rasterization:
     ) -> Rasterization:
         """The parts put together, with the array that the kernels need besides."""
         row = -(-(COLOR_OFFSET + colors.shape[-1]) // 4) * 4
-        packed = device.memory.empty((*splats.depths.shape, row))
-        return cls(splats, colors, backgrounds, lists, grid, image, packed, device, stop)
+        rows = device.memory.empty((splats.count, row))
+        return cls(splats, colors, backgrounds, lists, grid, image, rows, device, stop)
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -87,7 +90,7 @@ class Rasterization:
     def record_backward(
         self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array, settings: Settings
     ) -> None:
-        """Gradients of the image → gradient rows of splats, [C, N, settings.row(D)], overwritten. `record` has run before."""
+        """Gradients of the image → gradient rows of splats, [M, settings.row(D)], overwritten. `record` has run before."""
         recorder.stage("rasterize backward")
         lists = self.lists
         row = v_splats.shape[-1]
@@ -166,7 +169,7 @@ class Rasterization:
                 "conics": self.splats.conics,
                 "opacities": self.splats.opacities,
                 "colors": self.colors,
-                "packedSplats": self.packed,
+                "packedSplats": self.rows,
                 "backgrounds": self.backgrounds,
                 "tileOffsets": self.lists.offsets,
                 "tileIds": self.lists.ids,
@@ -191,26 +194,58 @@ def rasterize_to_pixels(
     *,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Last stage: blend splats with colours [C, N, D] over backgrounds [C, D] → images [C, H, W, D], alphas [C, H, W, 1].
+    """Last stage: blend splats over backgrounds → images [C, H, W, D], alphas [C, H, W, 1]. C are the cameras of all scenes.
 
     Differentiable in means2d, conics, opacities, colours and backgrounds.
+
+    Args:
+        colors: [..., C, N, D], or of packed splats [M, D].
+        backgrounds: [..., C, D], black if None.
     """
+    rendered = rasterize(splats, colors, tiles, width, height, backgrounds, settings, device=device)
+    return rendered.colors, rendered.alphas
+
+
+def rasterize(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    settings: Settings,
+    *,
+    device: Device | None = None,
+) -> RenderedImages:
+    """As `rasterize_to_pixels`, with what more there is to tell of the pixels."""
     device = device or device_for(colors)
     frame = _Frame(splats, tiles, width, height, settings, device)
-    images, alphas = [], []
+    if settings.absgrad:
+        splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
+    images = []
     for first in range(0, max(colors.shape[-1], 1), MAX_CHANNELS):
         part = slice(first, first + MAX_CHANNELS)
-        image, alpha = _Rasterize.apply(
-            splats.means2d,
-            splats.conics,
-            splats.opacities,
-            colors[..., part],
-            None if backgrounds is None else backgrounds[..., part],
-            frame,
+        images.append(
+            _Rasterize.apply(
+                splats.means2d,
+                splats.conics,
+                splats.opacities,
+                colors[..., part],
+                None if backgrounds is None else backgrounds[..., part],
+                frame,
+            )
         )
-        images.append(image)
-        alphas.append(alpha)
-    return images[0] if len(images) == 1 else torch.cat(images, -1), alphas[0]
+    parts, alphas, arrays = zip(*images, strict=True)
+    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[0])
+
+
+@dataclass(frozen=True)
+class RenderedImages:
+    """C images, and what more was written with their first channels."""
+
+    colors: Tensor  # [C, H, W, D]
+    alphas: Tensor  # [C, H, W, 1]
+    arrays: Image
 
 
 @dataclass(frozen=True)
@@ -235,45 +270,49 @@ class _Rasterize(torch.autograd.Function):
         colors: Tensor,
         backgrounds: Tensor | None,
         frame: _Frame,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Image]:
         device, tiles = frame.device, frame.tiles
-        cameras, _, channels = colors.shape
-        if backgrounds is None:
-            backgrounds = colors.new_zeros(cameras, channels)
+        cameras, channels = tiles.grid.cameras, colors.shape[-1]
+        array = device.memory.array
+        behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
         image = Image.empty(device, cameras, frame.height, frame.width, channels)
         work = Rasterization.of(
             device,
             frame.splats.arrays(device),
-            device.memory.array(colors),
-            device.memory.array(backgrounds),
+            array(colors.contiguous()),
+            array(behind.contiguous()),
             tiles.arrays,
             tiles.grid,
             image,
+            STOPS[frame.settings.max_alpha],
         )
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
-        ctx.state = (work, frame.settings, device)
-        ctx.means2d = means2d
-        return as_tensor(image.colors, colors), as_tensor(image.alphas, colors)
+        keep(ctx, (work, frame.settings), means2d, conics, opacities, colors, backgrounds, tiles.offsets, tiles.ids)
+        # Its gradient's absolute values go there.
+        ctx.means2d = means2d if frame.settings.absgrad else None
+        return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
 
     @staticmethod
-    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor) -> tuple[Tensor | None, ...]:
-        work, settings, device = ctx.state
-        channels = work.colors.shape[-1]
-        rows = device.memory.empty((*work.splats.depths.shape, settings.row(channels)))
-        v_colors, v_opacities = (device.memory.array(v.contiguous()) for v in (v_images, v_alphas))
-        recorder = device.record()
+    @first_derivative
+    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        work, settings = kept(ctx)
+        _, _, _, opacities, _, backgrounds, *_ = ctx.saved_tensors
+        memory, channels = work.device.memory, work.colors.shape[-1]
+        rows = memory.empty((work.splats.count, settings.row(channels)))
+        v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
+        recorder = work.device.record()
         work.record_backward(recorder, v_colors, v_opacities, rows, settings)
         recorder.submit()
-        v_rows = as_tensor(rows, v_images)
+        v_rows = as_tensor(rows, v_images).unflatten(0, opacities.shape)
         mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
         if settings.absgrad:
             ctx.means2d.absgrad = v_rows[..., color + channels :]
         v_backgrounds = None
         if ctx.needs_input_grad[4]:
             final_T = as_tensor(work.image.final_T, v_images)[..., None]
-            v_backgrounds = (v_images * final_T).sum((1, 2))
+            v_backgrounds = (v_images * final_T).sum((1, 2)).reshape(backgrounds.shape)
         return (
             v_rows[..., mean:conic],
             v_rows[..., conic:opacity],

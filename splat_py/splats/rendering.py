@@ -48,8 +48,8 @@ def render(
         sh_degree=gaussians.sh_degree,
         backgrounds=row(background),
         near_plane=near,
+        packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
-        backend="native",
         device=device,
     )
     return images[0].clamp(0, 1).cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,13 +13,16 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
-from splat_py.splats.data import Cameras, Settings, StridedView
-from splat_py.splats.tensors import as_tensor, strided_view
+from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView, id_buffers, id_constants
+from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept, strided_view
 
 
 @dataclass(frozen=True)
 class Shading:
-    """Spherical harmonics of N Gaussians, C cameras that see them, and the colours they have there, zero where culled."""
+    """Spherical harmonics of N Gaussians, C cameras that see them, and the colours they have there, zero where culled.
+
+    Shapes are of dense splats; M takes the place of C, N where they are packed.
+    """
 
     means: Array  # [N, 3]
     sh: Array  # [N, K, 3]
@@ -27,18 +31,14 @@ class Shading:
     colors: Array  # [C, N, 3]
     degree: int
     settings: Settings
+    packed: PackedIds | None = None
+    # Or Σ Y_k sh_k as it is.
+    as_color: bool = True
 
     def record(self, recorder: Recorder) -> None:
         """Write `colors`."""
         recorder.stage("shade")
-        recorder.dispatch(
-            "shade",
-            "shadeForward",
-            linear_groups(self.cameras.count * self.means.shape[0]),
-            self._uniforms(),
-            self._buffers() | {"colors": self.colors},
-            COEFFICIENTS=(self.degree + 1) ** 2,
-        )
+        self._dispatch(recorder, "shadeForward", linear_groups(self._splats), {}, {"colors": self.colors})
 
     def record_backward(
         self,
@@ -52,26 +52,63 @@ class Shading:
         """Gradients of colours → those of coefficients and means, overwritten (or means added to), and of cameras, added to."""
         recorder.stage("shade backward")
         settings = self.settings
-        rows = CameraGradients(recorder, v_cameras, self.means.shape[0], settings)
-        recorder.dispatch(
-            "shade",
+        rows = CameraGradients(recorder, v_cameras, self._per_scene, settings)
+        self._dispatch(
+            recorder,
             "shadeBackward",
-            linear_groups(self.means.shape[0]),
-            self._uniforms() | {"colorStride": v_colors.stride, "colorOffset": v_colors.offset},
-            self._buffers() | {"vColors": v_colors.array, "vMeans": v_means, "vSh": v_sh, **rows.buffers},
-            COEFFICIENTS=(self.degree + 1) ** 2,
+            (*linear_groups(self._per_scene)[:2], self.cameras.scenes),
+            {"colorStride": v_colors.stride, "colorOffset": v_colors.offset},
+            {"vColors": v_colors.array, "vMeans": v_means, "vSh": v_sh, **rows.buffers},
             CAMERA_GRADIENT=settings.camera_gradient,
             ADD_TO_MEANS=add_to_means,
             **(settings.accumulation_constants() if settings.camera_gradient else {}),
         )
         rows.record_sum(recorder)
 
-    def _uniforms(self) -> dict[str, int | float]:
-        return {"gaussians": self.sh.shape[0], "cameras": self.cameras.count, "stored": self.sh.shape[1]}
+    @property
+    def _splats(self) -> int:
+        return self.colors.size // 3
 
-    def _buffers(self) -> dict[str, Array]:
+    @property
+    def _per_scene(self) -> int:
+        return self.means.size // 3 // self.cameras.scenes
+
+    def _dispatch(
+        self,
+        recorder: Recorder,
+        entry: str,
+        groups: tuple[int, int, int],
+        uniforms: dict[str, int],
+        buffers: dict[str, Array | None],
+        **constants: bool | str,
+    ) -> None:
         cameras = self.cameras
-        return {"means": self.means, "sh": self.sh, "viewmats": cameras.viewmats, "Ks": cameras.Ks, "radii": self.radii}
+        if not self.as_color:
+            constants["AS_COLOR"] = False
+        recorder.dispatch(
+            "shade",
+            entry,
+            groups,
+            {
+                "splats": self._splats,
+                "gaussians": self._per_scene,
+                "cameras": cameras.count // cameras.scenes,
+                "stored": self.sh.shape[-2],
+                **uniforms,
+            },
+            {
+                "means": self.means,
+                "sh": self.sh,
+                "viewmats": cameras.viewmats,
+                "Ks": cameras.Ks,
+                "radii": self.radii,
+                **id_buffers(self.packed),
+                **buffers,
+            },
+            COEFFICIENTS=(self.degree + 1) ** 2,
+            **id_constants(self.packed),
+            **constants,
+        )
 
 
 def shade(
@@ -82,51 +119,73 @@ def shade(
     degree: int,
     settings: Settings | None = None,
     *,
+    packed: PackedIds | None = None,
+    as_color: bool = True,
     device: Device | None = None,
 ) -> Tensor:
-    """Colours [C, N, 3] that C cameras see: max(0, Σ Y_k(d) sh_k + ½), d from the camera's centre to the mean.
+    """Colours [..., C, N, 3] that C cameras see: max(0, Σ Y_k(d) sh_k + ½), d from the camera's centre to the mean.
 
     Args:
-        means: [N, 3].
-        sh: [N, K, 3], K ≥ (degree + 1)².
-        viewmats: [C, 4, 4].
-        radii: [C, N, 2] from `project`: culled splats stay black.
-        degree: 0 to 3.
+        means: [..., N, 3].
+        sh: [..., N, K, 3] or, for each camera, [..., C, N, K, 3]; K ≥ (degree + 1)².
+        viewmats: [..., C, 4, 4].
+        radii: [..., C, N, 2] from `project`: culled splats stay black.
+        degree: 0 to 4.
         settings: how gradients of cameras add up, as `project` is told.
+        packed: from `project` too: `radii` and the result are [M, ·].
+        as_color: or the sum as it is.
 
     Differentiable in means, sh and viewmats.
     """
     device = device or device_for(means)
     settings = settings or Settings(device.tuning.tile_size, native_atomics=device.native_float_atomics)
-    return cast(Tensor, _Shade.apply(means, sh, viewmats, radii, degree, settings, device))
+    frame = _Frame(degree, settings, device, packed, as_color)
+    if sh.dim() == means.dim() + 1:
+        return cast(Tensor, _Shade.apply(means, sh, viewmats, radii, frame))
+    # Each camera has Gaussians of its own: it is a scene.
+    gaussians, cameras = means.shape[-2], viewmats.shape[-3]
+    if packed is not None:
+        images, ids = (as_tensor(a, means).view(torch.int32) for a in (packed.images, packed.gaussians))
+        own = device.memory.array((images * gaussians + ids % gaussians).view(torch.uint32))
+        frame = replace(frame, packed=replace(packed, gaussians=own))
+    means = means[..., None, :, :].expand(*sh.shape[:-2], 3)
+    radii = radii if packed else radii[..., None, :, :]
+    colors = cast(Tensor, _Shade.apply(means, sh, viewmats[..., None, :, :], radii, frame))
+    return colors if packed else colors.reshape(*viewmats.shape[:-3], cameras, gaussians, 3)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What is not differentiated of a shading."""
+
+    degree: int
+    settings: Settings
+    device: Device
+    packed: PackedIds | None
+    as_color: bool
 
 
 class _Shade(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        means: Tensor,
-        sh: Tensor,
-        viewmats: Tensor,
-        radii: Tensor,
-        degree: int,
-        settings: Settings,
-        device: Device,
-    ) -> Tensor:
-        array, empty = device.memory.array, device.memory.empty
+    def forward(ctx: Any, means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, frame: _Frame) -> Tensor:
+        array, empty = frame.device.memory.array, frame.device.memory.empty
+        poses = array(viewmats.flatten(0, -3).contiguous())
         # Only the cameras' centres matter: intrinsics and image size are never read.
-        cameras = Cameras(array(viewmats), empty((viewmats.shape[0], 3, 3)), 0, 0)
-        colors = empty((cameras.count, means.shape[0], 3))
-        work = Shading(array(means), array(sh), cameras, array(radii), colors, degree, settings)
-        recorder = device.record()
+        cameras = Cameras(poses, empty((poses.shape[0], 3, 3)), 0, 0, math.prod(means.shape[:-2]))
+        colors = empty((*radii.shape[:-1], 3))
+        gaussians = array(means.contiguous()), array(sh.contiguous())
+        visible = array(radii.contiguous())
+        work = Shading(*gaussians, cameras, visible, colors, frame.degree, frame.settings, frame.packed, frame.as_color)
+        recorder = frame.device.record()
         work.record(recorder)
         recorder.submit()
-        ctx.state = (work, device)
+        keep(ctx, (work, frame.device), means, sh, viewmats, radii)
         return as_tensor(colors, means)
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
-        work, device = ctx.state
+        work, device = kept(ctx)
         camera_gradient = ctx.needs_input_grad[2]
         work = replace(work, settings=replace(work.settings, camera_gradient=camera_gradient))
         empty = device.memory.empty
@@ -134,8 +193,11 @@ class _Shade(torch.autograd.Function):
         v_cameras = empty((work.cameras.count, CAMERA_ROW))
         recorder = device.record()
         recorder.clear(v_cameras)
-        view = strided_view(device.memory, v_colors, tuple(v_colors.shape))
+        view = strided_view(device.memory, v_colors, v_colors.numel() // 3, 3)
         work.record_backward(recorder, view, v_means, v_sh, v_cameras)
         recorder.submit()
-        v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0] if camera_gradient else None
-        return as_tensor(v_means, v_colors), as_tensor(v_sh, v_colors), v_viewmats, *(None,) * 4
+        v_viewmats = None
+        if camera_gradient:
+            lead = ctx.saved_tensors[3].shape[:-2]
+            v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead)
+        return as_tensor(v_means, v_colors), as_tensor(v_sh, v_colors), v_viewmats, None, None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.splats.data import StridedView
 
@@ -19,16 +24,61 @@ def zeros_or(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) ->
     return memory.array(torch.zeros(shape) if gradient is None else gradient.contiguous())
 
 
-def strided_view(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> StridedView:
-    """A gradient as rows of shape[-1] floats: where it lies, if that is in rows of one of our arrays, else a copy."""
-    width = shape[-1]
+def strided_view(memory: Memory, gradient: Tensor | None, count: int, width: int) -> StridedView:
+    """A gradient as `count` rows of `width` floats: where it lies, if that is in rows of one of our arrays, else a copy."""
     if gradient is None:
-        return StridedView(zeros_or(memory, None, shape), width)
-    gradient = gradient.reshape(shape) if gradient.dim() == len(shape) else gradient[..., None]
-    owner = memory.owner_of(gradient)
-    stride = int(gradient.stride(1)) if shape[1] > 1 else width
-    regular = gradient.stride(-1) == 1 or width == 1
-    regular &= shape[0] == 1 or gradient.stride(0) == shape[1] * stride
-    if owner is None or not regular:
-        return StridedView(memory.array(gradient.contiguous()), width)
-    return StridedView(owner, stride, int(gradient.storage_offset()))
+        return StridedView(zeros_or(memory, None, (count, width)), width)
+    rows = gradient.reshape(count, width)
+    owner = memory.owner_of(rows)
+    if owner is None or not (width == 1 or rows.stride(1) == 1):
+        return StridedView(memory.array(rows.contiguous()), width)
+    return StridedView(owner, int(rows.stride(0)) if count > 1 else width, int(rows.storage_offset()))
+
+
+def keep(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
+    """Keep `state` for the backward pass, until torch frees the graph.
+
+    Args:
+        tensors: what it was made from. Changing one in place before the backward pass is an error.
+    """
+    handle = torch.empty(0)
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        # It lives as long as the graph holds the tensor.
+        handle.state = state  # type: ignore[attr-defined]
+    else:
+        # Hooks, such as those of checkpointing, would give another tensor back.
+        ctx.state = state
+    ctx.save_for_backward(handle, *tensors)
+
+
+def kept(ctx: Any) -> Any:
+    """What `keep` has kept."""
+    handle = ctx.saved_tensors[0]
+    return ctx.state if hasattr(ctx, "state") else handle.state
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward pass whose results cannot be differentiated again: that raises, as they would be taken for constants."""
+
+    @wraps(backward)
+    def once(ctx: Any, *gradients: Tensor | None) -> Any:
+        with torch.no_grad():
+            results = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return results
+        marker = torch.zeros((), requires_grad=True)
+        return tuple(result if result is None else _Constant.apply(result, marker) for result in results)
+
+    return once
+
+
+class _Constant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, marker: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise SplatError(
+            "a gradient of splat_py's cannot be differentiated again; leave create_graph out, or detach what it goes into"
+        )

@@ -12,7 +12,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
-from splat_py.splats.data import Cameras, Splats
+from splat_py.splats.data import Cameras, Splats, id_buffers, id_constants
 from splat_py.splats.project import ProjectedSplats
 from splat_py.splats.tensors import as_tensor
 
@@ -98,9 +98,7 @@ class Binning:
         if self._by_depth:
             recorder.stage("sort depths")
             self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order)
-            _, self._sorted_order = self._depth_sort.record(
-                recorder, self._depth_keys, self._order, self._splat_count, bits=32
-            )
+            _, self._sorted_order = self._depth_sort.record(recorder, self._depth_keys, self._order, self._splat_count, bits=32)
         recorder.stage("bin")
         self._dispatch(recorder, "countTiles", self.splats.count)
         self._isect_offsets.record(recorder, self._tile_counts)
@@ -128,9 +126,7 @@ class Binning:
         recorder.clear(self.max_tile_count)
         self._dispatch(recorder, "findMaxTileCount", self.grid.count, maxTileCount=self.max_tile_count)
 
-    def record_capacity_check(
-        self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH
-    ) -> None:
+    def record_capacity_check(self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH) -> None:
         """Write an `Overflow` to `status` if the lists exceed their capacity, or one of them `max_list_length`."""
         recorder.dispatch(
             "status",
@@ -174,9 +170,11 @@ class Binning:
                 "isectTiles": self._isect_tiles,
                 "isectIds": self._isect_ids,
                 "tileOffsets": self._offsets,
+                **id_buffers(splats.packed),
             }
             | others,
             TILE=grid.tile_size,
+            **id_constants(splats.packed),
             **(constants or {}),
         )
 
@@ -186,11 +184,11 @@ class TileLists:
     """Splats by tile: those of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
 
     offsets: Array  # [tiles + 1] uint32
-    ids: Array  # [isects] uint32, indices into C · N
+    ids: Array  # [isects] uint32, indices of splats
     # Parts that lists are blended in, a dispatch each: `segments_for`.
     segments: int = 1
-    # For gradients with a row an intersection: [isects] that of each element of `ids`; [C · N] splats by depth and
-    # [C · N + 1] where the intersections of each begin.
+    # For gradients with a row an intersection: [isects] that of each element of `ids`; [M] splats by depth and
+    # [M + 1] where the intersections of each begin.
     isects: Array | None = None
     order: Array | None = None
     isect_offsets: Array | None = None
@@ -207,7 +205,7 @@ class BinnedTiles:
     """Every tile's splats, front to back: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
 
     offsets: Tensor  # [C · rows · columns + 1] int32
-    ids: Tensor  # [isects] int32, indices into C · N
+    ids: Tensor  # [isects] int32, indices of splats
     grid: TileGrid
     arrays: TileLists
 
@@ -231,7 +229,7 @@ def bin_tiles(
     """
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)
-    grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.depths.shape[0])
+    grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.cameras)
     binning = Binning(device, arrays, grid, keep_isects)
     recorder = device.record()
     binning.record_count(recorder)
@@ -240,7 +238,7 @@ def bin_tiles(
     recorder = device.record()
     binning.record_lists(recorder)
     # No list is longer than there are Gaussians: most often nobody has to ask.
-    max_tile_count = splats.depths.shape[1]
+    max_tile_count = splats.depths.shape[-1]
     asks = segments_for(device, max_tile_count) > 1
     if asks:
         binning.record_max_tile_count(recorder)

@@ -12,23 +12,28 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
+from splat_py.splats.rasterize import STOPS
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
+# gsplat's name of each, and ours (slang/splat/camera_model.slang).
+CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye"}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors that `rasterization` is given."""
+    """The tensors that `rasterization` is given. `...` are scenes."""
 
     means: Tensor
-    quats: Tensor
-    scales: Tensor
+    quats: Tensor | None
+    scales: Tensor | None
     opacities: Tensor
-    colors: Tensor
+    colors: Tensor | None
     viewmats: Tensor
     Ks: Tensor
     backgrounds: Tensor | None = None
+    covars: Tensor | None = None
+    extra_signals: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
         """Those that there are, by name."""
@@ -46,51 +51,30 @@ class Options:
     radius_clip: float
     eps2d: float
     sh_degree: int | None
+    packed: bool
     tile_size: int | None
     render_mode: RenderMode
+    sparse_grad: bool
     absgrad: bool
     rasterize_mode: str
+    camera_model: str
+    extra_signals_sh_degree: int | None
     accumulate: Accumulate
+    max_alpha: float
 
 
 # gsplat's other arguments, and the values at which they ask for nothing that is not done here.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "packed": (False,),
-    "sparse_grad": (False,),
-    "camera_model": ("pinhole",),
-    "segmented": (False,),
-    "distributed": (False,),
-    "global_z_order": (True,),
-    "with_ut": (False,),
-    "with_eval3d": (False,),
-    **dict.fromkeys(
-        (
-            "covars",
-            "radial_coeffs",
-            "tangential_coeffs",
-            "thin_prism_coeffs",
-            "ftheta_coeffs",
-            "lidar_coeffs",
-            "external_distortion_coeffs",
-            "rolling_shutter",
-            "viewmats_rs",
-        ),
-        (None,),
-    ),
-}
+_NEUTRAL: dict[str, Any] = {"global_z_order": True}
 
 
 def reject_unsupported(arguments: dict[str, Any]) -> None:
-    """Raise NotImplementedError for an argument of gsplat's that asks for what is not done here, TypeError for any other."""
+    """Raise NotImplementedError for an argument of gsplat's that asks for what is not done here."""
     for name, value in arguments.items():
-        # How many channels go in one pass is no business of the caller's here.
-        if name == "channel_chunk":
-            continue
-        if name not in _NEUTRAL:
-            raise TypeError(f"rasterization() got an unexpected keyword argument {name!r}")
-        if not any(value is neutral or value == neutral for neutral in _NEUTRAL[name] if isinstance(value, type(neutral))):
+        # None and False ask for nothing; what an option may be besides, only its name tells: gsplat's enumerations are its own.
+        neutral = value is None or value is _NEUTRAL.get(name, False) or getattr(value, "name", None) == "GLOBAL"
+        if not neutral:
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
-            raise NotImplementedError(f"splat_py.splats.rasterization does not support {name}{given}; leave {name} out")
+            raise NotImplementedError(f"splat_py.rasterization does not support {name}{given}; leave {name} out")
 
 
 def check_tensors(inputs: Inputs) -> None:
@@ -105,48 +89,79 @@ def check_tensors(inputs: Inputs) -> None:
 
 
 def check_shapes(inputs: Inputs, options: Options) -> None:
-    """Raise SplatError unless the tensors, without batch dimensions, belong together."""
-    means, colors, viewmats, sh_degree = inputs.means, inputs.colors, inputs.viewmats, options.sh_degree
-
-    def check(name: str, tensor: Tensor, *expected: tuple[int | str, ...]) -> None:
-        for shape in expected:
-            if tensor.dim() == len(shape) and all(
-                isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
-            ):
-                return
-        wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in expected)
-        raise SplatError(f"{name} has shape {list(tensor.shape)}; expected {wanted}")
-
-    check("means", means, ("N", 3))
-    check("viewmats", viewmats, ("C", 4, 4))
-    n, c = means.shape[0], viewmats.shape[0]
+    """Raise SplatError unless the tensors belong together."""
+    means, viewmats = inputs.means, inputs.viewmats
+    if means.dim() < 2:
+        raise SplatError(f"means has shape {list(means.shape)}; expected [..., N, 3]")
+    scenes, n = tuple(means.shape[:-2]), means.shape[-2]
+    if 0 in scenes:
+        raise SplatError(f"means has shape {list(means.shape)}, which is no scene at all; give at least one")
+    _check("means", means, (*scenes, "N", 3))
+    _check("viewmats", viewmats, (*scenes, "C", 4, 4))
+    c = viewmats.shape[-3]
     if c == 0:
         raise SplatError("viewmats holds no camera; give at least one")
-    check("quats", inputs.quats, (n, 4))
-    check("scales", inputs.scales, (n, 3))
-    check("opacities", inputs.opacities, (n,))
-    check("Ks", inputs.Ks, (c, 3, 3))
-    if sh_degree is None:
-        check("colors", colors, (n, "D"), (c, n, "D"))
-        if colors.shape[-1] == 0:
-            raise SplatError("colors has no channels; give at least one")
+    if inputs.covars is None:
+        for name, tensor, width in (("quats", inputs.quats, 4), ("scales", inputs.scales, 3)):
+            if tensor is None:
+                raise SplatError(f"{name} is None; give quats and scales, or covars in their place")
+            _check(name, tensor, (*scenes, n, width))
     else:
-        if sh_degree not in (0, 1, 2, 3):
-            raise SplatError(f"sh_degree is {sh_degree!r}; use 0, 1, 2, 3, or None for plain colours")
-        check("colors", colors, (n, "K", 3))
-        if colors.shape[1] < (sh_degree + 1) ** 2:
+        _check("covars", inputs.covars, (*scenes, n, 3, 3))
+    _check("opacities", inputs.opacities, (*scenes, n))
+    _check("Ks", inputs.Ks, (*scenes, c, 3, 3))
+    if "RGB" in options.render_mode:
+        if inputs.colors is None:
+            raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
+        _check_features("colors", inputs.colors, "sh_degree", options.sh_degree, scenes, c, n)
+        if inputs.backgrounds is not None:
+            _check("backgrounds", inputs.backgrounds, (*scenes, c, inputs.colors.shape[-1]))
+    if inputs.extra_signals is not None:
+        degree = options.extra_signals_sh_degree
+        _check_features("extra_signals", inputs.extra_signals, "extra_signals_sh_degree", degree, scenes, c, n)
+
+
+def _check(name: str, tensor: Tensor, *expected: tuple[int | str, ...]) -> None:
+    for shape in expected:
+        if tensor.dim() == len(shape) and all(
+            isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
+        ):
+            return
+    wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in expected)
+    raise SplatError(f"{name} has shape {list(tensor.shape)}; expected {wanted}")
+
+
+def _check_features(
+    name: str, features: Tensor, degree_name: str, degree: int | None, scenes: tuple[int, ...], c: int, n: int
+) -> None:
+    """Colours, or with a degree coefficients, of Gaussians or of each camera's Gaussians."""
+    if degree is None:
+        _check(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
+    else:
+        if isinstance(degree, bool) or degree not in (0, 1, 2, 3, 4):
+            raise SplatError(f"{degree_name} is {degree!r}; use 0, 1, 2, 3, 4, or None for plain {name}")
+        _check(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
+        if features.shape[-2] < (degree + 1) ** 2:
             raise SplatError(
-                f"colors holds {colors.shape[1]} coefficients a Gaussian, but sh_degree={sh_degree} needs "
-                f"{(sh_degree + 1) ** 2}; lower sh_degree or give more"
+                f"{name} holds {features.shape[-2]} coefficients a Gaussian, but {degree_name}={degree} needs "
+                f"{(degree + 1) ** 2}; lower {degree_name} or give more"
             )
-    if inputs.backgrounds is not None and "RGB" in options.render_mode:
-        check("backgrounds", inputs.backgrounds, (c, 3 if sh_degree is not None else colors.shape[-1]))
+    if features.shape[-1] == 0:
+        raise SplatError(f"{name} has no channels; give at least one")
 
 
 def check_options(options: Options) -> None:
     """Raise SplatError for a value that makes no sense."""
     if options.render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
         raise SplatError(f"render_mode is {options.render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
+    if options.camera_model not in CAMERA_MODELS:
+        raise NotImplementedError(
+            f"splat_py.rasterization does not support camera_model={options.camera_model!r}; use {', '.join(CAMERA_MODELS)}"
+        )
+    if options.max_alpha not in STOPS:
+        raise SplatError(f"max_alpha is {options.max_alpha!r}; use {' or '.join(map(str, STOPS))}")
+    if options.sparse_grad and not options.packed:
+        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
     if options.rasterize_mode not in ("classic", "antialiased"):
         raise SplatError(f"rasterize_mode is {options.rasterize_mode!r}; use classic or antialiased")
     for name in ("width", "height"):
@@ -169,5 +184,5 @@ def check_cameras(inputs: Inputs) -> None:
     for name, tensor in (("viewmats", viewmats), ("Ks", Ks)):
         if not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")
-    if (Ks[:, 0, 0] <= 0).any() or (Ks[:, 1, 1] <= 0).any():
+    if (Ks[..., 0, 0] <= 0).any() or (Ks[..., 1, 1] <= 0).any():
         raise SplatError("Ks holds a focal length that is not positive; Ks[..., 0, 0] and Ks[..., 1, 1] are in pixels")

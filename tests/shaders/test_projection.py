@@ -91,7 +91,7 @@ def test_clamped_slope() -> None:
         assert np.any(slope[:, axis] < low[:, axis]) and np.any(slope[:, axis] > high[:, axis])
         assert np.any(inside[:, axis] & ~inside[:, 1 - axis])
     assert np.any(inside.all(axis=1)) and np.any(~inside.any(axis=1))
-    assert_value(shader.clampedSlope(CASES.cameras, t, IMAGE), clamped)
+    assert_value(shaders.camera_model.clampedSlope(CASES.cameras, t, IMAGE), clamped)
 
     v = np.random.default_rng(6).normal(size=(COUNT, 2))
     v_slope = np.where(inside, v, 0)
@@ -100,7 +100,7 @@ def test_clamped_slope() -> None:
     # A limit is (b - principal) / focal with a constant b.
     v_limit = np.where(inside, 0, v) / CASES.cameras["focal"]
     v_camera = {"focal": -v_limit * clamped, "principal": -v_limit}
-    assert_gradients(shader.clampedSlope, v, [CASES.cameras, t, IMAGE], [v_camera, v_t, None])
+    assert_gradients(shaders.camera_model.clampedSlope, v, [CASES.cameras, t, IMAGE], [v_camera, v_t, None])
 
 
 def test_project_covariance() -> None:
@@ -131,12 +131,12 @@ def test_project_covariance() -> None:
 
     size = np.abs(values).max(axis=1, keepdims=True)
     arguments = [CASES.cameras, CASES.points, roots, IMAGE]
-    actual = shader.projectCovariance(*arguments)
+    actual = shader.projectCovariance["Pinhole"](*arguments)
     assert_value(actual["entries"] / size, values / size)
     np.testing.assert_allclose(actual["determinant"], determinants, rtol=1e-5)
     expected = [{"rotation": v_rotation, "focal": v_focal, "principal": v_principal}, v_t, v_root, None]
     weights = {"entries": v, "determinant": v_det}
-    assert_gradients(shader.projectCovariance, weights, arguments, expected, atol=1e-5)
+    assert_gradients(shader.projectCovariance["Pinhole"], weights, arguments, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("antialiased", [False, True])
@@ -189,7 +189,7 @@ def test_project_gaussian(antialiased: bool) -> None:
         np.testing.assert_array_equal(np.flatnonzero(floored), np.arange(28, 32))
 
     arguments = [CASES.gaussians, CASES.cameras, IMAGE, settings]
-    assert_value(shader.projectGaussian(*arguments), {name: np.array(value) for name, value in values.items()})
+    assert_value(shader.projectGaussian["Pinhole"](*arguments), {name: np.array(value) for name, value in values.items()})
     expected = [
         {name: np.array(value) for name, value in v_gaussians.items()},
         {name: np.array(value) for name, value in v_cameras.items()},
@@ -197,7 +197,7 @@ def test_project_gaussian(antialiased: bool) -> None:
         None,
     ]
     # A needle's determinant is a difference of near equals, which antialiasing takes the root of.
-    assert_gradients(shader.projectGaussian, v, arguments, expected)
+    assert_gradients(shader.projectGaussian["Pinhole"], v, arguments, expected)
 
 
 # x/z and y/z in multiples of half the image: 1.3 is the clamp.
@@ -239,7 +239,7 @@ def test_gradient_of_each_intrinsic(where: str, antialiased: bool) -> None:
     intrinsics, h = np.concatenate([focal[0], principal[0]]), 1e-3
     expected = np.array([(f(intrinsics + step) - f(intrinsics - step)) / (2 * h) for step in h * np.eye(4)])
     settings = {"blur": BLUR, "antialiased": antialiased}
-    _, v_camera, _, _ = shaders.gradients(shader.projectGaussian, v, gaussian, camera, IMAGE, settings)
+    _, v_camera, _, _ = shaders.gradients(shader.projectGaussian["Pinhole"], v, gaussian, camera, IMAGE, settings)
     actual = np.concatenate([v_camera["focal"][0], v_camera["principal"][0]])
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6 * np.abs(expected).max())
     # The principal point moves a splat's shape where its axis is clamped, and there alone.

@@ -1,0 +1,121 @@
+"""What `rasterization` tells of its way, under gsplat's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splat_py.splats.project import ProjectedSplats
+from splat_py.splats.rasterize import RenderedImages
+from splat_py.splats.tensors import as_tensor
+from splat_py.splats.tiles import BinnedTiles
+
+
+class Meta(dict[str, Any]):
+    """A dictionary some of whose values are computed when they are first read, as they take time that most never need."""
+
+    def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
+        super().__init__(values | dict.fromkeys(later))
+        self._later = dict(later)
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._later:
+            self[key] = self._later.pop(key)()
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._later.pop(key, None)
+        super().__setitem__(key, value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    # Whoever copies a dictionary with an iterator of its own asks for each value.
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        return KeysView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        return ValuesView(self)
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if key in self._later:
+            self[key] = self[key]
+        return super().pop(key, *default)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
+    """gsplat's keys, and `final_T` and `n_contrib` of every pixel.
+
+    Args:
+        lead: scenes and cameras, [..., C].
+        gaussians: N of each scene.
+    """
+    grid = tiles.grid
+    cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
+    image_ids, gaussian_ids = splats.image_ids, splats.gaussian_ids
+    values = {
+        "batch_ids": None if image_ids is None else image_ids // cameras,
+        "camera_ids": None if image_ids is None else image_ids % cameras,
+        "gaussian_ids": None if gaussian_ids is None else gaussian_ids % gaussians,
+        "means2d": splats.means2d,
+        "depths": splats.depths,
+        "conics": splats.conics,
+        "opacities": splats.opacities,
+        "radii": splats.radii,
+        "tile_size": grid.tile_size,
+        "tile_width": grid.columns,
+        "tile_height": grid.rows,
+        "isect_offsets": tiles.offsets[:-1].reshape(*lead, grid.rows, grid.columns),
+        "flatten_ids": tiles.ids,
+        "width": width,
+        "height": height,
+        "n_batches": lead[:-1].numel(),
+        "n_cameras": cameras,
+    }
+    depths, offsets, ids, arrays = splats.depths.detach(), tiles.offsets, tiles.ids, images.arrays
+
+    def of_pixels(name: str) -> Callable[[], Tensor]:
+        # A copy: the backward pass needs the original.
+        return lambda: as_tensor(getattr(arrays, name), depths).clone().reshape(*lead, height, width)
+
+    return Meta(
+        values,
+        {
+            "tiles_per_gauss": lambda: torch.bincount(ids, minlength=depths.numel()).to(torch.int32).reshape(depths.shape),
+            "isect_ids": lambda: _isect_ids(depths, offsets, ids, grid.columns * grid.rows),
+            "final_T": of_pixels("final_T"),
+            "n_contrib": lambda: of_pixels("n_contrib")().view(torch.int32),
+        },
+    )
+
+
+def _isect_ids(depths: Tensor, offsets: Tensor, ids: Tensor, tiles: int) -> Tensor:
+    """[isects] int64 as gsplat sorts by: from the highest bits on, image, tile in the image, and the depth's 32 bits."""
+    counts = (offsets[1:] - offsets[:-1]).long()
+    tile = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    bits = depths.flatten()[ids.long()].view(torch.int32).long()
+    return (tile // tiles << 32 + tiles.bit_length()) | (tile % tiles << 32) | bits
