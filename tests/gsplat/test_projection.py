@@ -1,8 +1,9 @@
-"""Covariances, cameras and projection against the wheel's torch references."""
+"""Covariances, cameras and projection in torch and by kernels, against the wheel's torch references."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from splat_py import SplatError
 from splat_py.gsplat import reference
 from splat_py.gsplat.cameras import persp_proj, proj, world_to_cam
 from splat_py.gsplat.covariances import quat_scale_to_covar_preci, symmetric, upper_triangle
-from tests.gsplat.scenes import BATCHES, assert_same_gradients, scene
+from splat_py.gsplat.projection import fully_fused_projection
+from tests.gsplat.scenes import BATCHES, Scene, assert_same_gradients, scene
 
 pytest.importorskip("gsplat")
 from gsplat.cuda import _torch_impl as wheel
@@ -114,3 +116,79 @@ def test_wrong_shapes_are_named() -> None:
         proj(s.means[None], s.means[None], s.Ks, 4, 4)
     with pytest.raises(NotImplementedError, match="ftheta"):
         proj(s.means[None], s.means[None], s.Ks, 4, 4, "ftheta")
+
+
+def project(s: Scene, covars: torch.Tensor | None = None, **options: Any) -> tuple[Any, ...]:
+    shapes = (None, s.quats, s.scales) if covars is None else (covars, None, None)
+    return fully_fused_projection(s.means, *shapes, s.viewmats, s.Ks, s.width, s.height, **options)
+
+
+@pytest.mark.parametrize("from_covars", [False, True])
+@pytest.mark.parametrize("camera_model", CAMERA_MODELS)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_kernels_project_as_the_wheels_reference(batch: tuple[int, ...], camera_model: str, from_covars: bool) -> None:
+    s = scene(batch)
+    covars, _ = quat_scale_to_covar_preci(s.quats, s.scales)
+    assert covars is not None
+    options = {"calc_compensations": True, "camera_model": camera_model}
+    ours = project(s, upper_triangle(covars) if from_covars else None, **options)
+    theirs = wheel._fully_fused_projection(s.means, covars, s.viewmats, s.Ks, s.width, s.height, **options)
+    visible = (ours[0] > 0).all(-1) & (theirs[0] > 0).all(-1)
+    assert 0 < int(visible.sum()) < visible.numel()
+    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1)
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(a[visible], b[visible], rtol=1e-4, atol=1e-4)
+    assert_same_gradients(ours[1:], theirs[1:], s.parameters(), 1e-3, visible)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_packed_splats_are_the_visible_ones(batch: tuple[int, ...]) -> None:
+    s = scene(batch)
+    options = {"calc_compensations": True, "opacities": s.opacities}
+    dense = project(s, **options)
+    batch_ids, camera_ids, gaussian_ids, *packed = project(s, packed=True, **options)
+    visible = (dense[0] > 0).all(-1)
+    assert visible.shape == (*batch, 2, 50)
+    whose = visible.reshape(-1, 2, 50).nonzero()
+    assert torch.equal(torch.stack((batch_ids, camera_ids, gaussian_ids), -1), whose)
+    for a, b in zip(packed, dense, strict=True):
+        assert torch.equal(a, b[visible])
+    assert_same_gradients(packed[1:], [part[visible] for part in dense[1:]], s.parameters(), 1e-5)
+
+
+def test_sparse_gradients_are_the_dense_ones() -> None:
+    s = scene()
+    inputs = (s.means, s.quats, s.scales)
+
+    def gradients(**options: Any) -> list[torch.Tensor]:
+        *_, means2d, depths, conics, _ = project(s, packed=True, **options)
+        return list(torch.autograd.grad(means2d.sum() + depths.sum() + conics.sum(), inputs))
+
+    for sparse, dense in zip(gradients(sparse_grad=True), gradients(), strict=True):
+        assert sparse.is_sparse
+        assert torch.equal(sparse.to_dense(), dense)
+
+
+def test_opacities_tighten_radii_and_have_no_gradient() -> None:
+    s = scene()
+    wide, tight = project(s, calc_compensations=True), project(s, calc_compensations=True, opacities=s.opacities)
+    assert (tight[0] <= wide[0]).all()
+    assert (tight[0] < wide[0]).any()
+    visible = (tight[0] > 0).all(-1)
+    torch.testing.assert_close(tight[-1][visible], wide[-1][visible])
+    (v_opacities,) = torch.autograd.grad(tight[-1].sum(), s.opacities, allow_unused=True)
+    assert v_opacities is None
+
+
+def test_wrong_arguments_of_the_fused_projection_are_named() -> None:
+    s = scene()
+    with pytest.raises(SplatError, match="covars is missing"):
+        fully_fused_projection(s.means, None, s.quats, None, s.viewmats, s.Ks, 4, 4)
+    with pytest.raises(SplatError, match=r"Ks has shape \[1, 3, 3\]"):
+        project(replace(s, Ks=s.Ks[:1]))
+    with pytest.raises(SplatError, match="quats has dtype torch.float64"):
+        project(replace(s, quats=s.quats.double()))
+    with pytest.raises(SplatError, match="sparse_grad needs packed=True"):
+        project(s, sparse_grad=True)
+    with pytest.raises(NotImplementedError, match="lidar"):
+        project(s, camera_model="lidar")
