@@ -1,4 +1,4 @@
-"""Real spherical harmonics of degrees 0 to 4, in torch; order and signs as in Kerbl et al. 2023."""
+"""Real spherical harmonics of degrees 0 to 4, by our second stage and in torch; order and signs as in Kerbl et al. 2023."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gpu.device import Operator, device_for
+from splat_py.gsplat.checks import check_float32, check_shape, leading
+from splat_py.splats.shade import shade
 
 MAX_DEGREE = 4
 
@@ -53,17 +55,48 @@ def _degree_of(count: int) -> int:
 
 
 def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
-    """Σ Y_k(d) c_k, [..., D]. Differentiable in dirs and coeffs.
+    """Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
 
     Args:
         degrees_to_use: 0 to 4.
         dirs: [..., 3] of any length but zero.
-        coeffs: [..., K, D], K ≥ (degrees_to_use + 1)²; the others are not used.
-        masks: [...] where to compute anything; elsewhere the result is zero.
+        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; the others are not used.
+        masks: bool [...] where to compute anything; elsewhere the result is zero.
 
     Raises:
-        SplatError: an argument has the wrong shape or value.
+        SplatError: an argument has the wrong shape, dtype, device or value.
     """
+    check_float32(dirs=dirs, coeffs=coeffs)
+    batch = _check(degrees_to_use, dirs, coeffs, masks)
+    check_shape("coeffs", coeffs, (*batch, "K", 3))
+    count = math.prod(batch)
+    # Directions are means to a camera at the origin; what is masked has no radius.
+    visible = (dirs.new_ones(count) if masks is None else masks.reshape(count)).to(torch.int32)
+    device = device_for(dirs)
+    device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
+    colors = shade(
+        dirs.reshape(count, 3),
+        coeffs.reshape(count, coeffs.shape[-2], 3),
+        torch.eye(4, device=dirs.device)[None],
+        visible[None, :, None].expand(1, count, 2),
+        degrees_to_use,
+        as_color=False,
+        device=device,
+    )
+    return colors.reshape(*batch, 3)
+
+
+def evaluate_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
+    """`spherical_harmonics` in torch's own operations, of coefficients [..., K, D] of any D and type."""
+    _check(degrees_to_use, dirs, coeffs, masks)
+    count = (degrees_to_use + 1) ** 2
+    bases = sh_bases(count, torch.nn.functional.normalize(dirs, dim=-1))
+    colors = (bases[..., None, :] @ coeffs[..., :count, :])[..., 0, :]
+    return colors if masks is None else torch.where(masks[..., None], colors, 0)
+
+
+def _check(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None) -> tuple[int, ...]:
+    """The leading dimensions, if all is as it must be."""
     batch = leading("dirs", dirs, 3)
     check_shape("coeffs", coeffs, (*batch, "K", "D"))
     if degrees_to_use not in range(MAX_DEGREE + 1):
@@ -71,9 +104,6 @@ def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks
     count = (degrees_to_use + 1) ** 2
     if coeffs.shape[-2] < count:
         raise SplatError(f"coeffs holds {coeffs.shape[-2]} coefficients, but degrees_to_use={degrees_to_use} needs {count}")
-    bases = sh_bases(count, torch.nn.functional.normalize(dirs, dim=-1))
-    colors = (bases[..., None, :] @ coeffs[..., :count, :])[..., 0, :]
-    if masks is None:
-        return colors
-    check_shape("masks", masks, batch)
-    return torch.where(masks[..., None], colors, 0)
+    if masks is not None:
+        check_shape("masks", masks, batch)
+    return batch

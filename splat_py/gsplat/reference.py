@@ -15,7 +15,7 @@ from splat_py.gsplat.blending import PART, Pixels, TiledSplats
 from splat_py.gsplat.cameras import proj, world_to_cam
 from splat_py.gsplat.checks import check_shape, leading
 from splat_py.gsplat.covariances import quat_scale_to_covar_preci
-from splat_py.gsplat.harmonics import spherical_harmonics
+from splat_py.gsplat.harmonics import evaluate_harmonics
 from splat_py.gsplat.intersection import isect_offset_encode, isect_tiles
 
 # Standard deviations to where an opaque splat's α is 1/255, as gsplat rounds them.
@@ -225,6 +225,7 @@ def _shaded(means: Tensor, colors: Tensor, viewmats: Tensor, radii: Tensor, sh_d
     check_shape("colors", colors, (*batch, count, "K", 3), (*cameras, count, "K", 3))
     if colors.dim() == means.dim() + 1:
         colors = colors[..., None, :, :, :].expand(*cameras, *colors.shape[-3:])
-    eyes = torch.linalg.inv(viewmats)[..., None, :3, 3]
-    lit = spherical_harmonics(sh_degree, means[..., None, :, :] - eyes, colors, (radii > 0).all(-1))
+    # -Rᵀt, as in the kernels: the inverse of a matrix is differentiated otherwise than that of a pose.
+    eyes = -(viewmats[..., :3, :3].mT @ viewmats[..., :3, 3:])[..., None, :, 0]
+    lit = evaluate_harmonics(sh_degree, means[..., None, :, :] - eyes, colors, (radii > 0).all(-1))
     return (lit + 0.5).clamp(min=0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from splat_py import SplatError
-from splat_py.gsplat.harmonics import sh_bases, spherical_harmonics
+from splat_py.gsplat.harmonics import evaluate_harmonics, sh_bases, spherical_harmonics
 from tests.gsplat.scenes import BATCHES, assert_same_gradients
 
 pytest.importorskip("gsplat")
@@ -20,9 +20,12 @@ def test_harmonics_are_the_wheels(batch: tuple[int, ...], degree: int) -> None:
     torch.manual_seed(degree)
     dirs = torch.randn(*batch, 20, 3, dtype=torch.float64, requires_grad=True)
     coeffs = torch.randn(*batch, 20, 25, 3, dtype=torch.float64, requires_grad=True)
-    ours, theirs = spherical_harmonics(degree, dirs, coeffs), wheel._spherical_harmonics(degree, dirs, coeffs)
+    ours, theirs = evaluate_harmonics(degree, dirs, coeffs), wheel._spherical_harmonics(degree, dirs, coeffs)
     torch.testing.assert_close(ours, theirs)
     assert_same_gradients([ours], [theirs], (dirs, coeffs), 1e-9)
+    kernels = spherical_harmonics(degree, dirs.float(), coeffs.float())
+    torch.testing.assert_close(kernels, theirs.float(), rtol=1e-4, atol=1e-5)
+    assert_same_gradients([kernels.double()], [theirs], (dirs, coeffs), 1e-5)
 
 
 @pytest.mark.parametrize("degree", range(5))
@@ -42,6 +45,7 @@ def test_what_is_masked_is_zero_and_has_no_gradient() -> None:
     masks = torch.rand(2, 10) < 0.5
     colors = spherical_harmonics(3, dirs, coeffs, masks)
     torch.testing.assert_close(colors, spherical_harmonics(3, dirs, coeffs) * masks[..., None])
+    torch.testing.assert_close(colors, evaluate_harmonics(3, dirs, coeffs, masks))
     colors.square().sum().backward()
     assert dirs.grad is not None
     assert coeffs.grad is not None
@@ -60,5 +64,7 @@ def test_wrong_arguments_are_named() -> None:
         spherical_harmonics(0, dirs[:5], coeffs)
     with pytest.raises(SplatError, match="masks has shape"):
         spherical_harmonics(0, dirs, coeffs, torch.ones(5, dtype=torch.bool))
+    with pytest.raises(SplatError, match="dirs has dtype"):
+        spherical_harmonics(0, dirs.double(), coeffs)
     with pytest.raises(SplatError, match="basis_dim is 5"):
         sh_bases(5, dirs)

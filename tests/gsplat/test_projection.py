@@ -186,7 +186,7 @@ def test_wrong_arguments_of_the_fused_projection_are_named() -> None:
         fully_fused_projection(s.means, None, s.quats, None, s.viewmats, s.Ks, 4, 4)
     with pytest.raises(SplatError, match=r"Ks has shape \[1, 3, 3\]"):
         project(replace(s, Ks=s.Ks[:1]))
-    with pytest.raises(SplatError, match="quats has dtype torch.float64"):
+    with pytest.raises(SplatError, match="quats has dtype"):
         project(replace(s, quats=s.quats.double()))
     with pytest.raises(SplatError, match="sparse_grad needs packed=True"):
         project(s, sparse_grad=True)

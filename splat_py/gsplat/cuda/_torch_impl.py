@@ -7,8 +7,8 @@ from splat_py.gsplat.cameras import world_to_cam as _world_to_cam
 from splat_py.gsplat.covariances import quat_scale_to_covar_preci as _quat_scale_to_covar_preci
 from splat_py.gsplat.covariances import quat_scale_to_matrix as _quat_scale_to_matrix
 from splat_py.gsplat.covariances import quat_to_rotmat as _quat_to_rotmat
+from splat_py.gsplat.harmonics import evaluate_harmonics as _spherical_harmonics
 from splat_py.gsplat.harmonics import sh_bases as _eval_sh_bases_fast
-from splat_py.gsplat.harmonics import spherical_harmonics as _spherical_harmonics
 from splat_py.gsplat.indices import accumulate
 from splat_py.gsplat.intersection import isect_offset_encode as _isect_offset_encode
 from splat_py.gsplat.intersection import isect_tiles as _isect_tiles
