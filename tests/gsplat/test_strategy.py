@@ -1,0 +1,397 @@
+"""The strategies against those of gsplat 1.5.3, whose Python part runs without CUDA: the same numbers after every step."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from splat_py.errors import SplatError
+from splat_py.gsplat.optimizers import SelectiveAdam
+from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy, ops
+from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, replace_cuda
+
+# Refinements while opacities have been reset once and are not reset again: gsplat 1.5.3 never resets them.
+FIRST, STEPS = 1001, 21
+DEFAULT = {"refine_every": 5, "reset_every": 1000, "grow_grad2d": 1.6e-3, "prune_scale3d": 0.03}
+RADII = {"refine_scale2d_stop_iter": 1015, "grow_scale2d": 0.22, "prune_scale2d": 0.24}
+
+
+@pytest.fixture
+def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """gsplat.strategy, without CUDA."""
+    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
+    replace_cuda(monkeypatch)
+    return wheel
+
+
+def momentum(params: list[Parameter]) -> Optimizer:
+    return torch.optim.SGD(params, lr=5e-2, momentum=0.9)
+
+
+def amsgrad(params: list[Parameter]) -> Optimizer:
+    return torch.optim.Adam(params, lr=5e-2, amsgrad=True)
+
+
+def sparse_adam(params: list[Parameter]) -> Optimizer:
+    return torch.optim.SparseAdam(params, lr=5e-2)
+
+
+class AllVisible(SelectiveAdam):
+    """SelectiveAdam with the `step` of others."""
+
+    def step(self) -> None:  # type: ignore[override]
+        super().step(torch.ones(len(self.param_groups[0]["params"][0]), dtype=torch.bool))
+
+
+def selective_adam(params: list[Parameter]) -> Optimizer:
+    return AllVisible([{"params": params, "lr": 5e-2}], eps=1e-15, betas=(0.9, 0.999))
+
+
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [
+        ({}, {}),
+        ({"reset_every": 2000}, {"packed": True}),
+        ({"absgrad": True, "grow_grad2d": 5e-3}, {"plain_dict": True}),
+        ({"revised_opacity": True}, {"column_opacities": True, "make_optimizer": momentum}),
+        # With several cameras, which radius 1.5.3 keeps is left to chance.
+        (RADII, {"cameras": 1}),
+        (RADII, {"cameras": 1, "packed": True, "make_optimizer": amsgrad}),
+        ({"pause_refine_after_reset": 12}, {"make_optimizer": sparse_adam}),
+        ({"refine_stop_iter": 1013}, {"make_optimizer": selective_adam}),
+    ],
+)
+def test_default_strategy(wheel: Any, options: dict[str, Any], setting: dict[str, Any]) -> None:
+    trainings = []
+    for strategy in (DefaultStrategy(**DEFAULT | options), wheel.DefaultStrategy(**DEFAULT | options)):
+        training = Training(**setting)
+        training.state = strategy.initialize_state(scene_scale=1.5)
+        trainings.append((training, strategy))
+    (ours, _), (theirs, _) = trainings
+    counts = [60]
+    for step in range(FIRST, FIRST + STEPS):
+        for training, strategy in trainings:
+            training.step(strategy, step, packed=training.packed)
+        assert_same(ours, theirs)
+        counts.append(len(ours.params["means"]))
+    assert len(set(counts)) > 2, "no refinement took place"
+
+
+@pytest.mark.parametrize("setting", [{}, {"column_opacities": True, "plain_dict": True}, {"make_optimizer": sparse_adam}])
+def test_mcmc_strategy(wheel: Any, setting: dict[str, Any]) -> None:
+    options = {"cap_max": 80, "refine_start_iter": 1004, "refine_stop_iter": 1020, "refine_every": 5, "min_opacity": 0.05}
+    trainings = []
+    for strategy in (MCMCStrategy(**options), wheel.MCMCStrategy(**options)):
+        training = Training(**setting)
+        strategy.check_sanity(training.params, training.optimizers)
+        training.state = strategy.initialize_state()
+        trainings.append((training, strategy))
+    (ours, _), (theirs, _) = trainings
+    dead = (ours.params["opacities"].sigmoid() <= 0.05).flatten().nonzero().squeeze(1).tolist()
+    for step in range(FIRST, FIRST + STEPS):
+        for training, strategy in trainings:
+            training.step(strategy, step, lr=1e-5)
+        assert_same(ours, theirs)
+    labels = ours.params["labels"].int().tolist()
+    assert len(labels) > 65 and dead and not set(labels[:60]) & {i for i in dead if labels[i] != i}
+    assert len(set(labels)) < 60
+
+
+@pytest.mark.parametrize("name", ["duplicate", "split", "remove", "reset_opa", "relocate", "sample_add"])
+def test_operations_with_a_state_of_their_own(wheel: Any, name: str) -> None:
+    """As scripts call them: by keyword, with a state whose tensors have any shape."""
+    import gsplat.strategy.ops as wheels_ops
+
+    trainings = [Training(), Training()]
+    mask = torch.arange(60) % 7 == 3
+    binoms = MCMCStrategy().initialize_state()["binoms"]
+    arguments: dict[str, Any] = {
+        "duplicate": {"mask": mask},
+        "split": {"mask": mask, "revised_opacity": True},
+        "remove": {"mask": mask},
+        "reset_opa": {"value": 0.1},
+        "relocate": {"mask": mask, "binoms": binoms, "min_opacity": 0.01},
+        "sample_add": {"n": 11, "binoms": binoms},
+    }[name]
+    for training, operations in zip(trainings, (ops, wheels_ops), strict=True):
+        training.step(Strategy(), 1)
+        training.state = {"seen": torch.arange(60.0), "colour": torch.rand(60, 3, generator=torch.Generator().manual_seed(1))}
+        torch.manual_seed(5)
+        getattr(operations, name)(params=training.params, optimizers=training.optimizers, state=training.state, **arguments)
+    assert_same(*trainings)
+
+
+def test_signatures(wheel: Any) -> None:
+    """1.5.3's arguments come first, in its order and with its defaults."""
+    import gsplat.optimizers
+    import gsplat.relocation
+    import gsplat.strategy.ops as wheels_ops
+
+    import splat_py.gsplat.relocation
+
+    names = ["duplicate", "split", "remove", "reset_opa", "relocate", "sample_add"]
+    names += ["_multinomial_sample", "_update_param_with_optimizer"]
+    compared = [(getattr(ops, name), getattr(wheels_ops, name)) for name in names]
+    compared += [(splat_py.gsplat.relocation.compute_relocation, gsplat.relocation.compute_relocation)]
+    compared += [(SelectiveAdam, gsplat.optimizers.SelectiveAdam), (SelectiveAdam.step, gsplat.optimizers.SelectiveAdam.step)]
+    for mine, theirs in ((DefaultStrategy, wheel.DefaultStrategy), (MCMCStrategy, wheel.MCMCStrategy)):
+        compared += [(mine, theirs), (mine.initialize_state, theirs.initialize_state), (mine.check_sanity, theirs.check_sanity)]
+        compared += [(mine.step_pre_backward, theirs.step_pre_backward), (mine.step_post_backward, theirs.step_post_backward)]
+        fields = [(field.name, field.default) for field in dataclasses.fields(theirs)]
+        assert [(field.name, field.default) for field in dataclasses.fields(mine)][: len(fields)] == fields
+    for mine, theirs in compared:
+        expected = [(p.name, p.default) for p in inspect.signature(theirs).parameters.values()]
+        assert [(p.name, p.default) for p in inspect.signature(mine).parameters.values()][: len(expected)] == expected, mine
+
+
+def test_opacities_are_reset(wheel: Any) -> None:
+    """As in every gsplat but 1.5.3, where `0 & step > 0` never holds; its `reset_opa` does what is meant."""
+    from gsplat.strategy.ops import reset_opa
+
+    trainings = [Training(), Training()]
+    options = {"reset_every": 20, "refine_start_iter": 1000}
+    for training, strategy in zip(trainings, (DefaultStrategy(**options), wheel.DefaultStrategy(**options)), strict=True):
+        training.state = strategy.initialize_state()
+        for step in (0, 19, 20):
+            training.step(strategy, step)
+            if step == 0:
+                assert training.params["opacities"].sigmoid().max() > 0.5
+    theirs = trainings[1]
+    reset_opa(params=theirs.params, optimizers=theirs.optimizers, state=theirs.state, value=0.01)
+    assert_same(*trainings)
+    assert trainings[0].params["opacities"].sigmoid().max() <= 0.01 + 1e-6
+
+
+def test_batches_of_scenes_count_as_more_cameras() -> None:
+    strategy = DefaultStrategy(refine_scale2d_stop_iter=10)
+    states = []
+    for shape in ((2, 3, 60), (6, 60)):
+        training = Training(cameras=6)
+        training.state = strategy.initialize_state()
+        info = training.info()
+        grad = training._normal(6, 60, 2)
+        info["means2d"] = torch.zeros(*shape, 2, requires_grad=True)
+        info["means2d"].grad = grad.reshape(*shape, 2)
+        info["radii"] = info["radii"].reshape(*shape, 2)
+        strategy.step_post_backward(training.params, training.optimizers, training.state, 1, info)
+        states.append(training.state)
+    for name in ("grad2d", "count", "radii"):
+        torch.testing.assert_close(states[0][name], states[1][name], rtol=0, atol=0)
+    assert states[0]["count"].max() > 2
+
+
+def test_the_statistics_of_a_step() -> None:
+    """Dense and packed, against a loop: gradients in half images times cameras, and the largest radius of any camera."""
+    strategy = DefaultStrategy(refine_scale2d_stop_iter=10)
+    training = Training(cameras=3)
+    info = training.info()
+    grad = info["means2d"].grad = training._normal(3, 60, 2)
+    scaled = grad.numpy() * np.array([WIDTH / 2, HEIGHT / 2]) * 3
+    expected = {name: np.zeros(60) for name in ("grad2d", "count", "radii")}
+    for camera in range(3):
+        for i, radii in enumerate(info["radii"][camera].tolist()):
+            if min(radii) > 0:
+                expected["grad2d"][i] += np.hypot(*scaled[camera, i])
+                expected["count"][i] += 1
+                expected["radii"][i] = max(expected["radii"][i], max(radii) / WIDTH)
+    visible = (info["radii"] > 0).all(-1)
+    centres = torch.zeros(int(visible.sum()), 2, requires_grad=True)
+    centres.grad = grad[visible]
+    packed = info | {"means2d": centres, "radii": info["radii"][visible], "gaussian_ids": visible.nonzero()[:, 1]}
+    for is_packed, meta in ((False, info), (True, packed)):
+        state = strategy.initialize_state()
+        strategy.step_post_backward(training.params, training.optimizers, state, 1, meta, packed=is_packed)
+        for name, values in expected.items():
+            np.testing.assert_allclose(state[name].numpy(), values, rtol=1e-5)
+
+
+class Labels:
+    """A scene that keeps a number for each Gaussian, as a frozen parameter does."""
+
+    def __init__(self, count: int) -> None:
+        self.values = torch.arange(count, dtype=torch.float32)
+
+    def on_duplicate(self, sel: torch.Tensor) -> None:
+        self.values = torch.cat([self.values, self.values[sel]])
+
+    def on_split(self, sel: torch.Tensor, rest: torch.Tensor) -> None:
+        self.values = torch.cat([self.values[rest], self.values[sel], self.values[sel]])
+
+    def on_remove(self, mask: torch.Tensor) -> None:
+        self.values = self.values[~mask]
+
+    def on_relocate(self, dead_indices: torch.Tensor, sampled_indices: torch.Tensor) -> None:
+        self.values[dead_indices] = self.values[sampled_indices]
+
+    def on_sample_add(self, sampled_indices: torch.Tensor) -> None:
+        self.values = torch.cat([self.values, self.values[sampled_indices]])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [(DefaultStrategy(**DEFAULT), {}), (MCMCStrategy(refine_every=5, min_opacity=0.05), {"lr": 1e-5})],  # type: ignore[arg-type]
+    ids=["default", "mcmc"],
+)
+def test_a_scene_is_told_of_every_change(strategy: Any, more: dict[str, Any]) -> None:
+    training, scene = Training(), Labels(60)
+    training.state = strategy.initialize_state()
+    for step in range(FIRST, FIRST + STEPS):
+        training.step(strategy, step, scene=scene, **more)
+    assert len(scene.values) > 62
+    torch.testing.assert_close(scene.values, training.params["labels"].data, rtol=0, atol=0)
+
+
+def test_subclasses_need_not_know_of_scenes() -> None:
+    """Scripts written for 1.5 override these methods without the argument."""
+
+    class Mine(DefaultStrategy):
+        def _grow_gs(self, params: Any, optimizers: Any, state: Any, step: int) -> tuple[int, int]:  # type: ignore[override]
+            return 0, 0
+
+    training, strategy = Training(), Mine(**DEFAULT)  # type: ignore[arg-type]
+    training.state = strategy.initialize_state()
+    for step in range(FIRST, FIRST + 10):
+        training.step(strategy, step)
+    assert len(training.params["means"]) < 60
+
+
+def test_noise_ends_and_spares_the_opaque() -> None:
+    training = Training()
+    training.params["opacities"].data[:30] = 2.0
+    before = training.params["means"].detach().clone()
+    ops.inject_noise_to_position(training.params, {}, {}, scaler=500.0, t=0.005, k=100.0)
+    moved = (training.params["means"] != before).any(1)
+    assert moved[30:].any() and not moved[:30].any()
+    after = training.params["means"].detach().clone()
+    strategy = MCMCStrategy(noise_injection_stop_iter=7)
+    strategy.step_post_backward(training.params, training.optimizers, strategy.initialize_state(), 7, {}, lr=1e-3)
+    assert torch.equal(training.params["means"], after)
+    with pytest.raises(SplatError, match="noise_scale"):
+        ops.inject_noise_to_position(training.params, {}, {})
+    with pytest.raises(SplatError, match="scaler"):
+        ops.inject_noise_to_position(training.params, {}, {}, 1.0, scaler=2.0)
+
+
+def test_noise_has_the_shape_of_its_gaussian() -> None:
+    """Covariance of the noise: (Σ w)(Σ w)ᵀ."""
+    count = 20_000
+    params = {
+        "means": Parameter(torch.zeros(count, 3)),
+        "quats": Parameter(torch.tensor([0.9, -0.3, 0.5, 0.4]).repeat(count, 1) * 3),
+        "scales": Parameter(torch.tensor([1.5, 1.0, 0.6]).log().repeat(count, 1)),
+        "opacities": Parameter(torch.full((count,), 0.004).logit()),
+    }
+    torch.manual_seed(0)
+    ops.inject_noise_to_position(params, {}, {}, 2.0)
+    rotation = Rotation.from_quat([0.9, -0.3, 0.5, 0.4], scalar_first=True).as_matrix()
+    sigma = rotation @ np.diag([1.5, 1.0, 0.6]) ** 2 @ rotation.T * 2 / (1 + np.exp(100 * (0.004 - 0.005)))
+    np.testing.assert_allclose(np.cov(params["means"].detach().numpy().T), sigma @ sigma.T, atol=0.15)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_more_weights_than_multinomial_takes(monkeypatch: pytest.MonkeyPatch, replacement: bool) -> None:
+    monkeypatch.setattr(ops, "_MAX_MULTINOMIAL", 4)
+    weights = torch.tensor([0.0, 1.0, 0.0, 2.0, 5.0, 0.0])
+    torch.manual_seed(0)
+    if replacement:
+        drawn = ops._multinomial_sample(weights, 40_000)
+        np.testing.assert_allclose(np.bincount(drawn, minlength=6) / 40_000, weights / 8, atol=0.01)
+    else:
+        first = [ops._multinomial_sample(weights, 3, replacement=False) for _ in range(2000)]
+        assert all(sorted(drawn.tolist()) == [1, 3, 4] for drawn in first)
+        np.testing.assert_allclose(np.mean([int(drawn[0]) == 4 for drawn in first]), 5 / 8, atol=0.04)
+
+
+def test_state_without_rows_stays() -> None:
+    """Of optimisers (NAdam's product of momenta, a scalar) and of scripts."""
+    training = Training(make_optimizer=lambda params: torch.optim.NAdam(params, lr=1e-3))
+    training.step(Strategy(), 1)
+    products = [float(o.state[training.params[name]]["mu_product"]) for name, o in training.optimizers.items()]
+    training.state = {"scale": torch.tensor(2.0), "note": "mine", "rows": torch.ones(60), "none": None}
+    mask = torch.arange(60) < 5
+    ops.duplicate(training.params, training.optimizers, training.state, mask)
+    ops.sample_add(training.params, training.optimizers, training.state, 3, MCMCStrategy().initialize_state()["binoms"])
+    assert training.state["note"] == "mine" and training.state["scale"] == 2 and len(training.state["rows"]) == 68
+    kept = [o.state[training.params[name]] for name, o in training.optimizers.items()]
+    assert [float(k["mu_product"]) for k in kept] == products and {len(k["exp_avg"]) for k in kept} == {68}
+
+
+def test_untouched_optimizers_and_double_precision() -> None:
+    """An optimiser that has not stepped has no state to change; types stay."""
+    params = {name: Parameter(value.double()) for name, value in Training().params.items() if value.requires_grad}
+    optimizers = {name: adam([param]) for name, param in params.items()}
+    ops.split(params, optimizers, {}, torch.arange(60) < 5)
+    assert all(len(param) == 65 and param.dtype == torch.float64 for param in params.values())
+    for name, param in params.items():
+        param.grad = torch.ones_like(param)
+        optimizers[name].step()
+    ops.duplicate(params, optimizers, {}, torch.arange(65) < 5)
+    assert optimizers["means"].state[params["means"]]["exp_avg"].dtype == torch.float64
+
+
+def test_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    for strategy, more in (
+        (DefaultStrategy(**DEFAULT, verbose=True), {}),  # type: ignore[arg-type]
+        (MCMCStrategy(verbose=True, min_opacity=0.05), {"lr": 1e-5}),
+    ):
+        training = Training()
+        training.state = strategy.initialize_state()
+        training.step(strategy, 1100, **more)
+        assert f"{len(training.params['means'])} now" in capsys.readouterr().out
+
+
+def test_sanity() -> None:
+    """Scripts for gsplat catch AssertionError; SplatError is everyone's."""
+    for strategy in (DefaultStrategy(), MCMCStrategy()):
+        training = Training()
+        strategy.check_sanity(training.params, training.optimizers)
+        missing = {name: o for name, o in training.optimizers.items() if name != "quats"}
+        with pytest.raises(AssertionError, match="quats"):
+            strategy.check_sanity(training.params, missing)
+        with pytest.raises(SplatError, match="pose"):
+            strategy.check_sanity(training.params, training.optimizers | {"pose": training.optimizers["sh0"]})
+        both = torch.optim.Adam([training.params["sh0"], training.params["shN"]])
+        with pytest.raises(SplatError, match="one group with one parameter"):
+            strategy.check_sanity(training.params, training.optimizers | {"sh0": both})
+        fewer = {name: param for name, param in training.params.items() if name != "scales"}
+        with pytest.raises(SplatError, match="params lacks \\['scales'\\]"):
+            strategy.check_sanity(fewer, {name: o for name, o in training.optimizers.items() if name != "scales"})
+
+
+def test_messages_of_steps() -> None:
+    training, strategy = Training(), DefaultStrategy()
+    training.state = strategy.initialize_state()
+    arguments = (training.params, training.optimizers, training.state, 1)
+    info = training.info()
+    with pytest.raises(AssertionError, match="meta that rasterization returned"):
+        strategy.step_pre_backward(*arguments, {})
+    with pytest.raises(SplatError, match="no_grad"):
+        strategy.step_pre_backward(*arguments, info | {"means2d": info["means2d"].detach()})
+    with pytest.raises(SplatError, match="step_pre_backward"):
+        strategy.step_post_backward(*arguments, info)
+    with pytest.raises(SplatError, match="absgrad=True"):
+        DefaultStrategy(absgrad=True).step_post_backward(*arguments, info)
+    with pytest.raises(SplatError, match=r"lacks \['gaussian_ids'\].*packed=True"):
+        strategy.step_post_backward(*arguments, info, packed=True)
+    with pytest.raises(AssertionError, match="radii"):
+        strategy.step_post_backward(*arguments, {name: value for name, value in info.items() if name != "radii"})
+
+
+def test_messages_of_operations() -> None:
+    training = Training()
+    before = dict(training.params.items())
+    del training.optimizers["shN"]
+    with pytest.raises(AssertionError, match="shN"):
+        ops.remove(training.params, training.optimizers, {}, torch.arange(60) < 5)
+    assert all(training.params[name] is param for name, param in before.items()), "half of the parameters were changed"
+    training = Training()
+    with pytest.raises(SplatError, match="min_opacity"):
+        ops.relocate(training.params, training.optimizers, {}, torch.ones(60, dtype=torch.bool), torch.eye(3))
