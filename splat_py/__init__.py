@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from splat_py.gpu.device import adapters as devices
     from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
     from splat_py.splats.config import TrainConfig
+    from splat_py.splats.photometric_loss import photometric_loss, ssim
     from splat_py.splats.rasterization import rasterization
     from splat_py.splats.rendering import render
     from splat_py.splats.trainer import Trainer
@@ -34,10 +35,12 @@ else:
             "image": "splat_py.image:",
             "load_dataset": "splat_py.scene.dataset",
             "orbit": "splat_py.scene.camera",
+            "photometric_loss": "splat_py.splats.photometric_loss",
             "portable": "splat_py.portable:",
             "rasterization": "splat_py.splats.rasterization",
             "render": "splat_py.splats.rendering",
             "shaders": "splat_py.shaders:",
+            "ssim": "splat_py.splats.photometric_loss",
             "volume": "splat_py.volume:",
         },
     )
@@ -55,9 +58,11 @@ __all__ = [
     "image",
     "load_dataset",
     "orbit",
+    "photometric_loss",
     "portable",
     "rasterization",
     "render",
     "shaders",
+    "ssim",
     "volume",
 ]

@@ -1,4 +1,4 @@
-"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang)."""
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang), as training records it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 
-_CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
+CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
+_RADIUS = constant("splat/ssim", "SSIM_RADIUS")
+# Pixels across the window of SSIM.
+WINDOW = 2 * _RADIUS + 1
 # Of the loss's sums: a row for each of the places that workgroups take turns to add to.
 SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
 # Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
 # every thread does the same arithmetic as without bands.
-_MARGIN = -(-2 * constant("splat/ssim", "SSIM_RADIUS") // _RUN) * _RUN
+_MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
 # Of the largest buffer: images of up to 8.9 megapixels are one band.
 _BAND_BYTES = 1 << 29
 
@@ -44,9 +47,9 @@ class _Band:
     end: int
 
 
-def _bands(width: int, height: int, most_bytes: int) -> list[_Band]:
+def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -> list[_Band]:
     """An image in as few bands as buffers of so many bytes allow, or of one run of rows each."""
-    most_rows = most_bytes // (_MOMENTS * width * _CHANNELS * 4)
+    most_rows = most_bytes // (_MOMENTS * width * channels * 4)
     if height <= most_rows:
         return [_Band(0, height, 0, height)]
     step = max((most_rows - 2 * _MARGIN) // _RUN, 1) * _RUN
@@ -57,8 +60,26 @@ def _bands(width: int, height: int, most_bytes: int) -> list[_Band]:
     return bands
 
 
-class PhotometricLoss:
-    """The loss for images of one size.
+@dataclass(frozen=True)
+class Comparison:
+    """How images are compared.
+
+    Attributes:
+        l1_weight, ssim_weight: the gradient is that of l1_weight · mean |x - y| + ssim_weight · mean SSIM(x, y).
+        channels: of the images.
+        packed: y is bytes with weights as from `pack`, or else the bits of floats in x's layout.
+        whole_windows: SSIM is of those windows only that lie in the image, or else of all, with zeros outside.
+    """
+
+    l1_weight: float
+    ssim_weight: float
+    channels: int = CHANNELS
+    packed: bool = True
+    whole_windows: bool = False
+
+
+class Sweeps:
+    """The four sweeps over images of one size.
 
     Args:
         band_bytes: larger images are compared in several bands, so that no buffer takes more.
@@ -67,18 +88,74 @@ class PhotometricLoss:
         SplatError: the images are too large for the device.
     """
 
-    def __init__(
-        self, device: Device, width: int, height: int, ssim_lambda: float, band_bytes: int = _BAND_BYTES
-    ) -> None:
-        self.width, self.height, self.ssim_lambda = width, height, ssim_lambda
-        self._constants = {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
-        device.memory.limits.check_images(1, height, width)
-        empty = device.memory.empty
-        self._bands = _bands(width, height, band_bytes)
+    def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = _BAND_BYTES) -> None:
+        self.width, self.height = width, height
+        device.memory.limits.check_images(1, height, width, comparison.channels)
+        self._comparison = comparison
+        constants = {"CHANNELS": comparison.channels, "PACKED": comparison.packed}
+        self._constants = constants if constants != {"CHANNELS": CHANNELS, "PACKED": True} else {}
+        self._ssim_constants = {"WHOLE_WINDOWS": True} if comparison.whole_windows else {}
+        self._ssim_constants |= {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
+        self._bands = _bands(width, height, band_bytes, comparison.channels)
         rows = max(band.rows for band in self._bands)
-        self._along_rows = empty((_MOMENTS, rows, width, _CHANNELS))
-        self._adjoints = empty((_ADJOINTS, rows, width, _CHANNELS))
-        self.v_render = empty((1, height, width, _CHANNELS))
+        self._along_rows = device.memory.empty((_MOMENTS, rows, width, comparison.channels))
+        self._adjoints = device.memory.empty((_ADJOINTS, rows, width, comparison.channels))
+
+    @property
+    def count(self) -> int:
+        """Numbers in an image."""
+        return self.width * self.height * self._comparison.channels
+
+    @property
+    def ssim_count(self) -> int:
+        """Values of SSIM in an image."""
+        border = WINDOW - 1 if self._comparison.whole_windows else 0
+        return (self.width - border) * (self.height - border) * self._comparison.channels
+
+    def record(self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0) -> None:
+        """Add to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one.
+
+        Args:
+            x, v_x: [images, H, W, channels] float32.
+            y: [images, H, W] uint32 from `pack`; not packed, the `bits` of an array as x.
+            image: which one of them.
+        """
+        entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
+        buffers = {"render": x, "photograph": y, "vRender": v_x, "sums": sums, "sumBits": sums.bits}
+        for band in self._bands:
+            for entry in entries if v_x is not None else entries[:2]:
+                self._dispatch(recorder, entry, band, buffers, image)
+
+    def _dispatch(self, recorder: Recorder, entry: str, band: _Band, buffers: dict[str, Array | None], image: int) -> None:
+        runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
+        recorder.dispatch(
+            "loss",
+            entry,
+            linear_groups(runs * self._comparison.channels),
+            {
+                "width": self.width,
+                "height": self.height,
+                "l1Weight": self._comparison.l1_weight / self.count,
+                "ssimWeight": self._comparison.ssim_weight / self.ssim_count,
+                "firstPixel": (image * self.height + band.top) * self.width,
+                "top": band.top,
+                "rows": band.rows,
+                "bandFirst": band.first,
+                "bandEnd": band.end,
+            },
+            buffers | {"alongRows": self._along_rows, "adjoints": self._adjoints},
+            **self._constants,
+            **(self._ssim_constants if entry == "ssimAlongColumns" else {}),
+        )
+
+
+class PhotometricLoss:
+    """The loss for images of one size; arguments and errors as of `Sweeps`."""
+
+    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float, band_bytes: int = _BAND_BYTES) -> None:
+        self.width, self.height, self.ssim_lambda = width, height, ssim_lambda
+        self._sweeps = Sweeps(device, width, height, Comparison(1 - ssim_lambda, -ssim_lambda), band_bytes)
+        self.v_render = device.memory.empty((1, height, width, CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
         """Leave ∂loss/∂render in `v_render` and the loss's sums in `sums`, `SUMS` float32, for `values`.
@@ -89,47 +166,12 @@ class PhotometricLoss:
         """
         recorder.stage("loss")
         recorder.clear(sums)
-        for band in self._bands:
-            self._record_band(recorder, band, render, photograph, sums)
-
-    def _record_band(self, recorder: Recorder, band: _Band, render: Array, photograph: Array, sums: Array) -> None:
-        row_runs = band.rows * -(-self.width // _RUN) * _CHANNELS
-        column_runs = self.width * -(-band.rows // _RUN) * _CHANNELS
-        for entry, threads in (
-            ("momentsAlongRows", row_runs),
-            ("ssimAlongColumns", column_runs),
-            ("adjointsAlongRows", row_runs),
-            ("lossGradient", column_runs),
-        ):
-            recorder.dispatch(
-                "loss",
-                entry,
-                linear_groups(threads),
-                {
-                    "width": self.width,
-                    "height": self.height,
-                    "ssimLambda": self.ssim_lambda,
-                    "top": band.top,
-                    "rows": band.rows,
-                    "bandFirst": band.first,
-                    "bandEnd": band.end,
-                },
-                {
-                    "render": render,
-                    "photograph": photograph,
-                    "alongRows": self._along_rows,
-                    "adjoints": self._adjoints,
-                    "vRender": self.v_render,
-                    "sums": sums,
-                    "sumBits": sums.bits,
-                },
-                **(self._constants if entry == "ssimAlongColumns" else {}),
-            )
+        self._sweeps.record(recorder, render, photograph, sums, self.v_render)
 
     def values(self, sums: Array) -> LossValues:
         """Read what `record` left in `sums`, once it has run."""
         absolute, similarity, squared, weight = (float(x) for x in sums.numpy().sum(0, dtype=np.float64))
-        count = self.width * self.height * _CHANNELS
+        count = self.width * self.height * CHANNELS
         l1, ssim = absolute / count, similarity / count
         loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)
         return LossValues(loss, l1, ssim, psnr_of(squared / max(weight, 1.0)))

@@ -97,6 +97,10 @@ def shipped() -> list[Specialisation]:
         _record_volume(recorder, coefficients)
     dispatches.dispatch("loss", "ssimAlongColumns")
     dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
+    # For torch: floats, of as many channels as there are.
+    for entry in ("momentsAlongRows", "adjointsAlongRows", "lossGradient"):
+        dispatches.dispatch("loss", entry, CHANNELS=4, PACKED=False)
+    dispatches.dispatch("loss", "ssimAlongColumns", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
