@@ -102,7 +102,8 @@ class Parameters:
             "logit_opacities": config.opacities_lr,
             "sh": config.sh0_lr / 20,
         }
-        gradients = dict(zip(GROUPS, (*vars(self.v_gaussians).values(), self.v_sh), strict=True))
+        v = self.v_gaussians
+        gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities, self.v_sh), strict=True))
         for name, rate in rates.items():
             array = self._arrays[name]
             recorder.dispatch(

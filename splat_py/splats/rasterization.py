@@ -116,7 +116,7 @@ def rasterization(
         absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
             pass.
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
-        channel_chunk, segmented: of no effect on results, and ignored.
+        channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
         camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit) or "fisheye" (equidistant).
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
@@ -164,8 +164,6 @@ def rasterization(
     )
     if covars is not None:
         quats = scales = None
-    if "RGB" not in render_mode:
-        colors = backgrounds = None
     inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals)
     options = Options(
         width=width,
@@ -190,6 +188,8 @@ def rasterization(
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
+    if "RGB" not in render_mode:
+        inputs = replace(inputs, colors=None, backgrounds=None)
     check_shapes(inputs, options)
     check_cameras(inputs)
     if backend not in ("auto", "native", "portable"):
@@ -325,37 +325,43 @@ def _gather(features: Tensor, inputs: Inputs, splats: ProjectedSplats) -> Tensor
 
 
 def _fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """The portable baseline in the place of a render: C images [H, W, 3], each of one colour, wherever the cameras look.
+    """The portable baseline in the place of a render: images [..., C, H, W, 3], each of one colour, wherever the cameras look.
 
     Of spherical harmonics the constant term is the colour. The background shows through, as behind a render.
     """
+    means, quats, scales, colors = inputs.means, inputs.quats, inputs.scales, inputs.colors
+    harmonics = options.sh_degree is not None
     unsupported = {
         f"render_mode={options.render_mode!r}": options.render_mode != "RGB",
         "absgrad": options.absgrad,
         "sparse_grad": options.sparse_grad,
         "covars": inputs.covars is not None,
         "extra_signals": inputs.extra_signals is not None,
-        "several scenes": inputs.means.dim() > 2,
-        "coefficients for each camera": options.sh_degree is not None and inputs.colors is not None and inputs.colors.dim() > 3,
     }
     for asked, is_asked in unsupported.items():
         if is_asked:
             raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
-    means, quats, scales, colors = inputs.means, inputs.quats, inputs.scales, inputs.colors
     assert quats is not None and scales is not None and colors is not None
-    harmonics = options.sh_degree is not None
-    cameras, width, height = inputs.viewmats.shape[0], options.width, options.height
     if colors.shape[-1] != 3:
         raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
-    sh = colors if harmonics else colors.new_zeros(len(means), 0, 3)
+    width, height, lead, n = options.width, options.height, inputs.viewmats.shape[:-2], means.shape[-2]
     # Y₀ = ½ √(1/π)
-    rgb = (sh[:, 0] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
-    views = rgb if rgb.dim() == 3 else rgb[None]
+    rgb = (colors[..., 0, :] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
+    rgb = (rgb if rgb.dim() > means.dim() else rgb[..., None, :, :]).expand(*lead, n, 3)
+
+    def each_view(tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(len(lead) - 1).expand(*lead, *tensor.shape[len(lead) - 1 :]).flatten(0, len(lead) - 1)
+
+    views = (rgb.flatten(0, -3), *map(each_view, (means, scales, quats, inputs.opacities)))
     flat = torch.stack(
-        [portable.splat(means, scales, quats, inputs.opacities[:, None], view, sh, width, height) for view in views]
-    ).expand(cameras, -1)
-    images = flat.reshape(cameras, height, width, 4)
+        [
+            portable.splat(mean, scale, quat, opacity[:, None], color, mean.new_zeros(n, 0, 3), width, height)
+            for color, mean, scale, quat, opacity in zip(*views, strict=True)
+        ]
+    )
+    images = flat.reshape(*lead, height, width, 4)
     filled, alphas = images[..., :3], images[..., 3:]
     if inputs.backgrounds is not None:
-        filled = filled + (1 - alphas) * inputs.backgrounds[:, None, None]
-    return filled, alphas, {"width": width, "height": height, "n_cameras": cameras, "backend": "portable"}
+        filled = filled + (1 - alphas) * inputs.backgrounds[..., None, None, :]
+    meta = {"width": width, "height": height, "n_batches": lead[:-1].numel(), "n_cameras": lead[-1], "backend": "portable"}
+    return filled, alphas, meta

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from typing import Any
@@ -21,7 +20,6 @@ from splat_py.splats.trainer import Trainer
 N, C, WIDTH, HEIGHT = 6, 2, 8, 5
 ALL = set(Operator)
 # The function has the module's name in the package.
-MODULE = importlib.import_module("splat_py.splats.rasterization")
 
 
 def scene(**changes: Any) -> dict[str, Any]:
@@ -48,7 +46,6 @@ def scene(**changes: Any) -> dict[str, Any]:
 def without_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that cannot run the tile renderer."""
     monkeypatch.setattr(get_device(), "operators", native_operators("vulkan", [spy.Feature.atomic_float]))
-    MODULE._warn_of_flat_colour.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ def test_portable_when_asked_for_by_name() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         images, alphas, meta = rasterization(**arguments, backend="portable")
-    assert meta == {"backend": "portable", "width": WIDTH, "height": HEIGHT, "n_cameras": C}
+    assert meta == {"backend": "portable", "width": WIDTH, "height": HEIGHT, "n_batches": 1, "n_cameras": C}
     flat = portable.forward(arguments["colors"], arguments["opacities"][:, None], WIDTH, HEIGHT).view(HEIGHT, WIDTH, 4)
     assert images.shape == (C, HEIGHT, WIDTH, 3) and alphas.shape == (C, HEIGHT, WIDTH, 1)
     assert torch.equal(torch.cat([images, alphas], -1), flat.expand(C, -1, -1, -1))
@@ -156,31 +153,25 @@ def test_an_unknown_backend_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("without_waves")
-def test_auto_warns_once_that_the_picture_will_be_a_flat_colour() -> None:
-    with pytest.warns(UserWarning, match=r"one flat colour .* does not support splat forward through") as caught:
-        results = [rasterization(**scene()) for _ in range(3)]
-    assert len(caught) == 1 and caught[0].filename == __file__
-    for images, _, meta in results:
-        assert meta["backend"] == "portable"
-        assert (images == images[0, 0, 0]).all()
+@pytest.mark.parametrize("backend", ["auto", "native"])
+def test_no_flat_colour_unless_asked_for(backend: Any) -> None:
+    with pytest.raises(SplatError, match="does not support splat forward through"):
+        rasterization(**scene(), backend=backend)
 
 
 @pytest.mark.usefixtures("without_waves")
-def test_native_by_name_is_an_error_where_it_is_not_declared(tmp_path: Any) -> None:
-    with pytest.raises(SplatError, match="does not support splat forward through"):
-        rasterization(**scene(), backend="native")
+def test_no_training_where_it_is_not_declared(tmp_path: Any) -> None:
     with pytest.raises(SplatError, match="does not support splat forward, splat backward through"):
         Trainer(load_dataset(write_demo_scene(tmp_path / "demo", views=2, size=8)))
 
 
 def test_a_device_without_a_backward_pass_renders_until_gradients_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_device(), "operators", frozenset({Operator.SPLAT_FORWARD}))
-    MODULE._warn_of_flat_colour.cache_clear()
     wanted = scene(colors=torch.rand(N, 3).requires_grad_())
     with torch.no_grad():
         assert rasterization(**wanted)[2]["backend"] == "native"
-    with pytest.warns(UserWarning, match="does not support splat backward through"):
-        assert rasterization(**wanted)[2]["backend"] == "portable"
+    with pytest.raises(SplatError, match="does not support splat backward through"):
+        rasterization(**wanted)
 
 
 def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +189,6 @@ def test_a_device_that_is_passed_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
         images, _, meta = rasterization(**scene(), backend=backend, device=device)  # type: ignore[arg-type]
         assert meta["backend"] == "native" and torch.equal(images, expected)
     monkeypatch.setattr(device, "operators", frozenset())
-    MODULE._warn_of_flat_colour.cache_clear()
-    with pytest.warns(UserWarning, match="does not support splat forward through"):
-        assert rasterization(**scene(), device=device)[2]["backend"] == "portable"
     with pytest.raises(SplatError, match="does not support splat forward through"):
         rasterization(**scene(), backend="native", device=device)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,24 @@ BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
     ("eps2d", {"eps2d": math.inf}),
     ("radius_clip", {"radius_clip": -1.0}),
     ("radius_clip", {"radius_clip": math.nan}),
-    ("sh_degree", {"sh_degree": 4, "colors": sh(25)}),
+    ("sh_degree", {"sh_degree": 5, "colors": sh(36)}),
+    ("sh_degree", {"sh_degree": 4, "colors": sh(24)}),
+    ("sh_degree", {"sh_degree": True, "colors": sh(4)}),
     ("sh_degree", {"sh_degree": -1, "colors": sh(1)}),
     ("sh_degree", {"sh_degree": 1.5, "colors": sh(16)}),
     ("sh_degree", {"sh_degree": 2, "colors": sh(4)}),
     ("colors", {"sh_degree": 0, "colors": torch.rand(N, 3)}),
-    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 1, 4)}),
+    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 1, 0)}),
+    ("colors", {"colors": None}),
+    ("quats", {"quats": None}),
+    ("covars", {"covars": torch.rand(N, 6)}),
+    ("covars", {"covars": torch.rand(N, 3, 3, dtype=torch.float64)}),
+    ("sparse_grad", {"sparse_grad": True, "packed": False}),
+    ("max_alpha", {"max_alpha": 1.0}),
+    ("max_alpha", {"max_alpha": 0.5}),
+    ("extra_signals", {"extra_signals": torch.rand(N + 1, 2)}),
+    ("extra_signals", {"extra_signals": torch.rand(N, 3, 2), "extra_signals_sh_degree": 1}),
+    ("extra_signals_sh_degree", {"extra_signals": torch.rand(N, 36, 2), "extra_signals_sh_degree": 5}),
     ("render_mode", {"render_mode": "DEPTH"}),
     ("render_mode", {"render_mode": None}),
     ("rasterize_mode", {"rasterize_mode": "smooth"}),
@@ -87,15 +100,25 @@ BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
     ("Ks", {"Ks": with_entry((C, 3, 3), (1, 1, 1), -20.0)}),
 ]
 
+
+class RollingShutter(Enum):
+    """As gsplat has it."""
+
+    TOP_TO_BOTTOM = 1
+    GLOBAL = 4
+
+
 UNSUPPORTED: list[tuple[str, Any]] = [
-    ("packed", True),
-    ("sparse_grad", True),
-    ("covars", torch.rand(N, 3, 3)),
-    ("camera_model", "fisheye"),
+    ("camera_model", "ftheta"),
     ("radial_coeffs", torch.rand(C, 4)),
     ("distributed", True),
     ("with_ut", True),
-    ("segmented", True),
+    ("with_eval3d", True),
+    ("return_normals", True),
+    ("global_z_order", False),
+    ("rays", torch.rand(C, 12, 16, 6)),
+    ("rolling_shutter", RollingShutter.TOP_TO_BOTTOM),
+    ("viewmats_rs", torch.eye(4).repeat(C, 1, 1)),
 ]
 
 
@@ -152,7 +175,35 @@ def test_absolute_gradients_of_several_passes() -> None:
 
 def test_neutral_values_of_what_is_not_supported() -> None:
     """A script that spells out gsplat's defaults runs."""
-    rasterization(**good(), packed=False, sparse_grad=False, channel_chunk=32, camera_model="pinhole", covars=None)
+    neutral = dict.fromkeys(
+        ("covars", "rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "lidar_coeffs")
+    )
+    neutral |= dict.fromkeys(("external_distortion_coeffs", "viewmats_rs", "ut_params", "extra_signals", "renderer_config"))
+    neutral |= dict.fromkeys(("sparse_grad", "distributed", "with_ut", "with_eval3d", "return_normals"), False)
+    for packed in (True, False):
+        for rolling_shutter in (None, RollingShutter.GLOBAL):
+            rasterization(
+                **good(),
+                **neutral,
+                packed=packed,
+                segmented=packed,
+                channel_chunk=8,
+                camera_model="pinhole",
+                global_z_order=True,
+                rolling_shutter=rolling_shutter,
+            )
+
+
+def test_arguments_by_position() -> None:
+    """In the order of gsplat 1.5.3 and of 1.6, whose orders differ behind with_eval3d: there every neutral value is taken."""
+    arguments = good()
+    first = [
+        arguments.pop(name) for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")
+    ]
+    common = [0.01, 1e10, 0.0, 0.3, None, False, 16, arguments["backgrounds"], "RGB", False, False, "classic", 32, False]
+    common += ["pinhole", False, None, False, False]
+    rasterization(*first, *common, None, None, None, None, RollingShutter.GLOBAL, None)
+    rasterization(*first, *common, False, True, None, *[None] * 6, RollingShutter.GLOBAL, None, None, None, None, None)
 
 
 def test_batch_dimensions_that_differ() -> None:

@@ -109,9 +109,7 @@ def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
 
     inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
     Ks = torch_input(camera.K[None])
-    images, _, _ = rasterization(
-        *inputs, torch_input(camera.viewmat[None]), Ks, WIDTH, HEIGHT, rasterize_mode=rasterize_mode
-    )
+    images, _, _ = rasterization(*inputs, torch_input(camera.viewmat[None]), Ks, WIDTH, HEIGHT, rasterize_mode=rasterize_mode)
     (images * torch.tensor(weights, dtype=torch.float32)).sum().backward()
     assert Ks.grad is not None
     actual = [float(Ks.grad[0][entry]) for entry in entries]
@@ -147,7 +145,7 @@ def test_batch_dimensions_are_scenes_side_by_side() -> None:
         **stacked, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=1, backgrounds=backgrounds
     )
     assert images.shape == (3, 2, 1, HEIGHT, WIDTH, 3) and alphas.shape == (3, 2, 1, HEIGHT, WIDTH, 1)
-    assert len(meta["batches"]) == 6
+    assert meta["n_batches"] == 6 and meta["means2d"].shape == (len(meta["gaussian_ids"]), 2)
     weights = torch.rand(images.shape)
     (images * weights).sum().backward()
     for i in range(3):
@@ -305,7 +303,7 @@ def test_culled_gaussians_leave_no_trace(kind: str) -> None:
         inputs = [torch_input(x) for x in (s.means, s.quats, s.scales, s.opacities, s.colors)]
         viewmats, Ks = torch_input(camera.viewmat[None]), torch_input(camera.K[None])
         images, _, meta = rasterization(
-            *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=2, render_mode="RGB+D", rasterize_mode="antialiased"
+            *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=2, render_mode="RGB+D", rasterize_mode="antialiased", packed=False
         )
         (images * weights).sum().backward()
         gradients = [t.grad.numpy() for t in (*inputs, viewmats, Ks) if t.grad is not None]
@@ -407,6 +405,7 @@ def _rasterize(scene: ref.Scene, camera: ref.Camera, means: torch.Tensor | None 
         torch.tensor(camera.K[None], dtype=torch.float32),
         camera.width,
         camera.height,
+        packed=False,
         **options,  # type: ignore[arg-type]
     )
 
