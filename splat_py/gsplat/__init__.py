@@ -48,7 +48,6 @@ _HOMES = {
         ),
         f"{_HERE}.losses",
     ),
-    "FusedGaussianLosses": f"{_HERE}.losses_fused",
     **dict.fromkeys(
         ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc"),
         f"{_HERE}.features",

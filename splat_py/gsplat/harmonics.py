@@ -15,12 +15,12 @@ from splat_py.splats.shade import shade
 MAX_DEGREE = 4
 
 
-def sh_bases(count: int, dirs: Tensor) -> Tensor:
-    """The first `count` basis functions Y_k, [..., count], at unit directions [..., 3]. Differentiable.
+def sh_bases(basis_dim: int, dirs: Tensor) -> Tensor:
+    """The first `basis_dim` basis functions Y_k, [..., basis_dim], at unit directions [..., 3]. Differentiable.
 
     With P a polynomial in z, the functions of order m are P · Re (x + i y)^m and P · Im (x + i y)^m (Sloan 2013).
     """
-    degree = _degree_of(count)
+    degree = _degree_of(basis_dim)
     leading("dirs", dirs, 3)
     x, y, z = dirs.unbind(-1)
     # Re and Im of (x + i y)^m, with the sign that makes odd orders negative.

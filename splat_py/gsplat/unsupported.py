@@ -15,6 +15,8 @@ NAMES = (
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",
     "rasterize_to_pixels_eval3d_extra",
+    # several losses in one kernel
+    "FusedGaussianLosses",
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
