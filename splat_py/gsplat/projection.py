@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from splat_py.errors import SplatError
@@ -10,6 +12,11 @@ from splat_py.gsplat.checks import check_camera_model, check_float32, check_shap
 from splat_py.splats.data import Settings
 from splat_py.splats.project import project
 from splat_py.splats.validation import CAMERA_MODELS
+
+# Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
+# with its margin for rounding (slang/splat/footprint.slang).
+_OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
+_MIN_COMPENSATION = 1e-3
 
 
 def fully_fused_projection(
@@ -49,7 +56,8 @@ def fully_fused_projection(
         sparse_grad: with `packed`: gradients of means, covars, quats and scales are sparse (COO).
         calc_compensations: also √(det Σ / det (Σ + eps2d)), for antialiasing (Yu et al. 2024).
         camera_model: "pinhole", "ortho" or "fisheye".
-        opacities: [..., N] of which radii are where α = 1/255; by default 1. They have no gradient.
+        opacities: [..., N]: radii, and what is culled, are then those of splats with these opacities, dimmed by compensations,
+            where α = 1/255; otherwise radii are 3.33 standard deviations. They have no gradient.
 
     Returns:
         radii int32 [..., C, N, 2] (0 where culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
@@ -78,7 +86,7 @@ def fully_fused_projection(
     if sparse_grad and not packed:
         raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
     if opacities is None:
-        seen = means.new_ones(*batch, count)
+        seen = means.new_full((*batch, count), _OPAQUE)
     else:
         check_shape("opacities", opacities, (*batch, count))
         seen = opacities.detach()
@@ -87,7 +95,7 @@ def fully_fused_projection(
     device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
     settings = Settings(
         device.tuning.tile_size,
-        antialiased=calc_compensations,
+        antialiased=calc_compensations and opacities is not None,
         camera_model=CAMERA_MODELS[camera_model],
         blur=eps2d,
         near=near_plane,
@@ -112,12 +120,15 @@ def fully_fused_projection(
     )
     gaussian_ids, image_ids = splats.gaussian_ids, splats.image_ids
     compensations = None
-    if calc_compensations:
-        compensations = splats.opacities
-        if opacities is not None:
-            before = seen[..., None, :] if gaussian_ids is None else seen.flatten()[gaussian_ids]
-            # What is fainter is culled.
-            compensations = compensations / before.clamp(min=1 / 255)
+    if calc_compensations and opacities is not None:
+        before = seen[..., None, :] if gaussian_ids is None else seen.flatten()[gaussian_ids]
+        # What is fainter is culled.
+        compensations = splats.opacities / before.clamp(min=1 / 255)
+    elif calc_compensations:
+        # det (Σ - eps2d) / det Σ, from Σ's inverse.
+        a, b, c = splats.conics.unbind(-1)
+        ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
+        compensations = ratio.clamp(min=_MIN_COMPENSATION**2).sqrt() * (splats.radii > 0).all(-1)
     results = splats.radii, splats.means2d, splats.depths, splats.conics, compensations
     if gaussian_ids is None or image_ids is None:
         return results
