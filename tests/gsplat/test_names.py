@@ -6,11 +6,15 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import splat_py.gsplat as package
+from splat_py import SplatError
 from splat_py.gsplat import unsupported
+from splat_py.gsplat._helper import load_test_data
 
 # What gsplat's tests and examples, and nerfstudio's splatfacto, import.
 IMPORTED = {
@@ -88,3 +92,27 @@ def test_what_does_not_exist_is_not_there() -> None:
 def test_importing_the_package_is_cheap() -> None:
     code = "import sys, splat_py.gsplat; print({'torch', 'numpy', 'slangpy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path) -> None:
+    points = np.array([[0, 0, 0], [1, 1, 1], [9, 0, 0]], np.float32)
+    np.savez(
+        tmp_path / "scene.npz",
+        means3d=points,
+        colors=np.full((3, 3), 51, np.uint8),
+        viewmats=np.eye(4)[None],
+        Ks=np.eye(3)[None],
+        width=8,
+        height=6,
+    )
+    path = str(tmp_path / "scene.npz")
+    means, quats, scales, opacities, colors, viewmats, Ks, width, height = load_test_data(path, scene_grid=3)
+    assert means.shape == scales.shape == colors.shape == (18, 3)
+    assert (quats.shape, opacities.shape, viewmats.shape, Ks.shape) == ((18, 4), (18,), (1, 4, 4), (1, 3, 3))
+    assert (width, height) == (8, 6)
+    assert {tuple(mean) for mean in (means[::2] / 4).tolist()} == {(x, y, 0) for x in (-1, 0, 1) for y in (-1, 0, 1)}
+    assert float(colors.max()) == pytest.approx(0.2)
+    with pytest.raises(SplatError, match="data_path is missing"):
+        load_test_data()
+    with pytest.raises(SplatError, match="scene_grid is 2"):
+        load_test_data(path, scene_grid=2)

@@ -50,11 +50,14 @@ class Tiled:
         return *self.inputs[:4], WIDTH, HEIGHT, self.tile_size, self.offsets, self.ids
 
 
-def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False) -> Tiled:
+def tiled(
+    batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0
+) -> Tiled:
+    """Splats of a small scene; `beyond`: so many rows and columns of tiles more than the image needs."""
     s = scene(batch)
     results = fully_fused_projection(s.means, None, s.quats, s.scales, s.viewmats, s.Ks, WIDTH, HEIGHT, packed=packed)
     radii, means2d, depths, conics, _ = results[-5:]
-    grid = math.ceil(WIDTH / tile_size), math.ceil(HEIGHT / tile_size)
+    grid = math.ceil(WIDTH / tile_size) + beyond, math.ceil(HEIGHT / tile_size) + beyond
     images = s.viewmats.shape[:-2]
     whose: dict[str, Any] = {}
     if packed:
@@ -98,6 +101,15 @@ def test_packed_pixels_are_those_of_the_same_splats() -> None:
     theirs = reference.rasterize_to_pixels(*everywhere, WIDTH, HEIGHT, 8, t.offsets, t.ids, t.backgrounds)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     assert_same_gradients(ours, theirs, t.inputs, 1e-4)
+
+
+def test_tiles_may_reach_beyond_the_image() -> None:
+    t = tiled()
+    wide = tiled(beyond=1)
+    assert wide.offsets.shape == (2, t.offsets.shape[1] + 1, t.offsets.shape[2] + 1)
+    ours = wide.render()
+    torch.testing.assert_close(ours, t.render())
+    assert_same_gradients(ours, wide.refer(), wide.inputs, 1e-4)
 
 
 def test_masked_tiles_show_the_background() -> None:
