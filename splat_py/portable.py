@@ -23,6 +23,7 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
@@ -220,7 +221,7 @@ class _Splat(torch.autograd.Function):
         return run_forward(colors, opacities, width, height)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx: Any, v_image: Tensor) -> tuple[Tensor | None, ...]:
         opacities, colors = ctx.saved_tensors
         packed = ctx.run_backward(v_image.reshape(-1, 4), colors, opacities, ctx.coefficients)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
+from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import device_for
 from splat_py.image.method import Method
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
@@ -54,7 +54,7 @@ class _Render(torch.autograd.Function):
         return image.tensor().to(params.device)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
         (params,) = ctx.saved_tensors

@@ -108,6 +108,12 @@ class PackedIds:
     gaussians: Array  # [M] uint32
     offsets: Array  # [C + 1] uint32, where the rows of each camera begin
 
+    @classmethod
+    def empty(cls, device: Device, splats: int, cameras: int) -> PackedIds:
+        """Arrays for so many."""
+        empty = device.memory.empty
+        return cls(empty(splats, np.uint32), empty(splats, np.uint32), empty(cameras + 1, np.uint32))
+
 
 @dataclass(frozen=True)
 class Splats:

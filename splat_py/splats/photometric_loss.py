@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from splat_py.errors import SplatError
+from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import device_for
 from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps
 from splat_py.splats.tensors import as_tensor
@@ -127,6 +127,6 @@ class _Compare(torch.autograd.Function):
         return x.new_tensor(comparison.l1_weight * l1 + comparison.ssim_weight * similar)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, v_value: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors), None, None, None

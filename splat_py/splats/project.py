@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, keep, kept
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
@@ -26,7 +27,7 @@ from splat_py.splats.data import (
     id_buffers,
     id_constants,
 )
-from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept, strided_view, zeros_or
+from splat_py.splats.tensors import as_tensor, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -77,29 +78,36 @@ class Projection:
         )
         rows.record_sum(recorder)
 
-    def pack(self, device: Device) -> Projection:
-        """The same with splats of those that are visible alone. `self` has an empty `splats`. Reads their number back."""
-        pairs = self.cameras.count * self._per_scene
-        is_visible = device.memory.empty(pairs, np.uint32)
-        before = PrefixSum(device, pairs)
-        recorder = device.record()
+    def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
+        """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
         recorder.stage("project")
-        self._dispatch(recorder, "findVisible", linear_groups(pairs), {"splats": pairs}, {"isVisible": is_visible})
-        before.record(recorder, is_visible)
-        recorder.submit()
-        count = int(before.total.numpy()[0])
-        ids = [device.memory.array(np.zeros(size, np.uint32)) for size in (count, count, self.cameras.count + 1)]
-        packed = PackedIds(*ids)
+        flags = recorder.scratch((visible.count,), np.uint32)
+        groups = linear_groups(visible.count)
+        self._dispatch(recorder, "findVisible", groups, {"splats": visible.count}, {"isVisible": flags})
+        visible.record(recorder, flags)
+
+    def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
+        """Write `packed`. `record_visible` has run before."""
         buffers = {
-            "visibleBefore": before.offsets,
+            "visibleBefore": visible.offsets,
             "packedImages": packed.images,
             "packedGaussians": packed.gaussians,
             "packedOffsets": packed.offsets,
         }
+        self._dispatch(recorder, "packVisible", linear_groups(visible.count), {"splats": visible.count}, buffers)
+
+    def pack(self, device: Device) -> Projection:
+        """The same with splats that are packed. Reads back how many there are."""
+        visible = PrefixSum(device, self.cameras.count * self._per_scene)
         recorder = device.record()
-        self._dispatch(recorder, "packVisible", linear_groups(pairs), {"splats": pairs}, buffers)
+        self.record_visible(recorder, visible)
         recorder.submit()
-        return replace(self, splats=Splats.empty(device, count, packed=packed))
+        packed = PackedIds.empty(device, int(visible.total.numpy()[0]), self.cameras.count)
+        recorder = device.record()
+        recorder.clear(packed.offsets)
+        self.record_packing(recorder, visible, packed)
+        recorder.submit()
+        return replace(self, splats=Splats.empty(device, packed.images.size, packed=packed))
 
     @property
     def _per_scene(self) -> int:
@@ -319,4 +327,4 @@ def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
     """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
     rows = dense.flatten(0, -2)[ids]
     indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
-    return torch.sparse_coo_tensor(indices, rows, dense.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, rows, dense.shape, check_invariants=False, is_coalesced=True)

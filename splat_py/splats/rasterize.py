@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, keep, kept
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
-from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept
+from splat_py.splats.tensors import as_tensor
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, keep, kept
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView, id_buffers, id_constants
-from splat_py.splats.tensors import as_tensor, first_derivative, keep, kept, strided_view
+from splat_py.splats.tensors import as_tensor, strided_view
 
 
 @dataclass(frozen=True)

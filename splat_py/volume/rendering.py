@@ -10,6 +10,7 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, keep, kept
 from splat_py.gpu.device import Device, device_for
 from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats, to_voxel_order
 
@@ -118,7 +119,7 @@ class _Render(torch.autograd.Function):
         volume.record_occupancy(recorder, march)
         volume.record_forward(recorder, march, rays, behind, image)
         recorder.submit()
-        ctx.state = (volume, march, rays, behind, image)
+        keep(ctx, (volume, march, rays, behind, image), grid, rays_o, rays_d, background)
         return (
             _tensor(image.colors, grid),
             _tensor(image.transmittances, grid),
@@ -126,8 +127,9 @@ class _Render(torch.autograd.Function):
         )
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, *v_results: Tensor) -> tuple[Tensor | None, ...]:
-        volume, march, rays, behind, image = ctx.state
+        volume, march, rays, behind, image = kept(ctx)
         device = volume.device
         v_image = Image(*(device.memory.array(v.contiguous()) for v in v_results))
         v_grid = None

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from safetensors.numpy import save
 
+from splat_py.gsplat.compression import PngCompression
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.pictures import read_picture
 from splat_py.image.result import ImageFit
@@ -28,6 +29,7 @@ from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.field import RadianceField
 from tests.fuzz.files import KINDS, arrays_of, header_of
 from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
+from tests.gsplat.test_compression import splats
 from tests.scene.captures import picture, ring, write_colmap, write_transforms
 
 POINTS = np.arange(12.0).reshape(4, 3)
@@ -198,6 +200,30 @@ def _write_picture(folder: Path, random: Random) -> None:
     (folder / "file.png").write_bytes(damaged_bytes(data[:head], random) + data[head:])
 
 
+@cache
+def _compressed() -> dict[str, bytes]:
+    """The files of a compressed scene, by their names."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        PngCompression(use_sort=False, verbose=False).compress(root, splats(9, coefficients=3))
+        return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+def _write_compressed(folder: Path, random: Random) -> None:
+    files = dict(_compressed())
+    name = random.choice(("meta.json", random.choice(list(files))))
+    whole = files[name]
+    files[name] = damaged_json(json.loads(whole), random) if name == "meta.json" else damaged_bytes(whole, random)
+    for other, data in files.items():
+        (folder / other).write_bytes(data)
+
+
+def _read_compressed(folder: Path) -> None:
+    for name, tensor in PngCompression().decompress(folder).items():
+        # Features are stored as they are, whatever they hold.
+        assert tensor.shape[0] in (0, 9) and (name == "features" or tensor.isfinite().all())
+
+
 def _read_picture(folder: Path) -> None:
     image = read_picture(folder / "file.png")
     assert image.dtype == np.float32 and image.shape[2] == 3 and np.isfinite(image).all()
@@ -221,4 +247,5 @@ READERS: dict[str, Reader] = {
     "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
     "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).record()),
     "pictures": Reader(1000, _write_picture, _read_picture),
+    "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }

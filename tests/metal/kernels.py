@@ -15,11 +15,12 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
 from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.limits import Limits
+from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
-from splat_py.splats.data import Cameras, GaussianArrays, Settings, SplatGradients, Splats, StridedView
+from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
-from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.rasterize import STOPS, Image, Rasterization
 from splat_py.splats.shade import Shading
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
@@ -70,9 +71,7 @@ class _Memory:
 
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
-        array = SimpleNamespace(
-            shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer
-        )
+        array = SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer)
         array.bits = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
         return cast(Array, array)
 
@@ -84,6 +83,7 @@ def shipped() -> list[Specialisation]:
     for tuning in (_GPU_TUNING, _SOFTWARE_TUNING):
         _record_tiles(recorder, tuning)
     _record_gaussians(recorder)
+    _record_packed(recorder)
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
@@ -156,9 +156,16 @@ def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
         _record_rasterization(recorder, replace(tuning, segment=64), settings, 3, segments=2)
 
 
-def _record_rasterization(recorder: Recorder, tuning: Tuning, settings: Settings, channels: int, segments: int = 1) -> None:
+def _record_rasterization(
+    recorder: Recorder,
+    tuning: Tuning,
+    settings: Settings,
+    channels: int,
+    segments: int = 1,
+    packed: PackedIds | None = None,
+) -> None:
     device, empty = _device(tuning), _Memory().empty
-    splats = Splats.empty(device, 1, 8)
+    splats = Splats.empty(device, 1, 8, packed=packed)
     grid = TileGrid(settings.tile_size, 2, 2, 1)
     binning = Binning(device, splats, grid, settings.per_isect)
     binning.record_count(recorder)
@@ -166,10 +173,44 @@ def _record_rasterization(recorder: Recorder, tuning: Tuning, settings: Settings
     binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
-    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), grid, image)
+    work = Rasterization.of(
+        device, splats, colors, backgrounds, binning.lists(segments), grid, image, STOPS[settings.max_alpha]
+    )
     work.record(recorder)
     rows = empty((1, 8, settings.row(channels)))
     work.record_backward(recorder, image.colors, image.alphas, rows, settings)
+
+
+def _record_packed(recorder: Recorder) -> None:
+    """Splats of what is visible alone, and the other kinds of cameras, covariances and limits of α."""
+    device = _device(_GPU_TUNING)
+    empty = device.memory.empty
+    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
+    v_cameras, sh, v_colors = empty((1, CAMERA_ROW)), empty((8, 25, 3)), StridedView(empty((1, 8, 9)), 9)
+    packed = PackedIds.empty(device, 8, 1)
+    for model, covars, ids, camera_gradient in product(
+        ("Pinhole", "Orthographic", "Fisheye"), (None, empty((8, 6))), (None, packed), (False, True)
+    ):
+        settings = Settings(16, camera_model=model, camera_gradient=camera_gradient)
+        splats = Splats.empty(device, 8, packed=ids)
+        projection = Projection(replace(gaussians, covars=covars), cameras, splats, settings)
+        v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
+        if ids is None:
+            visible = PrefixSum(device, 8)
+            projection.record_visible(recorder, visible)
+            projection.record_packing(recorder, visible, packed)
+        projection.record(recorder)
+        projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
+    for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
+        settings = Settings(16, camera_gradient=camera_gradient)
+        radii, colors = empty((8, 2), np.int32), empty((8, 3))
+        shading = Shading(gaussians.means, sh, cameras, radii, colors, degree, settings, ids, as_color)
+        shading.record(recorder)
+        shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+    for tile_size in TILE_SIZES:
+        settings = Settings(tile_size, max_alpha=0.99)
+        _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=packed)
 
 
 def _record_gaussians(recorder: Recorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.ndimage import correlate1d
 from torch import Tensor
 
 import splat_py as splat
+from splat_py.gpu.device import get_device
 from tests.reference.ssim import WINDOW, ssim_map
 
 Padding = Literal["same", "valid"]
@@ -161,6 +163,19 @@ def test_second_derivatives_and_second_backward_passes_raise() -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
+
+
+def test_nothing_is_kept_after_the_backward_pass() -> None:
+    x, y = pictures((64, 48, 3))
+    a = x.clone().requires_grad_()
+    memory = get_device().memory
+    gc.collect()
+    before = memory.live_bytes
+    loss = splat.photometric_loss(a, y)
+    assert memory.live_bytes > before
+    loss.backward()
+    gc.collect()
+    assert memory.live_bytes == before
 
 
 @pytest.mark.parametrize("where", ["images", "photographs"])

@@ -108,6 +108,9 @@ class PngCompression:
         splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
         if "means" in splats:
             splats["means"] = inverse_log_transform(splats["means"])
+        for name in ("means", *_PICTURES, "shN"):
+            if name in splats and not splats[name].isfinite().all():
+                raise SplatError(f"{folder / 'meta.json'}: {name} has a range beyond its type; compress the scene again")
         return splats
 
     def _read(self, folder: Path, entry: Entry) -> Tensor:
