@@ -102,7 +102,7 @@ class TiledSplats:
         x, y = torch.broadcast_tensors(x, y)
         return x.flatten(1), y.flatten(1)
 
-    def longest(self, tiles: Tensor) -> int:
+    def max_length(self, tiles: Tensor) -> int:
         """Splats of the longest of these lists."""
         return int((self.ends[tiles] - self.starts[tiles]).max()) if len(tiles) else 0
 

@@ -53,7 +53,7 @@ def rasterize_to_indices_in_range(
         outside = (x >= image_width) | (y >= image_height)
         pixel = (tiles // (splats.columns * splats.rows))[:, None] * (image_height * image_width) + y * image_width + x
         pixels = Pixels(torch.where(outside, 1.0, left[torch.where(outside, 0, pixel)]), outside)
-        end = min(int(range_end) * batch, splats.longest(tiles))
+        end = min(int(range_end) * batch, splats.max_length(tiles))
         for first in range(int(range_start) * batch, end, PART):
             listed = splats.part(tiles, first)
             if first + PART > end:

@@ -71,11 +71,11 @@ def isect_tiles(
         raise SplatError(f"{n_images} images of {tile_width} × {tile_height} tiles do not fit 64-bit keys; use larger tiles")
 
     limits = torch.tensor((tile_width, tile_height), device=means2d.device)
-    center, reach = means2d.reshape(-1, 2) / tile_size, radii.reshape(-1, 2).to(means2d.dtype) / tile_size
-    low = (center - reach).floor().clamp(min=0).minimum(limits).long()
-    high = (center + reach).ceil().clamp(min=0).minimum(limits).long()
-    seen = (radii.reshape(-1, 2) > 0).all(-1)
-    columns, rows = torch.where(seen[:, None], high - low, 0).unbind(-1)
+    center, half = means2d.reshape(-1, 2) / tile_size, radii.reshape(-1, 2).to(means2d.dtype) / tile_size
+    low = (center - half).floor().clamp(min=0).minimum(limits).long()
+    high = (center + half).ceil().clamp(min=0).minimum(limits).long()
+    visible = (radii.reshape(-1, 2) > 0).all(-1)
+    columns, rows = torch.where(visible[:, None], high - low, 0).unbind(-1)
     tiles = columns * rows  # [M]
 
     splats = torch.repeat_interleave(tiles)

@@ -138,9 +138,9 @@ class _Lists:
         def array(values: Tensor) -> Array:
             return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))
 
-        # How long the longest is matters only where lists are blended in segments.
-        longest = int(self.offsets.diff().max()) if device.tuning.segment else 0
-        lists = TileLists(array(self.offsets), array(self.ids), segments_for(device, longest))
+        # Lengths matter only where lists are blended in segments.
+        max_length = int(self.offsets.diff().max()) if device.tuning.segment else 0
+        lists = TileLists(array(self.offsets), array(self.ids), segments_for(device, max_length))
         if keep_isects:
             # A gradient row for each element, those of a splat one after another.
             by_splat = self.ids.argsort(stable=True)

@@ -86,10 +86,10 @@ def fully_fused_projection(
     if sparse_grad and not packed:
         raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
     if opacities is None:
-        seen = means.new_full((*batch, count), _OPAQUE)
+        effective = means.new_full((*batch, count), _OPAQUE)
     else:
         check_shape("opacities", opacities, (*batch, count))
-        seen = opacities.detach()
+        effective = opacities.detach()
 
     device = device_for(means)
     device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
@@ -107,7 +107,7 @@ def fully_fused_projection(
         means,
         quats,
         scales,
-        seen,
+        effective,
         viewmats,
         Ks,
         width,
@@ -121,7 +121,7 @@ def fully_fused_projection(
     gaussian_ids, image_ids = splats.gaussian_ids, splats.image_ids
     compensations = None
     if calc_compensations and opacities is not None:
-        before = seen[..., None, :] if gaussian_ids is None else seen.flatten()[gaussian_ids]
+        before = effective[..., None, :] if gaussian_ids is None else effective.flatten()[gaussian_ids]
         # What is fainter is culled.
         compensations = splats.opacities / before.clamp(min=1 / 255)
     elif calc_compensations:

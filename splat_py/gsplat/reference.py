@@ -19,7 +19,7 @@ from splat_py.gsplat.harmonics import evaluate_harmonics
 from splat_py.gsplat.intersection import isect_offset_encode, isect_tiles
 
 # Standard deviations to where an opaque splat's α is 1/255, as gsplat rounds them.
-_REACH = 3.33
+_EXTENT = 3.33
 _MIN_DETERMINANT = 1e-10
 
 
@@ -45,7 +45,7 @@ def fully_fused_projection(
     centers, sigmas = world_to_cam(means, covars, viewmats)
     depths = centers[..., 2]
     in_depth = (depths > near_plane) & (depths < far_plane)
-    # What is not seen is put where its derivatives are finite.
+    # What is not effective is put where its derivatives are finite.
     safe = torch.where(in_depth[..., None], centers, centers.new_tensor((0.0, 0.0, 1.0)))
     means2d, sharp = proj(safe, sigmas, Ks, width, height, camera_model)
     blurred = sharp + eps2d * torch.eye(2, dtype=means.dtype, device=means.device)
@@ -58,7 +58,7 @@ def fully_fused_projection(
         compensations = (before / determinant).clamp(min=0).sqrt()
 
     with torch.no_grad():
-        radii = (_REACH * torch.stack((xx, yy), -1).sqrt()).ceil()
+        radii = (_EXTENT * torch.stack((xx, yy), -1).sqrt()).ceil()
         meets = (means2d + radii > 0) & (means2d - radii < means2d.new_tensor((width, height)))
         radii = torch.where((in_depth & meets.all(-1))[..., None], radii, 0).int()
     return radii, means2d, depths, conics, compensations
@@ -123,7 +123,7 @@ def _blend_tiles(splats: TiledSplats, colors: Tensor, tiles: Tensor) -> tuple[Te
     )
     # Backward evaluates a part again rather than keeping every pixel's α.
     run = partial(checkpoint, blend, use_reentrant=False, preserve_rng_state=False) if differentiated else blend
-    for first in range(0, splats.longest(tiles), PART):
+    for first in range(0, splats.max_length(tiles), PART):
         image, T, done = run(image, T, done, first)
         if done.all():
             break
@@ -168,8 +168,8 @@ def rasterization(
     radii, means2d, depths, conics, compensations = fully_fused_projection(
         means, covars, viewmats, Ks, width, height, eps2d, near_plane, far_plane, rasterize_mode == "antialiased"
     )
-    seen = opacities[..., None, :].expand(*cameras, count)
-    seen = seen if compensations is None else seen * compensations
+    effective = opacities[..., None, :].expand(*cameras, count)
+    effective = effective if compensations is None else effective * compensations
 
     grid = math.ceil(width / tile_size), math.ceil(height / tile_size)
     tiles_per_gauss, isect_ids, flatten_ids = isect_tiles(means2d, radii, depths, tile_size, *grid)
@@ -184,7 +184,7 @@ def rasterization(
             backgrounds = torch.cat((backgrounds, torch.zeros_like(backgrounds[..., :1])), -1)
             backgrounds = backgrounds if "RGB" in render_mode else backgrounds[..., -1:]
     images, alphas = rasterize_to_pixels(
-        means2d, conics, torch.cat(features, -1), seen, width, height, tile_size, isect_offsets, flatten_ids, backgrounds
+        means2d, conics, torch.cat(features, -1), effective, width, height, tile_size, isect_offsets, flatten_ids, backgrounds
     )
     if "ED" in render_mode:
         images = torch.cat((images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)), -1)
@@ -199,7 +199,7 @@ def rasterization(
             "means2d": means2d,
             "depths": depths,
             "conics": conics,
-            "opacities": seen,
+            "opacities": effective,
             "tile_width": grid[0],
             "tile_height": grid[1],
             "tiles_per_gauss": tiles_per_gauss,
