@@ -45,7 +45,7 @@ def fully_fused_projection(
     centers, sigmas = world_to_cam(means, covars, viewmats)
     depths = centers[..., 2]
     in_depth = (depths > near_plane) & (depths < far_plane)
-    # What is not effective is put where its derivatives are finite.
+    # What is not between the planes is put where its derivatives are finite.
     safe = torch.where(in_depth[..., None], centers, centers.new_tensor((0.0, 0.0, 1.0)))
     means2d, sharp = proj(safe, sigmas, Ks, width, height, camera_model)
     blurred = sharp + eps2d * torch.eye(2, dtype=means.dtype, device=means.device)
