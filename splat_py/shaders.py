@@ -45,6 +45,7 @@ from splat_py.gpu.sources import shader_folder
 Value: TypeAlias = Any
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
+_PUBLIC_STRUCT = re.compile(r"^public struct (\w+)", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 # Where the modules lie that are attributes of this one.
@@ -69,9 +70,9 @@ class ShaderFunction:
         return f"{self._module.name}.{self._name}{self._parameters}"
 
     def __getitem__(self, arguments: Any) -> ShaderFunction:
-        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`."""
-        several = arguments if isinstance(arguments, tuple) else (arguments,)
-        return ShaderFunction(self._module, f"{self._name}<{', '.join(map(str, several))}>")
+        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`. Types may be of any of our modules."""
+        several = ", ".join(map(str, arguments if isinstance(arguments, tuple) else (arguments,)))
+        return ShaderFunction(self._module.importing(several), f"{self._name}<{several}>")
 
     @property
     def slangpy(self) -> spy.Function:
@@ -147,18 +148,22 @@ class ShaderFunction:
 class ShaderModule:
     """A Slang module; its public functions are attributes."""
 
-    def __init__(self, device: Device, path: Path, session: spy.SlangSession | None = None) -> None:
+    def __init__(
+        self, device: Device, path: Path, session: spy.SlangSession | None = None, types: tuple[Path, ...] = ()
+    ) -> None:
         self.device = device
         self._session = session or device.handle
+        self._path = path
         self.name = path.stem
-        self._unique_name = re.sub(r"\W", "_", path.as_posix())
+        self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
         source = path.read_text(encoding="utf-8")
         self._functions: dict[str, str] = dict(_PUBLIC_FUNCTION.findall(source))
         # SlangPy generates code with the parameters' types in it, so that must see what the module imports.
-        imports = [path.as_posix(), *(file.as_posix() for file in _imported(source))]
-        self._imports = "".join(f'__exported import "{name}";\n' for name in dict.fromkeys(imports))
+        self._files = list(dict.fromkeys([path, *_imported(source), *types]))
+        self._imports = "".join(f'__exported import "{file.as_posix()}";\n' for file in self._files)
         self.slangpy = self._compile("", "")
         self._inner_products: dict[str, spy.Function] = {}
+        self._importing: dict[tuple[Path, ...], ShaderModule] = {(): self}
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._functions]
@@ -170,6 +175,18 @@ class ShaderModule:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(f"no public function {name} in {self!r}")
         return ShaderFunction(self, name, self._functions[name])
+
+    def importing(self, arguments: str) -> ShaderModule:
+        """The module, with the types that a generic's arguments name and that it does not import itself."""
+        named = set(re.findall(r"[A-Za-z]\w*", arguments))
+        types = tuple(
+            file
+            for file in (_library() if named else ())
+            if file not in self._files and named & set(_PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
+        )
+        if types not in self._importing:
+            self._importing[types] = ShaderModule(self.device, self._path, self._session, types)
+        return self._importing[types]
 
     def inner_product(self, name: str) -> spy.Function:
         """⟨f(x), v⟩ as a function of x and v, with the derivative v·∂f/∂x.

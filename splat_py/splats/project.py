@@ -88,13 +88,23 @@ class Projection:
 
     def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
         """Write `packed`. `record_visible` has run before."""
-        buffers = {
-            "visibleBefore": visible.offsets,
-            "packedImages": packed.images,
-            "packedGaussians": packed.gaussians,
-            "packedOffsets": packed.offsets,
-        }
-        self._dispatch(recorder, "packVisible", linear_groups(visible.count), {"splats": visible.count}, buffers)
+        recorder.dispatch(
+            "pack",
+            "packVisible",
+            linear_groups(visible.count),
+            {
+                "pairs": visible.count,
+                "gaussians": self._per_scene,
+                "cameras": self.cameras.count // self.cameras.scenes,
+            },
+            {
+                "visibleBefore": visible.offsets,
+                "packedImages": packed.images,
+                "packedGaussians": packed.gaussians,
+                "packedOffsets": packed.offsets,
+                **id_buffers(None),
+            },
+        )
 
     def pack(self, device: Device) -> Projection:
         """The same with splats that are packed. Reads back how many there are."""
@@ -224,7 +234,7 @@ def project(
     Args:
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
         packed: splats of those alone that are visible.
-        sparse_grad: with `packed`: gradients of means, quats, scales and covars are sparse (COO).
+        sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
     """
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad)
@@ -313,8 +323,8 @@ class _Project(torch.autograd.Function):
         )
         if frame.sparse_grad:
             ids = as_tensor(splats.packed.gaussians, like).view(torch.int32).long().unique()
-            v_means, v_quats, v_scales, v_covars = (
-                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales, v_covars)
+            v_means, v_quats, v_scales = (
+                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales)
             )
         v_viewmats, v_Ks = None, None
         if camera_gradient:

@@ -1,4 +1,4 @@
-"""View-dependent colour: real spherical harmonics up to degree 3, in 3DGS's order and signs.
+"""View-dependent colour: real spherical harmonics up to degree 4, in 3DGS's order and signs.
 
 Basis function k = l² + l + m is the real harmonic (l, m) with the Condon–Shortley phase, written as a
 polynomial in the unit direction's x, y, z; e.g. degree 1 is (−C₁ y, C₁ z, −C₁ x).
@@ -21,6 +21,8 @@ C1 = _constant(3, 4)
 C2_XY, C2_ZZ, C2_XX_YY = _constant(15, 4), _constant(5, 16), _constant(15, 16)
 C3_3, C3_XYZ, C3_1 = _constant(35, 32), _constant(105, 4), _constant(21, 32)
 C3_0, C3_2 = _constant(7, 16), _constant(105, 16)
+C4_4, C4_3, C4_2 = 3 * _constant(35, 16), 3 * _constant(35, 32), 3 * _constant(5, 16)
+C4_1, C4_0, C4_22, C4_44 = 3 * _constant(5, 32), 3 * _constant(1, 256), 3 * _constant(5, 64), 3 * _constant(35, 256)
 
 
 def sh_basis(directions: Array, degree: int) -> Array:
@@ -46,6 +48,19 @@ def sh_basis(directions: Array, degree: int) -> Array:
             -C3_1 * x * (4 * z * z - x * x - y * y),
             C3_2 * z * (x * x - y * y),
             -C3_3 * x * (x * x - 3 * y * y),
+        ]
+    if degree >= 4:
+        xx, yy, zz = x * x, y * y, z * z
+        basis += [
+            C4_4 * x * y * (xx - yy),
+            -C4_3 * y * z * (3 * xx - yy),
+            C4_2 * x * y * (7 * zz - 1),
+            -C4_1 * y * z * (7 * zz - 3),
+            C4_0 * (35 * zz * zz - 30 * zz + 3),
+            -C4_1 * x * z * (7 * zz - 3),
+            C4_22 * (xx - yy) * (7 * zz - 1),
+            -C4_3 * x * z * (xx - 3 * yy),
+            C4_44 * (xx * xx - 6 * xx * yy + yy * yy),
         ]
     return np.stack(basis, axis=-1)
 
@@ -75,6 +90,19 @@ def sh_basis_jacobian(directions: Array, degree: int) -> Array:
             (-C3_1 * (4 * z * z - 3 * x * x - y * y), 2 * C3_1 * x * y, -8 * C3_1 * x * z),
             (2 * C3_2 * x * z, -2 * C3_2 * y * z, C3_2 * (x * x - y * y)),
             (-3 * C3_3 * (x * x - y * y), 6 * C3_3 * x * y, o),
+        ]
+    if degree >= 4:
+        xx, yy, zz = x * x, y * y, z * z
+        rows += [
+            (C4_4 * y * (3 * xx - yy), C4_4 * x * (xx - 3 * yy), o),
+            (-6 * C4_3 * x * y * z, -3 * C4_3 * z * (xx - yy), -C4_3 * y * (3 * xx - yy)),
+            (C4_2 * y * (7 * zz - 1), C4_2 * x * (7 * zz - 1), 14 * C4_2 * x * y * z),
+            (o, -C4_1 * z * (7 * zz - 3), -3 * C4_1 * y * (7 * zz - 1)),
+            (o, o, C4_0 * (140 * zz - 60) * z),
+            (-C4_1 * z * (7 * zz - 3), o, -3 * C4_1 * x * (7 * zz - 1)),
+            (2 * C4_22 * x * (7 * zz - 1), -2 * C4_22 * y * (7 * zz - 1), 14 * C4_22 * z * (xx - yy)),
+            (-3 * C4_3 * z * (xx - yy), 6 * C4_3 * x * y * z, -C4_3 * x * (xx - 3 * yy)),
+            (4 * C4_44 * x * (xx - 3 * yy), 4 * C4_44 * y * (yy - 3 * xx), o),
         ]
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 

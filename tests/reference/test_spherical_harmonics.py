@@ -15,13 +15,13 @@ def test_sh_is_the_real_form_of_scipys_complex_harmonics() -> None:
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     polar, azimuth = np.arccos(directions[:, 2]), np.arctan2(directions[:, 1], directions[:, 0])
     columns = []
-    for degree in range(4):
+    for degree in range(5):
         for order in range(-degree, degree + 1):
             value = sph_harm_y(degree, abs(order), polar, azimuth)
             columns.append(
                 value.real if order == 0 else np.sqrt(2) * (value.imag if order < 0 else value.real)
             )
-    np.testing.assert_allclose(ref.sh_basis(directions, 3), np.stack(columns, axis=-1), atol=1e-14)
+    np.testing.assert_allclose(ref.sh_basis(directions, 4), np.stack(columns, axis=-1), atol=1e-14)
 
 
 def test_sh_is_orthonormal() -> None:
@@ -29,9 +29,9 @@ def test_sh_is_orthonormal() -> None:
     azimuth = np.arange(12) * 2 * np.pi / 12
     z, angle = (grid.ravel() for grid in np.meshgrid(nodes, azimuth, indexing="ij"))
     radius = np.sqrt(1 - z * z)
-    Y = ref.sh_basis(np.stack([radius * np.cos(angle), radius * np.sin(angle), z], axis=-1), 3)
+    Y = ref.sh_basis(np.stack([radius * np.cos(angle), radius * np.sin(angle), z], axis=-1), 4)
     area = np.repeat(weights, 12) * 2 * np.pi / 12
-    np.testing.assert_allclose(Y.T @ (area[:, None] * Y), np.eye(16), atol=1e-14)
+    np.testing.assert_allclose(Y.T @ (area[:, None] * Y), np.eye(25), atol=1e-14)
 
 
 def test_sh_constants_are_the_published_ones() -> None:
@@ -54,12 +54,12 @@ def test_sh_constants_are_the_published_ones() -> None:
     )
 
 
-@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+@pytest.mark.parametrize("degree", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_sh_gradient(degree: int, count: int) -> None:
     rng = np.random.default_rng(11 + degree)
     viewmat = random_viewmat(rng)
-    sh, means = rng.normal(size=(count, 16, 3)), rng.normal(size=(count, 3))
+    sh, means = rng.normal(size=(count, 25, 3)), rng.normal(size=(count, 3))
     colors, v = ref.sh_colors(sh, means, viewmat, degree), rng.normal(size=(count, 3))
     if count == 7:
         assert (colors == 0).any() and (colors > 0).any()

@@ -36,6 +36,13 @@ def test_alpha() -> None:
     v = RNG.normal(size=COUNT)
     expected = pullback(f, np.where(clamped, 0, v), means, conics, opacities)
     assert_gradients(shader.evaluateAlpha, v, [means, conics, opacities, pixels], [*expected, None], atol=2e-6)
+    for limit in (0.99, 0.5):
+        limited = raw > limit
+        assert limited.sum() >= 10 and (~limited).sum() >= 10 and np.abs(raw - limit).min() > 1e-5
+        arguments = [means, conics, opacities, pixels, limit]
+        assert_value(shader.evaluateAlphaUpTo(*arguments), np.minimum(raw, limit))
+        expected = pullback(f, np.where(limited, 0, v), means, conics, opacities)
+        assert_gradients(shader.evaluateAlphaUpTo, v, arguments, [*expected, None, None], atol=2e-6)
 
 
 def states(channels: int) -> tuple[dict[str, Array], Array, Array]:

@@ -85,6 +85,48 @@ def test_covariance_root() -> None:
     assert_gradients(shader.covarianceRoot, v, [QUATS, SCALES], [v_quats, v_scales], atol=2e-6)
 
 
+SIGMA = {"diagonal": RNG.normal(size=(COUNT, 3)), "others": RNG.normal(size=(COUNT, 3))}
+
+
+def matrices(diagonal: Array, others: Array) -> Array:
+    """[N, 3, 3] of a Covariance3D."""
+    xx, yy, zz = diagonal.T
+    xy, xz, yz = others.T
+    return np.stack([np.stack(row, -1) for row in ((xx, xy, xz), (xy, yy, yz), (xz, yz, zz))], -2)
+
+
+def test_times() -> None:
+    def f(diagonal: Array, others: Array, vectors: Array) -> Array:
+        return np.einsum("nij,nj->ni", matrices(diagonal, others), vectors)
+
+    vectors, v = RNG.normal(size=(COUNT, 3)), RNG.normal(size=(COUNT, 3))
+    assert_value(shader.times(SIGMA, vectors), f(*SIGMA.values(), vectors))
+    v_diagonal, v_others, v_vectors = pullback(f, v, *SIGMA.values(), vectors)
+    assert_gradients(shader.times, v, [SIGMA, vectors], [{"diagonal": v_diagonal, "others": v_others}, v_vectors])
+
+
+def test_cofactors() -> None:
+    """Σ⁻¹ det Σ, by NumPy's inverse."""
+
+    def f(diagonal: Array, others: Array) -> Array:
+        sigma = matrices(diagonal, others)
+        c = np.linalg.inv(sigma) * np.linalg.det(sigma)[:, None, None]
+        return np.stack([c[:, 0, 0], c[:, 1, 1], c[:, 2, 2], c[:, 0, 1], c[:, 0, 2], c[:, 1, 2]], -1)
+
+    expected = f(*SIGMA.values())
+    assert_value(shader.cofactors(SIGMA), {"diagonal": expected[:, :3], "others": expected[:, 3:]}, atol=1e-5)
+    v = RNG.normal(size=(COUNT, 6))
+    v_diagonal, v_others = pullback(f, v, *SIGMA.values())
+    weights = {"diagonal": v[:, :3], "others": v[:, 3:]}
+    expected_gradients = [{"diagonal": v_diagonal, "others": v_others}]
+    assert_gradients(shader.cofactors, weights, [SIGMA], expected_gradients, atol=1e-5)
+    # Where there is no inverse: n nᵀ of a plane with the normal n, and nothing of a line.
+    flat = shader.cofactors({"diagonal": [4.0, 9.0, 0.0], "others": [0.0, 0.0, 0.0]})
+    assert_value(flat, {"diagonal": [0, 0, 36], "others": [0, 0, 0]})
+    needle = shader.cofactors({"diagonal": [1.0, 4.0, 9.0], "others": [2.0, 3.0, 6.0]})
+    assert_value(needle, {"diagonal": [0, 0, 0], "others": [0, 0, 0]})
+
+
 def test_covariance() -> None:
     v = RNG.normal(size=(COUNT, 3, 3))
     assert_value(shader.covariance(QUATS, SCALES), ref.covariance(QUATS, SCALES))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.transform import Rotation
 
 import tests.reference as ref
 from splat_py import shaders
 from splat_py.shaders import projection as shader
+from tests.shaders.camera_models import fisheye, orthographic, pinhole
 from tests.shaders.oracle import Array, assert_gradients, assert_value
 
 WIDTH, HEIGHT = 37, 53
@@ -244,3 +247,89 @@ def test_gradient_of_each_intrinsic(where: str, antialiased: bool) -> None:
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6 * np.abs(expected).max())
     # The principal point moves a splat's shape where its axis is clamped, and there alone.
     np.testing.assert_array_equal(expected[2:] != 0, [abs(x) > 1.3 for x in CLAMPED[where]])
+
+
+MODELS = {"Pinhole": pinhole, "Orthographic": orthographic, "Fisheye": fisheye}
+
+
+def full_projection(name: str, antialiased: bool, mean, diagonal, others, opacity, rotation, translation, focal, principal):  # type: ignore[no-untyped-def]
+    """One Gaussian's mean2d, depth, conic and opacity, in torch: J by torch, determinants by definition."""
+    size = torch.tensor([WIDTH, HEIGHT], dtype=torch.float64)
+    sigma = torch.cat([diagonal, others])[[0, 3, 4, 3, 1, 5, 4, 5, 2]]
+    t = rotation @ mean + translation
+    at = t
+    if name == "Pinhole":
+        low, high = (-0.15 * size - principal) / focal, (1.15 * size - principal) / focal
+        at = torch.cat([torch.minimum(torch.maximum(t[:2] / t[2], low), high) * t[2], t[2:]])
+    J = torch.func.jacfwd(MODELS[name], argnums=2)(focal, principal, at) @ rotation
+    sharp = J @ sigma.reshape(3, 3) @ J.T
+    blurred = sharp + BLUR * torch.eye(2, dtype=torch.float64)
+    det, det_sharp = (m[0, 0] * m[1, 1] - m[0, 1] ** 2 for m in (blurred, sharp))
+    conic = torch.stack([blurred[1, 1], -blurred[0, 1], blurred[0, 0]]) / det
+    seen = opacity * (det_sharp / det).clamp(min=0.005**2).sqrt() if antialiased else opacity
+    return MODELS[name](focal, principal, t), t[2], conic, seen
+
+
+@pytest.mark.parametrize("antialiased", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_project_full_gaussian(name: str, antialiased: bool) -> None:
+    """Every output and every scalar's gradient, in three cameras, of covariances of any shape."""
+    rng = np.random.default_rng(55)
+    rows = slice(8, 48)
+    roots = ref.quat_to_rotmat(CASES.gaussians["quat"][rows]) * CASES.gaussians["scale"][rows, None, :]
+    if name == "Orthographic":
+        roots /= CASES.points[rows, 2, None, None]
+    sigma = roots @ roots.swapaxes(1, 2)
+    upper = [sigma[:, i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
+    diagonal, others = (np.stack(part, -1).astype(np.float32).astype(float) for part in (upper[:3], upper[3:]))
+    camera = {field: value[rows] for field, value in CASES.cameras.items()}
+    mean, opacity = CASES.gaussians["mean"][rows], CASES.gaussians["opacity"][rows]
+    inputs = [torch.tensor(x, requires_grad=True) for x in (mean, diagonal, others, opacity, *camera.values())]
+    outputs = torch.func.vmap(partial(full_projection, name, antialiased))(*inputs)
+    v = [rng.normal(size=tuple(output.shape)) for output in outputs]
+    names = ("mean", "depth", "conic", "opacity")
+    settings = {"blur": BLUR, "antialiased": antialiased}
+    arguments = [mean, {"diagonal": diagonal, "others": others}, opacity, camera, IMAGE, settings]
+    expected = {field: output.detach().numpy() for field, output in zip(names, outputs, strict=True)}
+    project = shader.projectFullGaussian[name]
+    assert_value(project(*arguments), expected, rtol=2e-5, atol=1e-5)
+    gradients = torch.autograd.grad(outputs, inputs, [torch.tensor(x) for x in v])
+    v_mean, v_diagonal, v_others, v_opacity, *v_camera = (g.numpy() for g in gradients)
+    actual = project.gradients(dict(zip(names, v, strict=True)), *arguments)
+    of_camera = dict(zip(camera, v_camera, strict=True))
+    # Each row on its own scale: they differ by many orders of magnitude, and their terms cancel. A giant needle's covariance
+    # hides its width behind its length, squared, and float32 has few digits left of it.
+    tolerance = np.full(len(mean), 1e-4)
+    tolerance[24:28] = 3e-2
+    for got, wanted in (
+        (actual[0], v_mean),
+        (actual[1]["diagonal"], v_diagonal),
+        (actual[1]["others"], v_others),
+        (actual[2], v_opacity),
+        *((actual[3][field], of_camera[field]) for field in camera),
+    ):
+        scale = np.abs(wanted.reshape(len(wanted), -1)).max(1).reshape(-1, *[1] * (wanted.ndim - 1))
+        error = np.abs((got - wanted) / scale).reshape(len(mean), -1).max(1)
+        np.testing.assert_array_less(error, tolerance)
+    assert actual[4] is None and actual[5] is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_project_full_covariance(name: str) -> None:
+    """As of the root it has, where that is known; also of a disc and of a needle, whose Σ has no inverse."""
+    rng = np.random.default_rng(56)
+    count = 30
+    scale = np.exp(rng.uniform(-2, 0, (count, 3)))
+    scale[:10, 0] = 0
+    scale[10:20, :2] = 0
+    roots = (ref.quat_to_rotmat(rng.normal(size=(count, 4))) * scale[:, None, :]).astype(np.float32).astype(float)
+    sigma = roots @ roots.swapaxes(1, 2)
+    camera, t = {field: value[:count] for field, value in CASES.cameras.items()}, CASES.points[:count]
+    full = {"diagonal": sigma[:, [0, 1, 2], [0, 1, 2]], "others": sigma[:, [0, 0, 1], [1, 2, 2]]}
+    actual = shader.projectFullCovariance[name](camera, t, full, IMAGE)
+    expected = shader.projectCovariance[name](camera, t, roots, IMAGE)
+    size = np.abs(expected["entries"]).max(axis=1)
+    assert_value(actual["entries"] / size[:, None], expected["entries"] / size[:, None], rtol=1e-5, atol=1e-5)
+    # Of the squares of the covariance's entries, of which it is the difference.
+    assert_value(actual["determinant"] / size**2, expected["determinant"] / size**2, atol=2e-6)
+    assert (actual["determinant"] >= 0).all()

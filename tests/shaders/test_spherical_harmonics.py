@@ -15,7 +15,7 @@ DIRECTIONS = RNG.normal(size=(COUNT, 3))
 # Along the axes most terms of the basis, or of its derivative, vanish.
 DIRECTIONS[:6] = [[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1]]
 DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1, keepdims=True)
-DEGREES = [0, 1, 2, 3]
+DEGREES = [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("degree", DEGREES)
@@ -52,3 +52,22 @@ def test_color(degree: int) -> None:
         assert_value(v_sh_actual, v_sh)
     else:
         assert_gradients(shader.shColor[count], v, [DIRECTIONS, sh], [v_directions, v_sh], atol=1e-5)
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+def test_sum(degree: int) -> None:
+    """As the colour, but for the ½ and the limit."""
+    count = (degree + 1) ** 2
+    sh, v = 2 * RNG.normal(size=(COUNT, count, 3)), RNG.normal(size=(COUNT, 3))
+    basis = ref.sh_basis(DIRECTIONS, degree)
+    expected = np.einsum("nk,nkc->nc", basis, sh)
+    assert (expected < -0.5).any()
+    assert_value(shader.shSum[count](DIRECTIONS, sh), expected, atol=1e-5)
+    v_sh = basis[:, :, None] * v[:, None, :]
+    v_directions = np.einsum("nkc,nc,nki->ni", sh, v, ref.sh_basis_jacobian(DIRECTIONS, degree))
+    if degree == 0:
+        v_d, v_sh_actual = shader.shSum[1].gradients(v, DIRECTIONS, sh)
+        np.testing.assert_array_equal(v_d, 0)
+        assert_value(v_sh_actual, v_sh)
+    else:
+        assert_gradients(shader.shSum[count], v, [DIRECTIONS, sh], [v_directions, v_sh], atol=1e-5)

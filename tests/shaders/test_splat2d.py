@@ -19,7 +19,7 @@ def alpha_of(mean: Array, conic: Array, opacity: Array, pixels: Array) -> Array:
     return opacity * np.exp(-0.5 * (a * x * x + 2 * b * x * y + c * y * y))
 
 
-@pytest.mark.parametrize("stop", ["SceneStop", "ImageStop"])
+@pytest.mark.parametrize("stop", ["SceneStop", "SceneStop99", "ImageStop"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_alpha(channels: int, stop: str) -> None:
     """Opacity, and the gradient of every field; channels have none here."""
@@ -38,3 +38,13 @@ def test_alpha(channels: int, stop: str) -> None:
     for name, expected in {"mean": v_mean, "conic": v_conic, "opacity": v_opacity}.items():
         assert_value(v_splat[name], expected, rtol=1e-4, atol=2e-6)
     assert v_pixels is None and not v_splat["color"].any()
+
+
+@pytest.mark.parametrize(("stop", "limit"), [("SceneStop", 0.999), ("SceneStop99", 0.99), ("ImageStop", 0.999)])
+def test_alpha_is_at_most_the_stop_rule_s(stop: str, limit: float) -> None:
+    """And there it has no gradient."""
+    splat = {"mean": [[2.5, 3.5]] * 3, "conic": [[0.5, 0.1, 0.4]] * 3, "opacity": [0.98, 0.995, 1.0], "color": [[0.0]] * 3}
+    alpha, pixels = shader.alphaOf[1, 7, f"Splat2D<1, {stop}>"], np.array([[2.5, 3.5]] * 3)
+    assert_value(alpha(splat, pixels), np.minimum([0.98, 0.995, 1.0], limit))
+    v_splat, _ = shaders.gradients(alpha, np.ones(3), splat, pixels)
+    np.testing.assert_array_equal(v_splat["opacity"], np.array([0.98, 0.995, 1.0]) < limit)

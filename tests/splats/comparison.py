@@ -183,7 +183,8 @@ def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
     assert not (actual * (v_Ks == 0)).any()
     if case.backgrounds is not None and "RGB" in case.render_mode:
         assert_close("backgrounds", _gradient(inputs["backgrounds"]), np.stack([g.background for g in v]))
-    rows = (meta["camera_ids"], meta["gaussian_ids"]) if case.options.get("packed") else (slice(None), slice(None))
+    packed = case.options.get("packed")
+    rows = (meta["camera_ids"].numpy(), meta["gaussian_ids"].numpy()) if packed else (slice(None), slice(None))
     assert_close("means2d", meta["means2d"].grad.numpy(), np.stack([g.means2d for g in v])[rows])
     if case.options.get("absgrad"):
         assert_close("absgrad", meta["means2d"].absgrad.numpy(), np.stack([g.means2d_abs for g in v])[rows])

@@ -1,0 +1,50 @@
+"""slang/splat/fisheye.slang."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.shaders import fisheye as shader
+from tests.shaders.camera_models import along, check_axes, check_project, fisheye
+from tests.shaders.oracle import assert_value
+
+RNG = np.random.default_rng(54)
+# Degrees from the optical axis.
+ANGLES = {
+    "on the axis": [0.0] * 8,
+    "beside the axis": [1e-6, 1e-4, 1e-3, 3e-3, 5e-3, 6e-3, 0.01, 0.03],
+    "near the axis": [0.1, 0.3, 0.5, 1, 2, 4, 8, 10],
+    "in view": [12, 20, 30, 40, 50, 60, 70, 80],
+    "beside and behind the camera": [85, 89, 90, 91, 100, 120, 150, 170],
+}
+
+
+def points(where: str) -> np.ndarray:
+    angles = np.repeat(ANGLES[where], 4)
+    return along(angles, RNG.uniform(0, 360, len(angles)), np.exp(RNG.uniform(-2, 2, len(angles))))
+
+
+@pytest.mark.parametrize("where", ANGLES)
+def test_project(where: str) -> None:
+    check_project("Fisheye", fisheye, points(where))
+
+
+@pytest.mark.parametrize("where", ANGLES)
+def test_axes(where: str) -> None:
+    check_axes("Fisheye", fisheye, points(where))
+
+
+def test_the_angle_is_the_distance_from_the_principal_point() -> None:
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 30], "principal": [5.0, 7]}
+    t = along(np.array([0.0, 10, 45, 80, 90, 135]), np.array([0.0, 30, 60, 170, 250, 330]), np.ones(6))
+    distance = np.linalg.norm(shader.fisheyePoint(camera, t) - [5, 7], axis=1)
+    assert_value(distance, 30 * np.radians([0, 10, 45, 80, 90, 135]))
+
+
+def test_the_reference_s_series_meets_the_closed_form() -> None:
+    focal, principal = torch.tensor([30.0, 40.0]).double(), torch.zeros(2).double()
+    for radius in (9.99e-3, 1.001e-2):
+        t = torch.tensor([radius, 0.0, 1.0]).double()
+        torch.testing.assert_close(fisheye(focal, principal, t)[0], focal[0] * torch.atan(t[0]), rtol=1e-14, atol=0)

@@ -1,0 +1,198 @@
+"""Orthographic and fisheye cameras, covariances, α's limit: whole renders against one in torch's float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import rasterization
+from tests.splats.comparison import assert_close, rounded, viewmat_of
+from tests.splats.torch_rendering import Rendered, covariances, render
+
+N, CAMERAS = 20, 2
+MODELS = ("pinhole", "ortho", "fisheye")
+# For fisheyes the image's corners are about 75 degrees from the axis.
+FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48}
+
+
+def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
+    """Float32 leaves: Gaussians all over the image and beyond its edges, two cameras of two focal lengths each."""
+    rng = np.random.default_rng(seed)
+    viewmats = np.stack([viewmat_of(rng) for _ in range(CAMERAS)])
+    side = max(width, height)
+    fx, fy = FOCAL[camera_model] * side, 1.2 * FOCAL[camera_model] * side
+    K = np.array([[fx, 0, 0.53 * width], [0, fy, 0.46 * height], [0, 0, 1]])
+    # Depths apart from one another, so that no rounding changes the order.
+    depth = rng.permutation(np.linspace(2, 6, N))
+    at = rng.uniform(-0.1, 1.1, (N, 2)) * [width, height] - K[:2, 2]
+    plane = at / [fx, fy]
+    if camera_model == "ortho":
+        means = np.concatenate([plane, depth[:, None]], -1)
+    elif camera_model == "pinhole":
+        means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
+    else:
+        angle = np.linalg.norm(plane, axis=1, keepdims=True)
+        direction = np.concatenate([plane / angle * np.tan(np.minimum(angle, 1.35)), np.ones((N, 1))], -1)
+        means = direction * depth[:, None]
+        means[0, :2] = 0.0
+    # About the same size in pixels.
+    reach = 1.0 if camera_model == "ortho" else np.linalg.norm(means, axis=1, keepdims=True)
+    arrays = {
+        "means": means,
+        "quats": rng.normal(size=(N, 4)),
+        "scales": np.exp(rng.uniform(np.log(0.02), np.log(0.25), (N, 3))) * reach / FOCAL[camera_model] * 0.5,
+        "opacities": rng.uniform(0.3, 1.0, N),
+        "colors": rng.uniform(size=(N, 3)),
+        "viewmats": viewmats,
+        "Ks": np.tile(K, (CAMERAS, 1, 1)),
+        "backgrounds": rng.uniform(size=(CAMERAS, 3)),
+    }
+    return {name: torch.tensor(rounded(array), dtype=torch.float32, requires_grad=True) for name, array in arrays.items()}
+
+
+def check(
+    inputs: dict[str, Tensor],
+    camera_model: str,
+    width: int,
+    height: int,
+    sigma_of: Callable[[dict[str, Tensor]], Tensor] = lambda t: covariances(t["quats"], t["scales"]),
+    *,
+    antialiased: bool = False,
+    max_alpha: float = 0.999,
+    with_depth: bool = False,
+    packed: bool = True,
+    tile_size: int | None = None,
+    margin: float = 1e-4,
+) -> list[Rendered]:
+    """Images, alphas and every input's gradient."""
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    expected = [
+        render(
+            twins["means"],
+            sigma_of(twins),
+            twins["opacities"],
+            twins["colors"],
+            twins["viewmats"][c],
+            twins["Ks"][c],
+            width,
+            height,
+            camera_model=camera_model,
+            background=torch.nn.functional.pad(twins["backgrounds"][c], (0, int(with_depth))),
+            antialiased=antialiased,
+            max_alpha=max_alpha,
+            with_depth=with_depth,
+            margin=margin,
+        )
+        for c in range(CAMERAS)
+    ]
+    arguments: dict[str, Any] = {"quats": None, "scales": None} | inputs
+    images, alphas, _ = rasterization(
+        **arguments,
+        width=width,
+        height=height,
+        camera_model=camera_model,  # type: ignore[arg-type]
+        rasterize_mode="antialiased" if antialiased else "classic",
+        max_alpha=max_alpha,
+        render_mode="RGB+D" if with_depth else "RGB",
+        packed=packed,
+        tile_size=tile_size,
+    )
+    for tensor in inputs.values():
+        tensor.grad = None
+    trusted = ~torch.stack([r.untrusted for r in expected])
+    assert trusted.float().mean() > 0.9, "most pixels must be compared"
+    wanted, wanted_alphas = torch.stack([r.image for r in expected]), torch.stack([r.alpha for r in expected])
+    assert wanted_alphas.mean() > 0.05
+    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(alphas[..., 0].double()[trusted], wanted_alphas[trusted], rtol=2e-5, atol=2e-5)
+
+    generator = torch.Generator().manual_seed(70)
+    v_images = torch.randn(images.shape, generator=generator) * trusted[..., None]
+    v_alphas = torch.randn(wanted_alphas.shape, generator=generator) * trusted
+    ((images * v_images).sum() + (alphas[..., 0] * v_alphas).sum()).backward()
+    ((wanted * v_images).sum() + (wanted_alphas * v_alphas).sum()).backward()
+    for name, tensor in inputs.items():
+        actual, gradient = tensor.grad, twins[name].grad
+        assert actual is not None and gradient is not None and gradient.any(), name
+        parts: list[tuple[str, Any]] = [(name, ...)]
+        if name == "viewmats":
+            parts = [("rotation", (..., slice(3), slice(3))), ("translation", (..., slice(3), 3))]
+        elif name == "Ks":
+            parts = [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
+            rest = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
+            assert not actual[:, rest].any()
+        for part, index in parts:
+            assert_close(part, actual[index].numpy(), gradient[index].numpy())
+    return expected
+
+
+@pytest.mark.parametrize("size", [(24, 18), (17, 29), (1, 5)], ids=str)
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_camera_models(camera_model: str, size: tuple[int, int]) -> None:
+    check(scene_of(camera_model, *size, seed=71), camera_model, *size)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_antialiased_with_depth(camera_model: str, packed: bool) -> None:
+    inputs = scene_of(camera_model, 24, 18, seed=72)
+    check(inputs, camera_model, 24, 18, antialiased=True, with_depth=True, packed=packed)
+
+
+def of_covars(twins: dict[str, Tensor]) -> Tensor:
+    """What is read of them: the upper triangles."""
+    upper = twins["covars"].triu()
+    return upper + upper.triu(1).mT
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("antialiased", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_covariances(camera_model: str, antialiased: bool, packed: bool) -> None:
+    """In the place of rotations and scales; what is below their diagonals is not read."""
+    inputs = scene_of(camera_model, 24, 18, seed=73)
+    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
+    below = torch.ones(3, 3, dtype=torch.bool).tril(-1)
+    inputs["covars"] = sigma.float().masked_fill(below, 7.0).requires_grad_()
+    check(inputs, camera_model, 24, 18, of_covars, antialiased=antialiased, packed=packed)
+    assert inputs["covars"].grad is not None and not inputs["covars"].grad[:, below].any()
+
+
+@pytest.mark.parametrize("flat", [1, 2], ids=["discs", "needles"])
+@pytest.mark.parametrize("as_covars", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_without_a_volume(camera_model: str, as_covars: bool, flat: int) -> None:
+    """One or two scales are zero."""
+    inputs = scene_of(camera_model, 24, 18, seed=74)
+    with torch.no_grad():
+        inputs["scales"][:, :flat] = 0.0
+    if not as_covars:
+        check(inputs, camera_model, 24, 18)
+        return
+    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
+    inputs["covars"] = sigma.float().requires_grad_()
+    check(inputs, camera_model, 24, 18, of_covars)
+
+
+@pytest.mark.parametrize("max_alpha", [0.999, 0.99])
+def test_limit_of_alpha(max_alpha: float) -> None:
+    """Where it holds, nothing but what is behind has a gradient."""
+    inputs = scene_of("pinhole", 24, 18, seed=75)
+    with torch.no_grad():
+        inputs["opacities"][:] = 1.0
+        inputs["scales"] *= 3
+    limited = check(inputs, "pinhole", 24, 18, max_alpha=max_alpha)
+    assert all((r.alpha > max_alpha - 1e-6).any() for r in limited)
+
+
+def test_limits_of_alpha_differ() -> None:
+    inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", 24, 18, seed=75).items()}
+    inputs["opacities"] = torch.ones(N)
+    inputs["scales"] = inputs["scales"] * 3
+    images = [rasterization(**inputs, width=24, height=18, max_alpha=limit)[0] for limit in (0.999, 0.99)]
+    assert 1e-4 < (images[0] - images[1]).abs().max() < 0.05

@@ -1,0 +1,99 @@
+"""A whole render in torch's float64, differentiated by torch: an oracle for what the NumPy reference does not have.
+
+Written from the definitions: the Jacobian of a camera is torch's, a covariance's inverse is torch's, and every pixel asks every
+splat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.shaders.camera_models import fisheye, orthographic, pinhole
+
+MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye}
+EPS2D, MIN_ALPHA, MIN_T, MIN_COMPENSATION = 0.3, 1 / 255, 1e-4, 0.005
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One camera's image, in float64."""
+
+    image: Tensor  # [H, W, D]
+    alpha: Tensor  # [H, W]
+    # [H, W] where float32 may decide otherwise: beside the least α, the largest or the least transmittance.
+    untrusted: Tensor
+    means2d: Tensor  # [N, 2]
+    conics: Tensor  # [N, 3]
+
+
+def covariances(quats: Tensor, scales: Tensor) -> Tensor:
+    """Σ = R diag(s)² Rᵀ [N, 3, 3], quaternions (w, x, y, z) of any length."""
+    w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
+    # Rodrigues: R = I + 2 w [v]× + 2 [v]×².
+    zero = torch.zeros_like(x)
+    rows = [torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))]
+    cross = torch.stack(rows, -2)
+    rotation = torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
+    root = rotation * scales[:, None, :]
+    return root @ root.mT
+
+
+def render(
+    means: Tensor,
+    sigma: Tensor,
+    opacities: Tensor,
+    features: Tensor,
+    viewmat: Tensor,
+    K: Tensor,
+    width: int,
+    height: int,
+    *,
+    camera_model: str,
+    background: Tensor | None = None,
+    antialiased: bool = False,
+    max_alpha: float = 0.999,
+    with_depth: bool = False,
+    margin: float = 1e-4,
+) -> Rendered:
+    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it."""
+    project, focal, principal = MODELS[camera_model], torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
+    at = points
+    if camera_model == "pinhole":
+        size = torch.tensor([width, height]).to(means)
+        low, high = (-0.15 * size - principal) / focal, (1.15 * size - principal) / focal
+        slope = torch.minimum(torch.maximum(points[:, :2] / points[:, 2:], low), high)
+        at = torch.cat([slope * points[:, 2:], points[:, 2:]], -1)
+    means2d = torch.stack([project(focal, principal, t) for t in points])
+    jacobian = torch.func.vmap(lambda t: torch.func.jacfwd(project, argnums=2)(focal, principal, t))(at)
+    transform = jacobian @ viewmat[:3, :3]
+    sharp = transform @ sigma @ transform.mT
+    blurred = sharp + EPS2D * torch.eye(2).to(means)
+    inverse = torch.linalg.inv(blurred)
+    if antialiased:
+        ratio = torch.linalg.det(sharp) / torch.linalg.det(blurred)
+        opacities = opacities * ratio.clamp(min=MIN_COMPENSATION**2).sqrt()
+    if with_depth:
+        features = torch.cat([features, points[:, 2:]], -1)
+
+    order = points[:, 2].argsort()
+    y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
+    d = torch.stack([x, y], -1)[:, :, None] - means2d[order]
+    raw = opacities[order] * torch.exp(-0.5 * torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d))
+    alphas = raw.clamp(max=max_alpha)
+    alphas = torch.where(alphas < MIN_ALPHA, torch.zeros_like(alphas), alphas)
+    after = (1 - alphas).cumprod(-1)
+    stopped = (after <= MIN_T).cummax(-1).values
+    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
+    alphas = torch.where(stopped, torch.zeros_like(alphas), alphas)
+    after = (1 - alphas).cumprod(-1)
+    weights = alphas * torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
+    image = weights @ features[order]
+    final_T = after[..., -1]
+    if background is not None:
+        image = image + final_T[..., None] * background
+    conics = torch.stack([inverse[:, 0, 0], inverse[:, 0, 1], inverse[:, 1, 1]], -1)
+    return Rendered(image, 1 - final_T, torch.stack(near).any(0).any(-1), means2d, conics)
