@@ -46,10 +46,9 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
         SplatError: it is too large, or says so; or it is a HEIC photograph.
         MemoryError: it is not too large, but for this machine.
     """
-    size = _size(data)
+    size = checked_size(path, data)
     pixels = None
     if size is not None:
-        _check_size(path, math.prod(size), len(data))
         try:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         except cv2.error as error:
@@ -60,13 +59,20 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
     return pixels
 
 
-def _check_size(path: Path, pixels: int, nbytes: int) -> None:
-    most = min(_MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_PER_BYTE * nbytes))
+def checked_size(path: Path, data: bytes) -> tuple[int, int] | None:
+    """The two sides that a picture's header states, or None if it is of no format that is known here.
+
+    Raises:
+        SplatError: it is too large, or says so.
+    """
+    size = _size(data)
+    pixels, most = math.prod(size or ()), min(_MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)))
     if pixels > most:
         raise SplatError(
-            f"{path} is too large, or says so ({pixels:,} pixels in {nbytes:,} bytes, where {most:,} are the most); store it "
+            f"{path} is too large, or says so ({pixels:,} pixels in {len(data):,} bytes, where {most:,} are the most); store it "
             "smaller"
         )
+    return size
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
