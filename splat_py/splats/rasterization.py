@@ -293,7 +293,7 @@ def _features(
                 as_color=as_color,
                 device=device,
             )
-            for part in padded.split(3, -1)
+            for part in (padded[..., first : first + 3] for first in range(0, channels, 3))
         ]
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 
