@@ -25,7 +25,7 @@ test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also wit
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 tests/shaders tests/gpu/test_sorting.py tests/splats tests/image tests/portable tests/volume \
 	tests/selftest; fi
 
-soak: setup ## 20,000 steps of a small scene: memory flat, no number lost; and runs that are killed 100 times; eight minutes
+soak: setup ## 20,000 steps of a small scene: memory flat, no number lost; and runs that are killed 400 times; ten minutes
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py
 
 fuzz: setup ## damage every kind of file 300,000 times over (tests/fuzz), other damage each time; half an hour

@@ -12,7 +12,7 @@ from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, check_fields, dataclass_of
-from splat_py.fit.resuming import extended, finished, refuse_contradictions
+from splat_py.fit.resuming import extended, finished, refuse_contradictions, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.image.method import Method
 
@@ -68,8 +68,8 @@ class FitImage:
     """Approximate a picture with 2D Gaussians.
 
     The folder --out gets the picture as the Gaussians draw it (fit.png), the Gaussians (blobs.safetensors) and, if asked for,
-    a video of the fit (fit.mp4). Any size; grey, RGB or RGBA, 8 or 16 bits. An interrupted fit leaves checkpoint.safetensors
-    there, for --resume.
+    a video of the fit (fit.mp4). Any size; grey, RGB or RGBA, 8 or 16 bits. What the fit was begun with (run.json) and where it
+    is (checkpoint.safetensors) are there, too, for --resume.
 
     Example: splat fit-image photo.jpg --blobs 40960 --steps 1000 --out runs/photo --video
     """
@@ -92,7 +92,7 @@ class FitImage:
     seed: int = 42
     # How a pixel finds its Gaussians: tiles, group (of which auto takes the faster one), or simple, for at most 256.
     method: Method = "auto"
-    # Continue the fit of this picture that was interrupted in --out, with its options; a larger --steps extends it.
+    # Continue the fit of this picture in --out, with the options it was begun with; a larger --steps extends it.
     resume: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
@@ -111,23 +111,33 @@ class FitImage:
     def _run(self, kept: Path, record: Path) -> None:
         """With the folder locked: begin or resume a fit."""
         from splat_py.image.checkpoint import FitCheckpoint
+        from splat_py.image.pictures import read_picture
 
-        if self.resume:
-            begun = _Begun.load(record)
-            if begun is not None and not kept.exists() and (self.out / "blobs.safetensors").exists():
-                self._check(begun)
-                advice = "its checkpoint is deleted: for more steps, fit anew with another --out"
-                console.print(finished(self.out, advice), soft_wrap=True)
-                return
-            checkpoint = FitCheckpoint.load(kept)
-            # Older fits have no record.
-            begun = begun or replace(self._begun(), blobs=checkpoint.params.shape[1], steps=checkpoint.steps)
-            steps = self._check(begun)
-            self._fit(replace(begun, steps=steps), replace(checkpoint, steps=steps), kept, record)
-        elif kept.exists():
-            raise SplatError(f"{self.out} holds an unfinished fit; continue it with --resume, or choose another --out")
+        if not self.resume:
+            refuse_existing(self.out, "blobs.safetensors", "fit.png", "fit.mp4")
+            self._fit(self._begun(), read_picture(self.picture, self.background), None, kept, record)
+            return
+        checkpoint = FitCheckpoint.load(kept)
+        # Older fits have no record.
+        begun = _Begun.load(record) or replace(self._begun(), blobs=checkpoint.params.shape[1], steps=checkpoint.steps)
+        begun = replace(begun, steps=self._check(begun))
+        picture = read_picture(self.picture, begun.background)
+        checkpoint.check_picture(picture)
+        if checkpoint.step >= begun.steps and self._has_result(checkpoint):
+            console.print(finished(self.out, "a larger --steps extends it"), soft_wrap=True)
         else:
-            self._fit(self._begun(), None, kept, record)
+            self._fit(begun, picture, replace(checkpoint, steps=begun.steps), kept, record)
+
+    def _has_result(self, checkpoint: FitCheckpoint) -> bool:
+        """Whether what is saved last is that of the checkpoint: of a fit that was extended there is an older one before."""
+        import numpy as np
+
+        from splat_py.image.result import ImageFit
+
+        try:
+            return np.array_equal(ImageFit.load(self.out / "blobs.safetensors").params, checkpoint.params)
+        except SplatError:
+            return False
 
     def _begun(self) -> _Begun:
         return _Begun(self.blobs, self.steps, self.init, self.background, self.seed)
@@ -142,24 +152,22 @@ class FitImage:
         refuse_contradictions(self.out, begun, self._begun(), _Begun(), given, free=("steps",))
         return int(extended(self.out, "steps", given, begun.steps, self.steps, FitImage.steps))
 
-    def _fit(self, begun: _Begun, checkpoint: FitCheckpoint | None, kept: Path, record: Path) -> None:
+    def _fit(self, begun: _Begun, picture: Picture, checkpoint: FitCheckpoint | None, kept: Path, record: Path) -> None:
         """Fit to the end, and leave what there is to leave."""
         import numpy as np
 
         from splat_py.gpu.device import get_device
         from splat_py.image.fitting import fit
-        from splat_py.image.pictures import read_picture
         from splat_py.scene.pictures import to_bytes, write_image
         from splat_py.scene.videos import write_video
 
-        picture = read_picture(self.picture, begun.background)
         device = get_device(self.device)
         height, width, _ = picture.shape
         console.print(f"{device.adapter.name} ({device.adapter.backend}): {width}×{height} pixels, {begun.blobs:,} Gaussians")
         unwritten = [begun] if checkpoint is None or _Begun.load(record) != begun else []
         frames: list[NDArray[np.uint8]] = []
         with FitBar(device, "fewer --steps or --blobs") as bar:
-            bar.begin(begun.steps)
+            bar.begin(begun.steps, checkpoint.step if checkpoint else 0)
 
             def on_report(report: FitReport) -> None:
                 # The first report comes when everything has proved valid, before the first checkpoint.
@@ -181,11 +189,11 @@ class FitImage:
                 checkpoint=kept,
                 resume=checkpoint,
             )
-        result.save(self.out / "blobs.safetensors")
         write_image(self.out / "fit.png", result.render(device=device))
         if self.video:
             write_video(self.out / "fit.mp4", (np.float32(1 / 255) * frame for frame in frames))
-        kept.unlink()
+        # At last: it says that the fit is finished.
+        result.save(self.out / "blobs.safetensors")
         console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
 
 

@@ -22,7 +22,7 @@ from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
 from splat_py.fields import dataclass_of
-from splat_py.fit.resuming import contradiction, finished
+from splat_py.fit.resuming import contradiction, finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
     from splat_py.volume.checkpoint import VolumeCheckpoint
     from splat_py.volume.fitting import FitReport, VolumeTrainer
+
+_RESULTS = "field.safetensors", "metrics.json"
 
 
 def _default_config() -> VolumeConfig:
@@ -75,9 +77,10 @@ class FitVolume:
             raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
+        self.data.validate()
         path = self.out / "checkpoint.safetensors"
         if not self.resume:
-            self._refuse_existing(path)
+            refuse_existing(self.out, *_RESULTS)
             require_capture(self.data.data)
         with run_lock(self.out):
             self._run(path, self.out / "run.json")
@@ -86,10 +89,10 @@ class FitVolume:
         """With the folder locked: begin or resume a fit."""
         if not self.resume:
             # Another process may have been there in between.
-            self._refuse_existing(path)
+            refuse_existing(self.out, *_RESULTS)
         import numpy as np
 
-        from splat_py.fit.run_record import RunRecord
+        from splat_py.fit.run_record import RunRecord, removed_without
         from splat_py.gpu.device import get_device
         from splat_py.volume.checkpoint import VolumeCheckpoint
         from splat_py.volume.field import RadianceField
@@ -112,19 +115,12 @@ class FitVolume:
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
         views, device = Views.of_dataset(dataset), get_device(self.device)
         trainer = VolumeTrainer(views, box, record.config, background=dataset.background, device=device, resume=checkpoint)
-        if recorded is None or record.changes(recorded):
-            record.save(record_path, box=trainer.box.numpy().tolist())
-        console.print(
-            f"{device.adapter.name} ({device.adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True
-        )
-        self._fit(trainer, dataset, path)
-
-    def _refuse_existing(self, path: Path) -> None:
-        if path.exists():
-            raise SplatError(f"{self.out} already holds a run; continue it with --resume, or choose another --out")
-        for name in ("field.safetensors", "metrics.json"):
-            if (self.out / name).exists():
-                raise SplatError(f"{self.out / name} exists and would be overwritten; choose another --out")
+        with removed_without(path, record_path):
+            if recorded is None or record.changes(recorded):
+                record.save(record_path, box=trainer.box.numpy().tolist())
+            adapter = device.adapter
+            console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True)
+            self._fit(trainer, dataset, path)
 
     def _check_box(self, checkpoint: VolumeCheckpoint) -> None:
         import numpy as np

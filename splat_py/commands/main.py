@@ -37,6 +37,7 @@ Command = (
     | Annotated[Demo, subcommand("demo")]
 )
 _INTERRUPTED = "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume"
+_MEMORY = "memory does not suffice; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
 
 
 def main() -> None:
@@ -60,6 +61,8 @@ def main() -> None:
         # Whoever read what is printed has gone, as `head` does. Where rich prints, it ends the program in the same way.
         terminal.abandon_output()
         sys.exit(1)
+    except MemoryError as error:
+        _fail(f"{_MEMORY}{f' ({error})' if str(error) else ''}", 1)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
 

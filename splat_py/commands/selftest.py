@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class SelfTestCommand:
     """Run every kernel once on this machine's device, and compare with stored results of double precision.
 
-    Without a GPU, compiling keeps a processor core busy for two to four minutes the first time; later it takes seconds. Prints
-    a line a case: by how much its worst number is off, relative to the reference, and by how much it may be. The exit code is 1
-    if a case failed.
+    The first time, kernels are compiled: without a GPU that keeps one processor core busy for two to three minutes. Later, all
+    of this takes ten to twenty seconds there. Prints a line a case: by how much its worst number is off, relative to the
+    reference, and by how much it may be. The exit code is 1 if a case failed.
     The file --out has the same, versions, what the device says of itself and a few timings, but no names and no paths: please
     attach it to an issue, whether or not all is well, above all from an Apple GPU.
 

@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes
 
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out
+from splat_py.fit.resuming import refuse_existing
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
@@ -44,7 +45,11 @@ class Train:
 
     def run(self) -> None:
         """Train with a live progress bar, then evaluate."""
+        # Before torch is imported.
+        self.data.validate()
+        self.config.validate()
         if not self.resume:
+            refuse_existing(self.out)
             require_capture(self.data.data)
         from splat_py.gpu.device import get_device
         from splat_py.splats.run import train

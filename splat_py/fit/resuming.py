@@ -45,6 +45,15 @@ def extended(out: Path, name: str, given: Collection[str], recorded: Any, asked:
     return asked
 
 
+def refuse_existing(out: Path, *results: str) -> None:
+    """Raise SplatError if a run that begins would overwrite a checkpoint, or one of these files."""
+    if (out / "checkpoint.safetensors").exists():
+        raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")
+    for name in results:
+        if (out / name).exists():
+            raise SplatError(f"{out / name} exists and would be overwritten; choose another --out")
+
+
 def contradiction(out: Path, name: str, value: Any, wanted: Any, advice: str) -> SplatError:
     """That an option differs from what a run was begun with."""
     flag = "DATA" if name == "data" else "--" + name.replace("_", "-")

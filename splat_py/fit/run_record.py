@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,17 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.options import DataOptions, fingerprint
 
 Config = TypeVar("Config")
+
+
+@contextmanager
+def removed_without(checkpoint: Path, record: Path) -> Iterator[None]:
+    """Around a run from the moment it writes its record: one that fails before it has a checkpoint has done nothing."""
+    try:
+        yield
+    except BaseException:
+        if not checkpoint.exists():
+            record.unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True)

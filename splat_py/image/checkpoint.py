@@ -1,4 +1,4 @@
-"""Where an interrupted fit of a picture goes on from."""
+"""Where a fit of a picture goes on from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.errors import SplatError
 from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
@@ -46,11 +47,16 @@ class FitCheckpoint:
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        absent = "there is no unfinished fit to resume"
+        absent = "there is no fit to resume"
         with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
             header, tensors = load_tensors(path, _KIND, _check)
             require_finite(tensors, ("v",))
             return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _TENSORS))
+
+    def check_picture(self, picture: Picture) -> None:
+        """Raise SplatError if this is of another picture."""
+        if self.picture != fingerprint(picture):
+            raise SplatError("the checkpoint is of another picture, or of another background behind it; fit without --resume")
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:

@@ -83,10 +83,7 @@ class ImageFitter:
         resume: FitCheckpoint | None = None,
     ) -> None:
         if resume is not None:
-            if resume.picture != fingerprint(picture):
-                raise SplatError(
-                    "the checkpoint is of another picture, or of another background behind it; fit without --resume"
-                )
+            resume.check_picture(picture)
             params, steps = resume.params, resume.steps
         self.picture, self.steps, self.rates = picture, steps, rates or Rates()
         self.device = device or get_device()
@@ -216,7 +213,7 @@ def fit(
         device: where; the default device if None.
         on_report: told at the beginning, about a hundred times in between, and at the end how it looks.
         checkpoint: file to keep a checkpoint in, also when the fit is interrupted: SIGINT, SIGTERM and SIGHUP are acted on
-            between steps, in the main thread. To be deleted once the result is saved.
+            between steps, in the main thread. It stays, for a longer fit.
         resume: continue from this checkpoint; `blobs`, `steps`, `init` and `seed` are then those of its fit.
 
     Raises:

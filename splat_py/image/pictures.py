@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fit.psnr import psnr_of
-from splat_py.scene.images import require_size
-from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
+from splat_py.scene.decoding import decode
 
 Picture = NDArray[np.float32]
 
@@ -28,19 +27,13 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
         raise SplatError(f"{path} is a folder; name one picture in it")
     if not path.is_file():
         raise SplatError(f"{path} does not exist; name a picture, such as a .png or a .jpg")
-    data = np.fromfile(path, np.uint8)
-    require_size(path, data.tobytes())
-    try:
-        pixels: Any = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
-    except cv2.error:
-        pixels = None
-    if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
-        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
+    data = path.read_bytes()
+    pixels = decode(path, data, cv2.IMREAD_UNCHANGED)
+    if pixels is not None and pixels.ndim == 3 and pixels.shape[2] == 3:
+        # Only this way OpenCV heeds the EXIF data. Pictures with alpha, 16 bits or one channel rarely have any.
+        pixels = decode(path, data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if pixels is None:
         raise SplatError(f"{path} is not a picture that can be read, or is damaged; convert it to PNG or JPEG")
-    if pixels.ndim == 3 and pixels.shape[2] == 3:
-        # Only this way OpenCV heeds the EXIF data. Pictures with alpha, 16 bits or one channel rarely have any.
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if pixels.ndim == 3:
         order = [2, 1, 0, 3][: pixels.shape[2]]
         pixels = pixels[..., order]

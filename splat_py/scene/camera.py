@@ -21,7 +21,7 @@ _CENTRAL = 0.15
 _MOST_POINTS = 50_000
 # What is nearer to the focus than this share of the cameras' distance belongs to the subject.
 _SUBJECT = 0.6
-# Of a camera from the world's origin: coordinates of maps pass, overflowed numbers do not.
+# Of a camera from the world's origin, and of lengths in pixels: coordinates of maps pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
 
 
@@ -57,9 +57,9 @@ class Camera:
                 raise SplatError(f"{label}: {field} holds NaN or infinity; pass finite numbers")
             matrix.flags.writeable = False
             object.__setattr__(self, field, matrix)
-            most = np.abs(matrix).max()
-            if most > MOST_DISTANCE:
-                raise SplatError(f"{label}: {field} holds {most:g}; rescale the scene to numbers below {MOST_DISTANCE:g}")
+        most = np.abs(self.viewmat).max()
+        if most > MOST_DISTANCE:
+            raise SplatError(f"{label}: viewmat holds {most:g}; rescale the scene to numbers below {MOST_DISTANCE:g}")
         if not np.array_equal(self.viewmat[3], (0, 0, 0, 1)):
             raise SplatError(f"{label}: the last row of viewmat must be 0 0 0 1, not {self.viewmat[3]}")
         rotation = self.viewmat[:3, :3]
@@ -72,6 +72,9 @@ class Camera:
             raise SplatError(f"{label}: K must read [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] (no skew)")
         if fx <= 0 or fy <= 0:
             raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be positive")
+        for field, pixels in (("focal length", max(fx, fy)), ("principal point", max(abs(cx), abs(cy)))):
+            if pixels > MOST_DISTANCE:
+                raise SplatError(f"{label}: the {field} in K is {pixels:g} pixels; calibrate the camera again")
         for field in ("width", "height"):
             side = getattr(self, field)
             if not 1 <= side <= MOST_DISTANCE or int(side) != side:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,14 +17,13 @@ import cv2
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
 from splat_py.errors import SplatError
 from splat_py.files import is_file
 from splat_py.scene.camera import Camera
-from splat_py.scene.missing_poses import CONVERT_HEIC, PHONE_PHOTOGRAPHS
+from splat_py.scene.decoding import decode
 
 UInt8Array = NDArray[np.uint8]
 Pixels = NDArray[Any]  # what OpenCV takes and gives
@@ -34,10 +32,6 @@ Points = tuple[NDArray[np.float32], UInt8Array]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
 # How long loading may take before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
-# Of PNG, JPEG, WebP and BMP.
-_MAGIC = (b"\x89PNG", b"\xff\xd8", b"RIFF", b"BM")
-# No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
-_PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -251,32 +245,10 @@ def _read(path: Path, flags: int) -> Pixels:
         data = path.read_bytes()
     except OSError as error:
         raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
-    require_size(path, data)
-    try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
-    except cv2.error:  # among others, more pixels than OpenCV agrees to decode
-        pixels = None
-    if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
-        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
+    pixels = decode(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
     if pixels is None or _jpeg_is_cut_off(data):
         raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
     return pixels
-
-
-def require_size(path: Path, data: bytes) -> None:
-    """Raise SplatError where a picture's header is of more pixels than its bytes can be, before they are allocated."""
-    try:
-        with Image.open(BytesIO(data)) as image:
-            pixels = math.prod(image.size)
-    except Image.DecompressionBombError as error:
-        raise SplatError(f"{path} is too large, or says so ({error}); store it smaller") from error
-    except Exception as error:
-        # Formats that Pillow does not know OpenCV may; of those it does, OpenCV would believe a damaged header.
-        if data.startswith(_MAGIC):
-            raise SplatError(f"{path} is not a picture that can be read, or is damaged; replace it") from error
-        return
-    if pixels > max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)):
-        raise SplatError(f"{path} is too large, or says so ({pixels} pixels in {len(data)} bytes); store it smaller")
 
 
 def _jpeg_is_cut_off(data: bytes) -> bool:

@@ -40,11 +40,15 @@ class DataOptions:
     # Keep decoded photographs in memory up to this many MiB, and stream them from disk beyond.
     memory_limit: int = 4096
 
+    def validate(self) -> None:
+        """Raise SplatError if an option has a wrong type or is out of its range."""
+        check_fields(self, _RANGES)
+
     def load(self) -> Dataset:
         """The dataset."""
         from splat_py.scene.dataset import load_dataset
 
-        check_fields(self, _RANGES)
+        self.validate()
         return load_dataset(
             self.data,
             downscale=self.downscale,

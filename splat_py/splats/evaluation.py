@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,21 +87,33 @@ def evaluate_views(
     *,
     device: Device | None = None,
 ) -> Scores:
-    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1."""
+    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1.
+
+    Raises:
+        SplatError: no pixel of any photograph counts.
+
+    Warns:
+        UserWarning: none of one photograph does. It is left out.
+    """
     scores, names = [], picture_names([view.name for view in dataset.views])
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
+        if not photograph[..., 3].any():
+            warnings.warn(f"no pixel of {view.name} counts, so that it is left out; correct its mask", stacklevel=2)
+            continue
         image = draw(view.camera)
         scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
         if pictures is not None:
             rows, columns = inside(photograph[..., 3])
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
             write_image(pictures / names[index], pair)
+    if not scores:
+        raise SplatError(f"no photograph of {dataset.root} that is held out has a pixel that counts; correct the masks")
     return Scores(scores)
 
 
 def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | None = None) -> tuple[float, float]:
-    """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight)."""
+    """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight); NaN if no pixel counts."""
     device = device or get_device()
     height, width, _ = image.shape
     loss = PhotometricLoss(device, width, height, ssim_lambda=0.2)
@@ -108,4 +122,4 @@ def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device
     loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)
     recorder.submit()
     values = loss.values(sums)
-    return values.psnr, values.ssim
+    return (values.psnr, values.ssim) if photograph[..., 3].any() else (math.nan, math.nan)

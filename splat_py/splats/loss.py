@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class LossValues:
     """The loss and what it is made of."""
 
     loss: float
-    # Means over pixels and channels; PSNR over those pixels that count, in dB.
+    # Means over pixels and channels; PSNR over those pixels that count, in dB, or NaN if none does.
     l1: float
     ssim: float
     psnr: float
@@ -174,7 +175,7 @@ class PhotometricLoss:
         count = self.width * self.height * CHANNELS
         l1, ssim = absolute / count, similarity / count
         loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)
-        return LossValues(loss, l1, ssim, psnr_of(squared / max(weight, 1.0)))
+        return LossValues(loss, l1, ssim, psnr_of(squared / weight) if weight else math.nan)
 
 
 def pack(photograph: NDArray[np.uint8]) -> NDArray[np.uint32]:

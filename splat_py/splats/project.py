@@ -88,13 +88,23 @@ class Projection:
 
     def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
         """Write `packed`. `record_visible` has run before."""
-        buffers = {
-            "visibleBefore": visible.offsets,
-            "packedImages": packed.images,
-            "packedGaussians": packed.gaussians,
-            "packedOffsets": packed.offsets,
-        }
-        self._dispatch(recorder, "packVisible", linear_groups(visible.count), {"splats": visible.count}, buffers)
+        recorder.dispatch(
+            "pack",
+            "packVisible",
+            linear_groups(visible.count),
+            {
+                "pairs": visible.count,
+                "gaussians": self._per_scene,
+                "cameras": self.cameras.count // self.cameras.scenes,
+            },
+            {
+                "visibleBefore": visible.offsets,
+                "packedImages": packed.images,
+                "packedGaussians": packed.gaussians,
+                "packedOffsets": packed.offsets,
+                **id_buffers(None),
+            },
+        )
 
     def pack(self, device: Device) -> Projection:
         """The same with splats that are packed. Reads back how many there are."""

@@ -133,7 +133,7 @@ class Rasterization:
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
         if self.stop != "SceneStop":
             constants = {"Stop": self.stop, **constants}
-        pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8)
+        pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8, _most_pixels(self.colors.shape[-1]))
         uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
             length = self.device.tuning.segment or 0
@@ -182,6 +182,11 @@ class Rasterization:
             CHANNELS=self.colors.shape[-1],
             **(constants or {}),
         )
+
+
+def _most_pixels(channels: int) -> int:
+    """Of a thread. Their code is unrolled for each pixel and channel, and compiling it may take longer than running it."""
+    return 8 if channels <= 4 else 4 if channels <= 8 else 2
 
 
 def rasterize_to_pixels(

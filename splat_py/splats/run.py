@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splat_py.errors import DeviceLostError, SplatError
-from splat_py.fit.resuming import finished
+from splat_py.errors import DeviceLostError
+from splat_py.fit.resuming import finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
-from splat_py.fit.run_record import RunRecord
+from splat_py.fit.run_record import RunRecord, removed_without
 from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.scene.options import DataOptions
@@ -50,17 +50,17 @@ def train(
 
     Raises:
         SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
-            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first step.
+            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first
+            checkpoint.
 
     Warns:
         UserWarning: the run that is to be resumed is finished. It is left as it is.
     """
     config.validate()
     folder = RunFolder(out)
-    _refuse_existing(folder, resume)
     with run_lock(out):
-        # Another process may have been there in between.
-        _refuse_existing(folder, resume)
+        if not resume:
+            refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
         recorded = folder.record() if checkpoint else None
         record = RunRecord(options, config)
@@ -72,22 +72,12 @@ def train(
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(out)
         trainer = Trainer(dataset, record.config, device=device, resume=checkpoint)
-        if recorded is None or record.changes(recorded):
-            folder.describe(record)
-        if on_start is not None:
-            on_start(trainer)
-        return _fit(trainer, folder, on_step)
-
-
-def _refuse_existing(folder: RunFolder, resume: bool) -> None:
-    """Raise SplatError if a run that begins would overwrite something."""
-    if resume:
-        return
-    if folder.checkpoint.exists():
-        raise SplatError(f"{folder.root} already holds a run; continue it with --resume, or choose another --out")
-    for path in (folder.scene, folder.metrics_file):
-        if path.exists():
-            raise SplatError(f"{path} exists and would be overwritten; choose another --out")
+        with removed_without(folder.checkpoint, folder.record_file):
+            if recorded is None or record.changes(recorded):
+                folder.describe(record)
+            if on_start is not None:
+                on_start(trainer)
+            return _fit(trainer, folder, on_step)
 
 
 def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:

@@ -29,6 +29,11 @@ class RunFolder:
     root: Path
 
     @property
+    def record_file(self) -> Path:
+        """What was begun."""
+        return self.root / "run.json"
+
+    @property
     def checkpoint(self) -> Path:
         """To resume from."""
         return self.root / "checkpoint.safetensors"
@@ -50,7 +55,7 @@ class RunFolder:
 
     def describe(self, record: RunRecord[TrainConfig]) -> None:
         """Write run.json."""
-        record.save(self.root / "run.json")
+        record.save(self.record_file)
 
     def record(self) -> RunRecord[TrainConfig]:
         """Read run.json, of whichever version.
@@ -58,7 +63,7 @@ class RunFolder:
         Raises:
             SplatError: it is missing or damaged.
         """
-        return RunRecord.load(self.root / "run.json", TrainConfig.from_dict)
+        return RunRecord.load(self.record_file, TrainConfig.from_dict)
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.json holds; nothing if there is none."""

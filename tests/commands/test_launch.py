@@ -36,6 +36,8 @@ _MAIN = "from splat_py.commands.main import main; main()"
         (["fit-volume", "--help"], "--resolutions"),
         (["train", "nowhere", "--out", "run"], "nowhere is not a folder"),
         (["train", "nowhere", "--abacus"], "abacus"),
+        (["train", "nowhere", "--out", "run", "--means-lr", "nan"], "means_lr is nan"),
+        (["fit-volume", "nowhere", "--out", "run", "--downscale", "0"], "downscale is 0"),
         (["render", "nowhere", "--out", "views"], "nowhere is not the folder of a training run"),
         (["eval", "nowhere.ply"], "nowhere.ply does not exist"),
         (["export", "nowhere", "scene.ply"], "nowhere is not a folder"),

@@ -60,6 +60,16 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     assert result.stderr.startswith("splat: interrupted; ") and "--resume" in result.stderr
 
 
+@pytest.mark.parametrize("message", ["", "Unable to allocate 7.28 TiB for an array"])
+def test_memory_that_does_not_suffice(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhaust(command: Export) -> None:
+        raise MemoryError(*[message] if message else [])
+
+    monkeypatch.setattr(Export, "run", exhaust)
+    line = refusal("export", "run", "scene.ply", cwd=tmp_path)
+    assert line.startswith("splat: memory does not suffice; use smaller") and message in line and "()" not in line
+
+
 def test_a_warning_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Export, "run", lambda command: warnings.warn("mind the [gap]", stacklevel=2))
     with warnings.catch_warnings():

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from splat_py.fit.run_lock import run_lock
+from splat_py.image import ImageFit
+from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import Trainer
@@ -157,11 +159,35 @@ def test_a_folder_in_use(out: Path, capture: Path, tmp_path: Path) -> None:
         assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize(("command", "name"), [("train", "scene.ply"), ("fit-volume", "field.safetensors")])
+@pytest.mark.parametrize(
+    ("command", "name"), [("train", "scene.ply"), ("fit-volume", "field.safetensors"), ("fit-image", "fit.png")]
+)
 def test_files_of_others_are_not_overwritten(command: str, name: str, capture: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"precious")
-    assert f"{name} exists and would be overwritten" in refusal(command, capture, "--out", tmp_path, cwd=tmp_path)
+    of = sorted((capture / "images").iterdir())[0] if command == "fit-image" else capture
+    assert f"{name} exists and would be overwritten" in refusal(command, of, "--out", tmp_path, cwd=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("command", ["train", "fit-volume"])
+def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(command: str, capture: Path, tmp_path: Path) -> None:
+    """They are decoded one by one where they do not fit into memory. An older run that meets it stays."""
+    moved, short = shutil.copytree(capture, tmp_path / "capture"), ("--memory-limit", 0, "--test-every", 0)
+    options = ("--sh-degree", 0, "--frames", 0, "--resolutions", 4) if command == "fit-volume" else ("--sh-degree", 0)
+    steps = "--steps" if command == "train" else "--steps-per-resolution"
+    begun = (command, "capture", *short, *options, "--out", "older")
+    assert splat(*begun, steps, 2, cwd=tmp_path).returncode == 0
+    longer = (steps, 9) if command == "train" else ("--resolutions", 4, 8)
+    before = snapshot(tmp_path / "older").keys()
+    for path in (moved / "images").iterdir():
+        # Whole headers.
+        path.write_bytes(path.read_bytes()[:500])
+    line = refusal(command, "capture", *short, *options, steps, 2, "--out", "deep/new", cwd=tmp_path)
+    assert "cannot be decoded" in line or "damaged" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "older"]
+    resumed = (command, "capture", "--out", "older", "--resume", "--memory-limit", 0, *longer)
+    refusal(*resumed, *(("--frames", 0) if command == "fit-volume" else ()), cwd=tmp_path)
+    assert snapshot(tmp_path / "older").keys() == before
 
 
 @pytest.mark.parametrize(
@@ -209,15 +235,32 @@ def test_fit_volume(capture: Path, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]["views"]) == 3
 
 
-def test_fit_image(tmp_path: Path) -> None:
-    iio.imwrite(tmp_path / "picture.png", np.random.default_rng(0).integers(0, 255, (12, 14, 3), dtype=np.uint8))
-    fit = ("fit-image", "picture.png", "--out", "out")
+def test_fit_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("picture.png", "other.png"):
+        iio.imwrite(tmp_path / name, np.random.default_rng(len(name)).integers(0, 255, (12, 14, 3), dtype=np.uint8))
+    fit, out = ("fit-image", "picture.png", "--out", "out"), tmp_path / "out"
     assert splat(*fit, "--blobs", 20, "--steps", 4, cwd=tmp_path).returncode == 0
     before = snapshot(tmp_path)
     result = splat(*fit, "--resume", cwd=tmp_path)
-    assert "is finished and was left as it is" in result.stdout and result.returncode == 0
+    assert "is finished and was left as it is; a larger --steps extends it" in result.stdout and result.returncode == 0
     assert "--blobs is 40960, but" in refusal(*fit, "--resume", "--blobs", 40960, cwd=tmp_path)
+    assert "--steps is 3, but" in refusal(*fit, "--resume", "--steps", 3, cwd=tmp_path)
+    assert "of another picture" in refusal("fit-image", "other.png", "--out", "out", "--resume", cwd=tmp_path)
+    assert "already holds a run; continue it with --resume" in refusal(*fit, cwd=tmp_path)
     assert snapshot(tmp_path) == before
+
+    # One that is extended and does not come to save its result is not finished.
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFit, "save", lambda result, path: os.kill(os.getpid(), signal.SIGTERM))
+        assert splat(*fit, "--resume", "--steps", 7, cwd=tmp_path).returncode == 128 + signal.SIGTERM
+    assert json.loads((out / "run.json").read_text())["config"]["steps"] == 7
+    assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 7
+    assert "PSNR" in splat(*fit, "--resume", cwd=tmp_path).stdout
+    result = splat(*fit, "--resume", "--steps", 7, cwd=tmp_path)
+    assert "is finished" in result.stdout
+    kept = FitCheckpoint.load(out / "checkpoint.safetensors")
+    np.testing.assert_array_equal(ImageFit.load(out / "blobs.safetensors").params, kept.params)
+    assert (kept.step, kept.steps) == (7, 7)
 
 
 def test_equal_names_of_photographs(capture: Path, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,6 @@ import psutil
 import pytest
 
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import SplatError
 from splat_py.fit.run_record import RunRecord
 from splat_py.scene import Gaussians
 from splat_py.scene.options import DataOptions
@@ -43,8 +43,8 @@ CONFIG = TrainConfig(
     densify_start=1,
     accumulate="pair",
 )
-# In all; `make soak` sets SOAK_STEPS.
-KILLS = 100 if "SOAK_STEPS" in os.environ else 30
+# In all, of runs that go on at the same time; `make soak` sets SOAK_STEPS.
+KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 100, 2
 # What a run calls, in order: it is killed before and after the first call of each. The others are spread over its time.
 CALLS: tuple[tuple[Any, str], ...] = (
     (RunRecord, "load_dataset"),
@@ -57,9 +57,6 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (run, "evaluate"),
     (RunFolder, "write_metrics"),
 )
-# The status of a process that found a lock without content, whose owner was killed just then, and the seconds, and one more,
-# until such a lock is taken over.
-LOCKED, LOCKED_SECONDS = 3, 11.0
 # Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
 FORKS = platform.system() == "Linux"
 
@@ -70,13 +67,15 @@ class Kills:
 
     capture: Path
     root: Path
+    # Of those that are killed at the same time.
+    part: int = 0
     # Folders that were begun.
     runs: int = 0
 
     @property
     def out(self) -> Path:
         """The run's folder."""
-        return self.root / f"run {self.runs}"
+        return self.root / f"run {self.part}.{self.runs}"
 
     def begin_another(self) -> None:
         """Once a run has come to its end."""
@@ -109,9 +108,6 @@ class Kills:
         if os.WIFSIGNALED(status):
             assert os.WTERMSIG(status) == signal.SIGKILL, status
             return True
-        if os.waitstatus_to_exitcode(status) == LOCKED:
-            time.sleep(LOCKED_SECONDS)
-            return self.was_killed(os.waitpid(self.begin(), 0)[1])
         assert status == 0, status
         return False
 
@@ -151,10 +147,6 @@ def train_and_exit(capture: Path, out: Path, call: int, late: int) -> NoReturn:
         # Compiled kernels are kept.
         atexit._run_exitfuncs()
         code = 0
-    except SplatError as error:
-        print(error, file=sys.stderr)
-        if "is in use by another run" in str(error) and not (out / ".lock").stat().st_size:
-            code = LOCKED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -183,23 +175,43 @@ def main(capture: Path, root: Path) -> None:
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
 
-    for call, (_, name) in enumerate(CALLS):
-        for late in range(2):
-            assert kills.kill_at(call, late), f"{name} was not called"
-            print("killed", ("before", "after")[late], name, flush=True)
-    count = KILLS - 2 * len(CALLS)
-    moments = np.random.default_rng(0).permutation((np.arange(count) + 0.5) / count * seconds)
+    calls = [(call, late) for call in range(len(CALLS)) for late in range(2)]
+    moments = np.random.default_rng(0).permutation(np.linspace(0, seconds, KILLS - len(calls)))
+    if not FORKS:
+        kill(kills, calls, moments)
+        return
+    pids = []
+    for part in range(AT_ONCE):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            code = 1
+            try:
+                kill(replace(kills, part=part), calls[part::AT_ONCE], moments[part::AT_ONCE])
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * AT_ONCE
+
+
+def kill(kills: Kills, calls: Sequence[tuple[int, int]], moments: Sequence[float]) -> None:
+    """One run after the other, at calls and after so many seconds."""
+    for call, late in calls:
+        name = CALLS[call][1]
+        assert kills.kill_at(call, late), f"{name} was not called"
+        print("killed", ("before", "after")[late], name, flush=True)
     for moment in moments:
         # A run that goes on may come to its end before; one that begins hardly does.
         for _ in range(2):
             killed = kills.kill_after(moment)
             if killed:
-                print(f"killed after {moment:.2f} of {seconds:.2f} s", flush=True)
+                print(f"killed after {moment:.2f} s", flush=True)
                 break
             kills.begin_another()
     kills.was_killed(os.waitpid(kills.begin(), 0)[1])
     kills.begin_another()
-    print("runs", kills.runs)
+    print("runs", kills.runs, flush=True)
 
 
 @pytest.fixture(scope="module")

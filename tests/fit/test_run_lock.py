@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import platform
+import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
-import psutil
 import pytest
 
+import splat_py.fit.run_lock as run_lock_module
 from splat_py.errors import SplatError
 from splat_py.fit.run_lock import run_lock
 
+# What `run_lock` calls, in order.
+CALLS: tuple[tuple[Any, str], ...] = (
+    (run_lock_module, "_make"),
+    (os, "open"),
+    (run_lock_module, "_lock"),
+    (os, "fstat"),
+    (run_lock_module, "_remove_temporary"),
+    (Path, "unlink"),
+    (os, "close"),
+    (Path, "rmdir"),
+)
 
-def write_lock(folder: Path, pid: int, started: float, host: str | None = None) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / ".lock").write_text(json.dumps({"pid": pid, "started": started, "host": host or platform.node()}))
+
+def lock_and_die(folder: Path, call: int, late: int) -> NoReturn:
+    """In this process, which is for nothing else: hold the folder, and be killed before or after a call."""
+    owner, name = CALLS[call]
+    function = getattr(owner, name)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        if late:
+            function(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        setattr(owner, name, dying)
+        with run_lock(folder):
+            pass
+    finally:
+        os._exit(1)
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -34,40 +61,78 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_live_process_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    write_lock(tmp_path, process.pid, psutil.Process(process.pid).create_time())
+    code = f"from splat_py.fit.run_lock import run_lock\nwith run_lock(__import__('pathlib').Path({str(tmp_path)!r})):\n"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code + " print(flush=True)\n input()"], **pipes)
+    assert process.stdout.readline()
     with pytest.raises(SplatError, match="in use"), run_lock(tmp_path):
         pass
     process.kill()
     process.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     with run_lock(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_number_that_another_process_has_by_now(tmp_path: Path) -> None:
-    own = psutil.Process()
-    write_lock(tmp_path, own.pid, own.create_time() - 3600)
+@pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
+@pytest.mark.parametrize("late", range(2))
+@pytest.mark.parametrize("call", range(len(CALLS)), ids=[name for _, name in CALLS])
+def test_a_kill_at_any_moment_leaves_a_folder_that_is_free_at_once(call: int, late: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    pid = os.fork()
+    if pid == 0:
+        lock_and_die(out, call, late)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    with run_lock(out):
+        assert [path.name for path in out.iterdir()] == [".lock"]
+    assert not out.exists() or list(out.iterdir()) == []
+
+
+@pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
+def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
+    """Each takes and leaves it, or is killed with it, many times; a file of the holder's would exist for two."""
+    out, pids = tmp_path / "run", []
+    out.mkdir()
+    for number in range(4):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            code = 1
+            try:
+                held = 0
+                while held < 100:
+                    with suppress(SplatError), run_lock(out):
+                        held += 1
+                        os.close(os.open(tmp_path / "holder", os.O_CREAT | os.O_EXCL))
+                        os.unlink(tmp_path / "holder")
+                        if held == 50 and number % 2:
+                            os.kill(os.getpid(), signal.SIGKILL)
+                code = 0
+            finally:
+                os._exit(code)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, signal.SIGKILL] * 2
+    with run_lock(out):
+        pass
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"pid": 1, "started": 0, "host": "elsewhere"}'])
+def test_what_is_in_the_file_does_not_matter(content: bytes, tmp_path: Path) -> None:
+    """Older versions named their process there."""
+    (tmp_path / ".lock").write_bytes(content)
     with run_lock(tmp_path):
         pass
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_another_machine_keeps_it(tmp_path: Path) -> None:
-    write_lock(tmp_path, 2**22 + 1, 0, "elsewhere")
-    with pytest.raises(SplatError, match=r"if there is none, delete .*\.lock"), run_lock(tmp_path):
-        pass
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
 
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"pid": "x", "started": 0}', b'{"pid": -1}'])
-def test_a_damaged_lock(tmp_path: Path, content: bytes) -> None:
-    """Another process may just be writing it; an old one is nobody's."""
-    lock = tmp_path / ".lock"
-    lock.write_bytes(content)
-    with pytest.raises(SplatError, match="in use"), run_lock(tmp_path):
-        pass
-    os.utime(lock, (time.time() - 60,) * 2)
-    with run_lock(tmp_path):
-        pass
+    monkeypatch.setattr(run_lock_module, "_lock", fail)
+    with pytest.warns(UserWarning, match="knows no locks; let no other run write there"), run_lock(tmp_path):
+        assert (tmp_path / ".lock").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_that_stay_empty_are_not_left(tmp_path: Path) -> None:

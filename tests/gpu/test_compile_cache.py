@@ -7,13 +7,18 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 import splat_py
 from splat_py.gpu.compile_cache import CompileCache, open_compile_cache
 from splat_py.gpu.sources import shader_folder
+
+# A user who owns nothing, on Linux and macOS.
+NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
@@ -74,15 +79,35 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     cache._close()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
-    file = kept(tmp_path / "kept", b"two")
-    file.parent.chmod(0o500)
-    cache = CompileCache(tmp_path / "kept")
+@pytest.fixture
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of a user who is not root: root may write anywhere, and nobody else may enter the folders of its tests."""
+    with TemporaryDirectory(dir=None if os.geteuid() else "/tmp") as name:
+        folder = Path(name)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        root = os.geteuid() == 0
+        if root:
+            os.chown(folder, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders on Windows are not read-only")
+def test_a_read_only_folder_is_read(unprivileged: Path) -> None:
+    folder = unprivileged / "kept"
+    file = kept(folder, b"two")
+    folder.chmod(0o500)
+    cache = CompileCache(folder)
     assert database(cache).read_bytes() == b"two"
     database(cache).write_bytes(b"three")
     with pytest.warns(UserWarning, match="cannot be written"):
         cache._close()
+    assert [path.read_bytes() for path in folder.iterdir()] == [b"two"] and file.exists()
+    folder.chmod(0o700)
 
 
 def test_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

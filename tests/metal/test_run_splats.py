@@ -19,14 +19,17 @@ import torch
 from splat_py.gpu.device import Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, Settings, StridedView
+from splat_py.splats.project import project
 from splat_py.splats.rasterization import rasterization
-from splat_py.splats.shade import Shading
+from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
 from tests.metal.device import MetalOnCpu
 from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
+from tests.splats import test_camera_models as camera_models
 from tests.splats import test_rasterization as renders
+from tests.splats.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
 
@@ -279,3 +282,103 @@ def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
         comparison.check(with_harmonics(rng, 0), rng)
 
     every_order(metal, check, OTHER_WIDTHS)
+
+
+# --- packed splats, other cameras, covariances ---
+
+
+def scene_before(camera_model: str, covars: bool) -> dict[str, torch.Tensor]:
+    inputs = camera_models.scene_of(camera_model, 21, 18, seed=73)
+    if covars:
+        quats, scales = (inputs.pop(name).detach().double() for name in ("quats", "scales"))
+        inputs["covars"] = covariances(quats, scales).float().requires_grad_()
+    return inputs
+
+
+CAMERAS = list(product(camera_models.MODELS, (False, True), (False, True)))
+
+
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
+def test_cameras_and_covariances(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    sigma = {"sigma_of": camera_models.of_covars} if covars else {}
+
+    def check() -> None:
+        camera_models.check(scene_before(camera_model, covars), camera_model, 21, 18, packed=packed, **sigma)
+
+    every_order(metal, check)
+
+
+def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
+    """Of a sum of squares, with or without those of cameras."""
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    cameras = {name: inputs.pop(name).requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
+    arguments: dict[str, Any] = {"quats": None, "scales": None} | inputs | cameras
+    images, _, _ = rasterization(**arguments, width=21, height=18, **options)
+    return list(torch.autograd.grad((images**2).sum(), list(inputs.values())))
+
+
+def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> None:
+    without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
+    for one, other in zip(without, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
+def test_other_cameras_without_their_gradients(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    inputs = scene_before(camera_model, covars)
+    every_order(metal, partial(assert_same_gradients, inputs, camera_model=camera_model, packed=packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("degree", [1, 4])
+def test_harmonics_of_all_kinds(degree: int, packed: bool, metal: MetalOnCpu) -> None:
+    def check() -> None:
+        rng = np.random.default_rng(degree)
+        comparison.check(with_harmonics(rng, degree, packed=packed), rng)
+        inputs = scene_before("pinhole", False)
+        inputs["colors"] = torch.tensor(rng.normal(size=(camera_models.N, (degree + 1) ** 2, 3)) * 0.3, dtype=torch.float32)
+        assert_same_gradients(inputs, sh_degree=degree, packed=packed)
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("camera_gradient", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("degree", [1, 4])
+def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, metal: MetalOnCpu) -> None:
+    """Without an offset and a limit: a shading of coefficients so small that colours are never limited, but for the offset."""
+    inputs = scene_before("pinhole", False)
+    rng = np.random.default_rng(degree)
+    sh = torch.tensor(rng.normal(size=(camera_models.N, (degree + 1) ** 2, 3)) * 0.01, dtype=torch.float32)
+    weights = torch.tensor(rng.normal(size=(camera_models.CAMERAS, camera_models.N, 3)), dtype=torch.float32)
+
+    def results(as_color: bool) -> list[torch.Tensor]:
+        leaves = [inputs["means"].detach().requires_grad_(), sh.clone().requires_grad_()]
+        viewmats = inputs["viewmats"].detach().requires_grad_(camera_gradient)
+        arguments = (leaves[0], inputs["quats"], inputs["scales"], inputs["opacities"], viewmats, inputs["Ks"])
+        splats = project(*(tensor.detach() for tensor in arguments), 21, 18, Settings(16), packed=packed)
+        colors = shade(leaves[0], leaves[1], viewmats, splats.radii, degree, packed=splats.packed, as_color=as_color)
+        rows = (splats.image_ids, splats.gaussian_ids) if packed else ...
+        wanted = [*leaves, viewmats] if camera_gradient else leaves
+        gradients = torch.autograd.grad((colors * weights[rows]).sum(), wanted)
+        offset = 0.5 * (splats.radii[..., :1] > 0) if as_color else 0.0
+        return [colors.detach() - offset, *gradients]
+
+    def check() -> None:
+        for one, other in zip(results(False), results(True), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            assert other.any()
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_another_limit_of_alpha(tile_size: int, metal: MetalOnCpu) -> None:
+    inputs = scene_before("pinhole", False)
+    with torch.no_grad():
+        inputs["opacities"][:] = 1.0
+
+    def check() -> None:
+        camera_models.check(dict(inputs), "pinhole", 21, 18, max_alpha=0.99, tile_size=tile_size)
+
+    every_order(metal, check)

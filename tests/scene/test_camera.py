@@ -57,7 +57,8 @@ def test_scaling_keeps_every_point_at_the_same_share_of_the_picture() -> None:
         (np.eye(4), K, float("inf"), "width is inf"),
         (np.eye(4), K, 10**12, "width is 1000000000000"),
         (np.eye(4) + 1e30 * np.eye(4)[:, [3, 1, 2, 0]] * [0, 0, 0, 1], K, 48, r"viewmat holds 1e\+30; rescale"),
-        (np.eye(4), K * [[1e10], [1], [1]], 48, "K holds"),
+        (np.eye(4), K * [[1e10], [1], [1]], 48, r"focal length in K is 5e\+11 pixels; calibrate"),
+        (np.eye(4), K - 1e10 * np.eye(3)[[2, 1, 0]] * [0, 0, 1], 48, r"principal point in K is 1e\+10 pixels; calibrate"),
     ],
 )
 def test_bad_cameras_are_refused(viewmat: np.ndarray, K: np.ndarray, width: int, message: str) -> None:

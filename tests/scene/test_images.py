@@ -293,6 +293,55 @@ def test_a_header_of_ten_gigapixels(tmp_path: Path) -> None:
         read_picture(tmp_path / "images/001.png")
 
 
+def stated(suffix: str, width: int, height: int) -> bytes:
+    """A small picture whose header says another size."""
+    if suffix == ".exr":
+        window = np.array([0, 0, width - 1, height - 1], "<i4").tobytes()
+        return b"\x76\x2f\x31\x01\x02\0\0\0" + b"dataWindow\0box2i\0\x10\0\0\0" + window + b"\0"
+    if suffix in (".hdr", ".pfm"):
+        data = cv2.imencode(suffix, np.full((5, 7, 3), 0.5, np.float32))[1].tobytes()
+        before, after = {
+            ".hdr": (b"-Y 5 +X 7", b"-Y %d +X %d" % (height, width)),
+            ".pfm": (b"7 5", b"%d %d" % (width, height)),
+        }[suffix]
+        assert before in data
+        return data.replace(before, after, 1)
+    kind = np.float32 if suffix == ".float.tif" else np.uint16
+    changed = bytearray(cv2.imencode(".tif", np.zeros((5, 7, 3), kind))[1].tobytes())
+    start = int.from_bytes(changed[4:8], "little") + 2
+    for at in range(start, start + 24, 12):
+        tag = int.from_bytes(changed[at : at + 2], "little")
+        changed[at + 2 : at + 4] = b"\4\0"
+        changed[at + 8 : at + 12] = {256: width, 257: height}[tag].to_bytes(4, "little")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".float.tif", ".hdr", ".pfm", ".exr"])
+def test_sizes_that_other_formats_state(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is allocated for the pixels; true sizes are not refused."""
+    content, path = write_transforms(tmp_path, ring(1)), tmp_path / f"images/000{suffix}"
+    content["frames"][0]["file_path"] = f"images/{path.name}"
+    save_json(tmp_path, content)
+    path.write_bytes(stated(suffix, 7, 5))
+    if suffix != ".exr":
+        assert read_picture(path).shape == (5, 7, 3)
+    for data in (stated(suffix, 30_000, 20_000), stated(suffix, 9_000, 6_000)):
+        path.write_bytes(data)
+        monkeypatch.delattr(cv2, "imdecode", raising=False)
+        with pytest.raises(SplatError, match=rf"000\{suffix} is too large, or says so"):
+            read_picture(path)
+        with pytest.raises(SplatError, match=rf"000\{suffix} is too large, or says so"):
+            load_dataset(tmp_path)
+
+
+def test_formats_whose_size_nobody_knows_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cv2, "imdecode")
+    for name, data in {"a.pam": b"P7\nWIDTH 7\n", "a.tif": b"II*\0\x08\0\0\0\xff\xff\0\1", "a.hdr": b"#?RADIANCE\n\n"}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SplatError, match=rf"{name} is not a picture that can be read"):
+            read_picture(tmp_path / name)
+
+
 def test_a_damaged_header_of_a_gigapixel(tmp_path: Path) -> None:
     data = bytearray(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes())
     data[16:24] = (30_000).to_bytes(4, "big") * 2

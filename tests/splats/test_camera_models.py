@@ -66,6 +66,7 @@ def check(
     max_alpha: float = 0.999,
     with_depth: bool = False,
     packed: bool = True,
+    tile_size: int | None = None,
     margin: float = 1e-4,
 ) -> list[Rendered]:
     """Images, alphas and every input's gradient."""
@@ -99,7 +100,10 @@ def check(
         max_alpha=max_alpha,
         render_mode="RGB+D" if with_depth else "RGB",
         packed=packed,
+        tile_size=tile_size,
     )
+    for tensor in inputs.values():
+        tensor.grad = None
     trusted = ~torch.stack([r.untrusted for r in expected])
     assert trusted.float().mean() > 0.9, "most pixels must be compared"
     wanted, wanted_alphas = torch.stack([r.image for r in expected]), torch.stack([r.alpha for r in expected])

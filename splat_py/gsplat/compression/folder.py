@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
 from splat_py.files import parse_json, reason
-from splat_py.scene.images import require_size
+from splat_py.scene.decoding import checked_size
 
 # Ours are a few KiB.
 _MOST_META_BYTES = 1 << 20
@@ -110,7 +110,7 @@ def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
     wanted = (side, side) if channels == 1 else (side, side, channels)
     try:
         data = path.read_bytes()
-        require_size(path, data)
+        checked_size(path, data)
         if side**2 != count or not data.startswith(b"\x89PNG"):
             raise ValueError("it is no PNG of a square number of Gaussians")
         found = iio.improps(data, plugin="pillow")
