@@ -281,7 +281,8 @@ def test_compiled_with_meta(compiler: Any) -> None:
         _, _, meta = rasterization(**{**inputs, "means": means}, width=WIDTH, height=HEIGHT)
         return meta["gaussian_ids"] + 1, meta["final_T"].mean()
 
-    for actual, expected in zip(torch.compile(visible, backend="eager")(inputs["means"]), visible(inputs["means"]), strict=True):
+    compiled = torch.compile(visible, backend="eager")
+    for actual, expected in zip(compiled(inputs["means"]), visible(inputs["means"]), strict=True):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
@@ -296,8 +297,8 @@ def test_rendering_loads_no_compiler() -> None:
     script = """
 import sys, torch, splat_py
 i, K = torch.eye(4)[None], torch.tensor([[[9., 0, 4], [0, 9, 4], [0, 0, 1]]])
-means = torch.tensor([[0., 0, 2]], requires_grad=True)
-splat_py.rasterization(means, torch.ones(1, 4), torch.ones(1, 3), torch.ones(1), torch.ones(1, 3), i, K, 8, 8)[0].sum().backward()
+means, ones = torch.tensor([[0., 0, 2]], requires_grad=True), torch.ones
+splat_py.rasterization(means, ones(1, 4), ones(1, 3), ones(1), ones(1, 3), i, K, 8, 8)[0].sum().backward()
 assert means.grad.any()
 sys.exit("torch._dynamo" in sys.modules)
 """
