@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
@@ -126,6 +127,8 @@ class Device:
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
+        # Of what is recorded without one of its own.
+        self.profile: Profile | None = None
         self._process = os.getpid()
         self.software = adapter.backend == "software"
         self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
@@ -186,7 +189,16 @@ class Device:
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
         self.require_process()
-        return Recorder(self.handle, self.kernels, self.memory, profile)
+        return Recorder(self.handle, self.kernels, self.memory, profile or self.profile)
+
+    @contextmanager
+    def profiled(self) -> Iterator[Profile]:
+        """Measure the stages of what is recorded meanwhile: `profile.collect()` then has the seconds of each."""
+        before, self.profile = self.profile, Profile(self.handle)
+        try:
+            yield self.profile
+        finally:
+            self.profile = before
 
     def wait(self, submission: int) -> None:
         """Wait until what `Recorder.submit` sent has been done.

@@ -69,8 +69,8 @@ def checked_size(path: Path, data: bytes) -> tuple[int, int] | None:
     pixels, most = math.prod(size or ()), min(_MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)))
     if pixels > most:
         raise SplatError(
-            f"{path} is too large, or says so ({pixels:,} pixels in {len(data):,} bytes, where {most:,} are the most); store it "
-            "smaller"
+            f"{path} is too large, or says so ({pixels:,} pixels in {len(data):,} bytes, where {most:,} are the most); "
+            "store it smaller"
         )
     return size
 

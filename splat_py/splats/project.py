@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -269,22 +269,12 @@ class _Project(torch.autograd.Function):
         frame: _Frame,
     ) -> tuple[Any, ...]:
         device = frame.device
-        array, empty = device.memory.array, device.memory.empty
-        inputs = (means, quats, scales, opacities, covars)
-        m, q, s, o, sigma = (empty(0) if tensor is None else array(tensor.contiguous()) for tensor in inputs)
-        gaussians = GaussianArrays(m, q, s, o, None if covars is None else sigma)
-        scenes, shape = means.shape[:-2], (*viewmats.shape[:-2], means.shape[-2])
-        cameras = Cameras(
-            array(viewmats.flatten(0, -3).contiguous()),
-            array(Ks.flatten(0, -3).contiguous()),
-            frame.width,
-            frame.height,
-            math.prod(scenes),
-        )
+        gaussians = _gaussians(device, means, quats, scales, opacities, covars)
+        cameras = _cameras(device, means, viewmats, Ks, frame.width, frame.height)
         if frame.packed:
             work = Projection(gaussians, cameras, Splats.empty(device, 0), frame.settings).pack(device)
         else:
-            work = Projection(gaussians, cameras, Splats.empty(device, *shape), frame.settings)
+            work = Projection(gaussians, cameras, Splats.empty(device, *viewmats.shape[:-2], means.shape[-2]), frame.settings)
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
@@ -292,7 +282,7 @@ class _Project(torch.autograd.Function):
         outputs = tuple(
             as_tensor(a, means) for a in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)
         )
-        keep(ctx, (work, frame), *inputs, viewmats, Ks, outputs[-1])
+        keep(ctx, (work, frame), means, quats, scales, opacities, covars, viewmats, Ks, outputs[-1])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[-1])
         return *outputs, splats.packed
@@ -301,37 +291,106 @@ class _Project(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, frame = kept(ctx)
-        memory, gaussians, splats = frame.device.memory, work.gaussians, work.splats
+        viewmats = ctx.saved_tensors[6]
         v_means2d, v_depths, v_conics, v_opacities, *_ = gradients
-        camera_gradient = ctx.needs_input_grad[4] or ctx.needs_input_grad[5]
-        work = replace(work, settings=replace(work.settings, camera_gradient=camera_gradient))
-        v_splats = SplatGradients(
-            means2d=strided_view(memory, v_means2d, splats.count, 2),
-            conics=strided_view(memory, v_conics, splats.count, 3),
-            opacities=strided_view(memory, v_opacities, splats.count, 1),
-            depths=zeros_or(memory, v_depths, (splats.count,)),
-        )
-        v = gaussians.map(lambda array: memory.empty(array.shape))
-        v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
-        recorder = frame.device.record()
-        recorder.clear(v_cameras)
-        work.record_backward(recorder, v_splats, v, v_cameras)
-        recorder.submit()
-        like = next(g for g in gradients if g is not None)
-        v_means, v_quats, v_scales, v_opacities, v_covars = (
-            None if array is None or not needed else as_tensor(array, like)
-            for array, needed in zip(vars(v).values(), (*ctx.needs_input_grad[:4], ctx.needs_input_grad[6]), strict=True)
-        )
+        of_cameras = ctx.needs_input_grad[4] or ctx.needs_input_grad[5]
+        v = _gradients(work, frame.device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], of_cameras)
+        v_gaussians: list[Tensor | None] = [v.means, v.quats, v.scales]
         if frame.sparse_grad:
-            ids = as_tensor(splats.packed.gaussians, like).view(torch.int32).long().unique()
-            v_means, v_quats, v_scales = (
-                None if dense is None else sparse_rows(dense, ids) for dense in (v_means, v_quats, v_scales)
-            )
-        v_viewmats, v_Ks = None, None
-        if camera_gradient:
-            lead = ctx.saved_tensors[-3].shape[:-2]
-            v_viewmats, v_Ks = (v.unflatten(0, lead) for v in camera_gradients(as_tensor(v_cameras, like)))
-        return v_means, v_quats, v_scales, v_opacities, v_viewmats, v_Ks, v_covars, None
+            ids = as_tensor(work.splats.packed.gaussians, v.means).view(torch.int32).long().unique()
+            v_gaussians = [None if dense is None else sparse_rows(dense, ids) for dense in v_gaussians]
+        return *v_gaussians, v.opacities, v.viewmats, v.Ks, v.covars, None
+
+
+class ProjectionGradients(NamedTuple):
+    """Of the tensors that `project` was given; None of those that it was not."""
+
+    means: Tensor
+    quats: Tensor | None
+    scales: Tensor | None
+    opacities: Tensor
+    covars: Tensor | None
+    viewmats: Tensor | None
+    Ks: Tensor | None
+
+
+def project_backward(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    settings: Settings,
+    splats: ProjectedSplats,
+    v_means2d: Tensor | None = None,
+    v_depths: Tensor | None = None,
+    v_conics: Tensor | None = None,
+    v_opacities: Tensor | None = None,
+    *,
+    covars: Tensor | None = None,
+    device: Device | None = None,
+) -> ProjectionGradients:
+    """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
+    device = device or device_for(means)
+    cameras = _cameras(device, means, viewmats, Ks, width, height)
+    work = Projection(_gaussians(device, means, quats, scales, opacities, covars), cameras, splats.arrays(device), settings)
+    return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], True)
+
+
+def _gaussians(
+    device: Device, means: Tensor, quats: Tensor | None, scales: Tensor | None, opacities: Tensor, covars: Tensor | None
+) -> GaussianArrays:
+    array, empty = device.memory.array, device.memory.empty
+    m, q, s, o = (empty(0) if t is None else array(t.detach().contiguous()) for t in (means, quats, scales, opacities))
+    return GaussianArrays(m, q, s, o, None if covars is None else array(covars.detach().contiguous()))
+
+
+def _cameras(device: Device, means: Tensor, viewmats: Tensor, Ks: Tensor, width: int, height: int) -> Cameras:
+    poses, intrinsics = (device.memory.array(t.detach().flatten(0, -3).contiguous()) for t in (viewmats, Ks))
+    return Cameras(poses, intrinsics, width, height, math.prod(means.shape[:-2]))
+
+
+def _gradients(
+    work: Projection,
+    device: Device,
+    v_means2d: Tensor | None,
+    v_depths: Tensor | None,
+    v_conics: Tensor | None,
+    v_opacities: Tensor | None,
+    lead: torch.Size,
+    of_cameras: bool,
+) -> ProjectionGradients:
+    """Those of cameras [*lead, ...] only if asked for."""
+    memory, count, covars = device.memory, work.splats.count, work.gaussians.covars is not None
+    v_splats = SplatGradients(
+        means2d=strided_view(memory, v_means2d, count, 2),
+        conics=strided_view(memory, v_conics, count, 3),
+        opacities=strided_view(memory, v_opacities, count, 1),
+        depths=zeros_or(memory, v_depths, (count,)),
+    )
+    v = work.gaussians.map(lambda array: memory.empty(array.shape))
+    v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
+    recorder = device.record()
+    recorder.clear(v_cameras)
+    work = replace(work, settings=replace(work.settings, camera_gradient=of_cameras))
+    work.record_backward(recorder, v_splats, v, v_cameras)
+    recorder.submit()
+    like = next((g for g in (v_means2d, v_depths, v_conics, v_opacities) if g is not None), torch.empty(0))
+    v_viewmats, v_Ks = None, None
+    if of_cameras:
+        v_viewmats, v_Ks = (part.unflatten(0, lead) for part in camera_gradients(as_tensor(v_cameras, like)))
+    return ProjectionGradients(
+        as_tensor(v.means, like),
+        None if covars else as_tensor(v.quats, like),
+        None if covars else as_tensor(v.scales, like),
+        as_tensor(v.opacities, like),
+        None if v.covars is None else as_tensor(v.covars, like),
+        v_viewmats,
+        v_Ks,
+    )
 
 
 def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:

@@ -201,6 +201,28 @@ def rasterization(
     return _render(inputs, options, _device_for(inputs, device))
 
 
+def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
+    """The gradients of `rasterization` without a graph: renders again.
+
+    Args:
+        v_images, v_alphas: gradients of its images and alphas.
+        arguments: what it was given, by name.
+
+    Returns:
+        The gradients of its tensors, by name.
+    """
+    leaves = {
+        name: value.detach().requires_grad_()
+        for name, value in arguments.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    with torch.enable_grad():
+        images, alphas, _ = rasterization(**arguments | leaves)
+    outputs, gradients = ([images], [v_images]) if v_alphas is None else ([images, alphas], [v_images, v_alphas])
+    found = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
+    return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
+
+
 def _device_for(inputs: Inputs, device: Device | None) -> Device:
     """A device that renders, by default the one for the tensors."""
     device = device or device_for(inputs.means)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
@@ -82,11 +83,15 @@ class Rasterization:
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
-        recorder.stage("rasterize")
-        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
+        self.record_pack(recorder)
         image = {"renderColors": self.image.colors, "renderAlphas": self.image.alphas}
         for segment in range(self.lists.segments):
             self._dispatch_tiles(recorder, "rasterizeForward", segment, {}, image)
+
+    def record_pack(self, recorder: Recorder) -> None:
+        """Put what there is of a splat side by side."""
+        recorder.stage("rasterize")
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
 
     def record_backward(
         self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array, settings: Settings
@@ -280,20 +285,8 @@ class _Rasterize(torch.autograd.Function):
         frame: _Frame,
     ) -> tuple[Tensor, Tensor, Image]:
         device, tiles = frame.device, frame.tiles
-        cameras, channels = tiles.grid.cameras, colors.shape[-1]
-        array = device.memory.array
-        behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
-        image = Image.empty(device, cameras, frame.height, frame.width, channels)
-        work = Rasterization.of(
-            device,
-            frame.splats.arrays(device),
-            array(colors.contiguous()),
-            array(behind.contiguous()),
-            tiles.arrays,
-            tiles.grid,
-            image,
-            STOPS[frame.settings.max_alpha],
-        )
+        image = Image.empty(device, tiles.grid.cameras, frame.height, frame.width, colors.shape[-1])
+        work = _work(frame, colors, backgrounds, image)
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
@@ -306,26 +299,95 @@ class _Rasterize(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work, settings = kept(ctx)
-        _, _, _, opacities, _, backgrounds, *_ = ctx.saved_tensors
-        memory, channels = work.device.memory, work.colors.shape[-1]
-        rows = memory.empty((work.splats.count, settings.row(channels)))
-        v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
-        recorder = work.device.record()
-        work.record_backward(recorder, v_colors, v_opacities, rows, settings)
-        recorder.submit()
-        v_rows = as_tensor(rows, v_images).unflatten(0, opacities.shape)
-        mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
+        of_backgrounds = ctx.needs_input_grad[4]
+        v = _gradients(work, settings, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds)
         if settings.absgrad:
-            ctx.means2d.absgrad = v_rows[..., color + channels :]
-        v_backgrounds = None
-        if ctx.needs_input_grad[4]:
-            final_T = as_tensor(work.image.final_T, v_images)[..., None]
-            v_backgrounds = (v_images * final_T).sum((1, 2)).reshape(backgrounds.shape)
-        return (
-            v_rows[..., mean:conic],
-            v_rows[..., conic:opacity],
-            v_rows[..., opacity],
-            v_rows[..., color : color + channels],
-            v_backgrounds,
-            None,
-        )
+            ctx.means2d.absgrad = v.absgrad
+        v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
+        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, None
+
+
+class RasterizationGradients(NamedTuple):
+    """Of the tensors that `rasterize_to_pixels` was given."""
+
+    means2d: Tensor
+    conics: Tensor
+    opacities: Tensor
+    colors: Tensor
+    backgrounds: Tensor | None  # [C, D], C of all scenes
+    absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Settings.absgrad`
+
+
+def rasterize_backward(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    settings: Settings,
+    rendered: RenderedImages,
+    v_images: Tensor,
+    v_alphas: Tensor | None = None,
+    *,
+    device: Device | None = None,
+) -> RasterizationGradients:
+    """The gradients of `rasterize` without autograd: what it was given and returned, and the gradients of that.
+
+    Raises:
+        SplatError: there are more channels than one pass blends.
+    """
+    if colors.shape[-1] > MAX_CHANNELS:
+        raise SplatError(f"colors has {colors.shape[-1]} channels; give at most {MAX_CHANNELS} at a time")
+    device = device or device_for(colors)
+    work = _work(_Frame(splats, tiles, width, height, settings, device), colors, backgrounds, rendered.arrays)
+    recorder = device.record()
+    work.record_pack(recorder)
+    recorder.submit()
+    v_alphas = torch.zeros_like(rendered.alphas) if v_alphas is None else v_alphas
+    return _gradients(work, settings, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True)
+
+
+def _work(frame: _Frame, colors: Tensor, backgrounds: Tensor | None, image: Image) -> Rasterization:
+    array, cameras, channels = frame.device.memory.array, frame.tiles.grid.cameras, colors.shape[-1]
+    behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
+    return Rasterization.of(
+        frame.device,
+        frame.splats.arrays(frame.device),
+        array(colors.detach().contiguous()),
+        array(behind.detach().contiguous()),
+        frame.tiles.arrays,
+        frame.tiles.grid,
+        image,
+        STOPS[frame.settings.max_alpha],
+    )
+
+
+def _gradients(
+    work: Rasterization,
+    settings: Settings,
+    v_images: Tensor,
+    v_alphas: Tensor,
+    splats: torch.Size,
+    of_backgrounds: bool,
+) -> RasterizationGradients:
+    """Of splats of this shape; of backgrounds only if asked for."""
+    memory, channels = work.device.memory, work.colors.shape[-1]
+    rows = memory.empty((work.splats.count, settings.row(channels)))
+    v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
+    recorder = work.device.record()
+    work.record_backward(recorder, v_colors, v_opacities, rows, settings)
+    recorder.submit()
+    v_rows = as_tensor(rows, v_images).unflatten(0, splats)
+    mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
+    v_backgrounds = None
+    if of_backgrounds:
+        v_backgrounds = (v_images * as_tensor(work.image.final_T, v_images)[..., None]).sum((1, 2))
+    return RasterizationGradients(
+        v_rows[..., mean:conic],
+        v_rows[..., conic:opacity],
+        v_rows[..., opacity],
+        v_rows[..., color : color + channels],
+        v_backgrounds,
+        v_rows[..., color + channels :] if settings.absgrad else None,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -170,36 +170,68 @@ class _Frame:
 class _Shade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, frame: _Frame) -> Tensor:
-        array, empty = frame.device.memory.array, frame.device.memory.empty
-        poses = array(viewmats.flatten(0, -3).contiguous())
-        # Only the cameras' centres matter: intrinsics and image size are never read.
-        cameras = Cameras(poses, empty((poses.shape[0], 3, 3)), 0, 0, math.prod(means.shape[:-2]))
-        colors = empty((*radii.shape[:-1], 3))
-        gaussians = array(means.contiguous()), array(sh.contiguous())
-        visible = array(radii.contiguous())
-        work = Shading(*gaussians, cameras, visible, colors, frame.degree, frame.settings, frame.packed, frame.as_color)
+        work = _shading(means, sh, viewmats, radii, frame)
         recorder = frame.device.record()
         work.record(recorder)
         recorder.submit()
         keep(ctx, (work, frame.device), means, sh, viewmats, radii)
-        return as_tensor(colors, means)
+        return as_tensor(work.colors, means)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
         work, device = kept(ctx)
-        camera_gradient = ctx.needs_input_grad[2]
-        work = replace(work, settings=replace(work.settings, camera_gradient=camera_gradient))
-        empty = device.memory.empty
-        v_means, v_sh = empty(work.means.shape), empty(work.sh.shape)
-        v_cameras = empty((work.cameras.count, CAMERA_ROW))
-        recorder = device.record()
-        recorder.clear(v_cameras)
-        view = strided_view(device.memory, v_colors, v_colors.numel() // 3, 3)
-        work.record_backward(recorder, view, v_means, v_sh, v_cameras)
-        recorder.submit()
-        v_viewmats = None
-        if camera_gradient:
-            lead = ctx.saved_tensors[3].shape[:-2]
-            v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead)
-        return as_tensor(v_means, v_colors), as_tensor(v_sh, v_colors), v_viewmats, None, None
+        lead = ctx.saved_tensors[3].shape[:-2]
+        return *_gradients(work, device, v_colors, lead, of_cameras=ctx.needs_input_grad[2]), None, None
+
+
+class ShadingGradients(NamedTuple):
+    """Of the tensors that `shade` was given."""
+
+    means: Tensor
+    sh: Tensor
+    viewmats: Tensor | None
+
+
+def shade_backward(
+    means: Tensor,
+    sh: Tensor,
+    viewmats: Tensor,
+    radii: Tensor,
+    degree: int,
+    v_colors: Tensor,
+    settings: Settings | None = None,
+    *,
+    packed: PackedIds | None = None,
+    as_color: bool = True,
+    device: Device | None = None,
+) -> ShadingGradients:
+    """The gradients of `shade` without autograd: what it was given, `sh` [..., N, K, 3], and the gradient of its colours."""
+    device = device or device_for(means)
+    settings = settings or Settings(device.tuning.tile_size, native_atomics=device.native_float_atomics)
+    work = _shading(means, sh, viewmats, radii, _Frame(degree, settings, device, packed, as_color))
+    return _gradients(work, device, v_colors, viewmats.shape[:-2], of_cameras=True)
+
+
+def _shading(means: Tensor, sh: Tensor, viewmats: Tensor, radii: Tensor, frame: _Frame) -> Shading:
+    array, empty = frame.device.memory.array, frame.device.memory.empty
+    m, coefficients, poses, visible = (array(t.detach().contiguous()) for t in (means, sh, viewmats.flatten(0, -3), radii))
+    # Only the cameras' centres matter: intrinsics and image size are never read.
+    cameras = Cameras(poses, empty((poses.shape[0], 3, 3)), 0, 0, math.prod(means.shape[:-2]))
+    colors = empty((*radii.shape[:-1], 3))
+    return Shading(m, coefficients, cameras, visible, colors, frame.degree, frame.settings, frame.packed, frame.as_color)
+
+
+def _gradients(work: Shading, device: Device, v_colors: Tensor, lead: torch.Size, of_cameras: bool) -> ShadingGradients:
+    """Those of cameras [*lead, 4, 4] only if asked for."""
+    work = replace(work, settings=replace(work.settings, camera_gradient=of_cameras))
+    empty = device.memory.empty
+    v_means, v_sh = empty(work.means.shape), empty(work.sh.shape)
+    v_cameras = empty((work.cameras.count, CAMERA_ROW))
+    recorder = device.record()
+    recorder.clear(v_cameras)
+    view = strided_view(device.memory, v_colors, v_colors.numel() // 3, 3)
+    work.record_backward(recorder, view, v_means, v_sh, v_cameras)
+    recorder.submit()
+    v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
+    return ShadingGradients(as_tensor(v_means, v_colors), as_tensor(v_sh, v_colors), v_viewmats)
