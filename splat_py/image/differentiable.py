@@ -8,13 +8,14 @@ import torch
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
-from splat_py.gpu.autograd import first_derivative
+from splat_py.gpu.autograd import first_derivative, opaque
 from splat_py.gpu.device import device_for
 from splat_py.image.method import Method
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
 from splat_py.image.result import check_size
 
 
+@opaque
 def render(params: torch.Tensor, width: int, height: int, *, method: Method = "auto") -> torch.Tensor:
     """Draw blobs, differentiably.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
@@ -211,6 +211,7 @@ class ProjectedSplats:
         return as_tensor(array, self.depths).view(torch.int32).long()
 
 
+@opaque
 def project(
     means: Tensor,
     quats: Tensor | None,

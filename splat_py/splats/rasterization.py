@@ -15,6 +15,7 @@ from torch import Tensor
 from splat_py import portable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.splats.data import Settings
 from splat_py.splats.meta import meta_of
@@ -37,6 +38,7 @@ from splat_py.splats.validation import (
 Backend = Literal["auto", "native", "portable"]
 
 
+@opaque
 def rasterization(
     means: Tensor,
     quats: Tensor | None,
@@ -315,7 +317,7 @@ def _features(
                 as_color=as_color,
                 device=device,
             )
-            for part in padded.split(3, -1)
+            for part in (padded[..., first : first + 3] for first in range(0, channels, 3))
         ]
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 

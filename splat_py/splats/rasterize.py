@@ -12,7 +12,7 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
@@ -194,6 +194,7 @@ def _most_pixels(channels: int) -> int:
     return 8 if channels <= 4 else 4 if channels <= 8 else 2
 
 
+@opaque
 def rasterize_to_pixels(
     splats: ProjectedSplats,
     colors: Tensor,
@@ -217,6 +218,7 @@ def rasterize_to_pixels(
     return rendered.colors, rendered.alphas
 
 
+@opaque
 def rasterize(
     splats: ProjectedSplats,
     colors: Tensor,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
@@ -112,6 +112,7 @@ class Shading:
         )
 
 
+@opaque
 def shade(
     means: Tensor,
     sh: Tensor,
