@@ -157,3 +157,38 @@ def test_sparse_gradients_with_harmonics() -> None:
     assert gradients["quats"].is_sparse and gradients["scales"].is_sparse
     for name, gradient in expected.items():
         same(name, gradients[name].to_dense(), gradient)
+
+
+@pytest.mark.parametrize(("packed", "sparse_grad"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("output", ["images", "alphas", "expected depth", "extra signals", "means2d", "conics"])
+def test_each_input_alone(output: str, packed: bool, sparse_grad: bool) -> None:
+    """An input has the same gradient whether the others have one or not, whatever the loss is of."""
+    inputs = inputs_of((2,), colors=(4, 3))
+    inputs |= {"backgrounds": torch.rand(2, C, 3), "extra_signals": torch.rand(2, N, 2)}
+    weights = weights_of(2, C, HEIGHT, WIDTH, 4)
+
+    def gradients(*wanted: str) -> dict[str, Tensor | None]:
+        leaves = {name: tensor.detach().clone().requires_grad_(name in wanted) for name, tensor in inputs.items()}
+        arguments: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "sh_degree": 1, "render_mode": "RGB+ED", **leaves}
+        images, alphas, meta = rasterization(**arguments, packed=packed, sparse_grad=sparse_grad, accumulate="pair")
+        told = {"extra signals": "render_extra_signals"}.get(output, output)
+        loss = {
+            "images": (images * weights).sum(),
+            "alphas": (alphas * weights[..., :1]).sum(),
+            "expected depth": (images[..., -1] * weights[..., 0]).sum(),
+        }.get(output)
+        loss = meta[told].sum() if loss is None else loss
+        if loss.requires_grad:
+            loss.backward()
+        return {name: leaves[name].grad for name in wanted}
+
+    together = gradients(*inputs)
+    assert any(gradient is not None for gradient in together.values())
+    for name, expected in together.items():
+        alone = gradients(name)[name]
+        if alone is None or expected is None:
+            # What an output does not depend on has no gradient, or zeros.
+            assert all(v is None or not v.to_dense().any() for v in (alone, expected)), name
+        else:
+            scale = float(expected.to_dense().abs().max())
+            torch.testing.assert_close(alone.to_dense(), expected.to_dense(), rtol=1e-6, atol=1e-6 * scale + 1e-12, msg=name)
