@@ -1,0 +1,1 @@
+"""The names of `gsplat.cuda`, where scripts import stages from. Nothing here is about CUDA."""

@@ -1,0 +1,35 @@
+"""The names of `gsplat.rendering`."""
+
+from splat_py.gsplat.options import (
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    RasterizeMode,
+    RendererConfig,
+    RendererConfig_MixedBatch,
+    RendererConfig_ParallelBatch,
+    RenderMode,
+    RollingShutterType,
+)
+from splat_py.gsplat.reference import rasterization as _rasterization
+from splat_py.gsplat.unsupported import (
+    rasterization_2dgs,
+    rasterization_2dgs_inria_wrapper,
+    rasterization_inria_wrapper,
+)
+from splat_py.splats.rasterization import rasterization
+
+__all__ = [
+    "FThetaCameraDistortionParameters",
+    "FThetaPolynomialType",
+    "RasterizeMode",
+    "RenderMode",
+    "RendererConfig",
+    "RendererConfig_MixedBatch",
+    "RendererConfig_ParallelBatch",
+    "RollingShutterType",
+    "_rasterization",
+    "rasterization",
+    "rasterization_2dgs",
+    "rasterization_2dgs_inria_wrapper",
+    "rasterization_inria_wrapper",
+]

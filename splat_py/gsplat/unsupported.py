@@ -1,0 +1,58 @@
+"""gsplat's names for what is not here: a script that imports them loads, and is told when it calls one."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+NAMES = (
+    # 2D Gaussians
+    "accumulate_2dgs",
+    "fully_fused_projection_2dgs",
+    "rasterization_2dgs",
+    "rasterize_to_indices_in_range_2dgs",
+    "rasterize_to_pixels_2dgs",
+    # the unscented transform, and splats evaluated in the world
+    "fully_fused_projection_with_ut",
+    "rasterize_to_pixels_eval3d",
+    "rasterize_to_pixels_eval3d_extra",
+    # several losses in one kernel
+    "FusedGaussianLosses",
+    # other renderers
+    "rasterization_2dgs_inria_wrapper",
+    "rasterization_inria_wrapper",
+    # some pixels only
+    "build_sparse_tile_layout",
+    "isect_tiles_sparse",
+    "rasterize_contributing_gaussian_ids",
+    "rasterize_contributing_gaussian_ids_sparse",
+    "rasterize_num_contributing_gaussians",
+    "rasterize_num_contributing_gaussians_sparse",
+    "rasterize_to_pixels_sparse",
+    "rasterize_top_contributing_gaussian_ids",
+    "rasterize_top_contributing_gaussian_ids_sparse",
+    # harmonics in two parts
+    "spherical_harmonics_l0",
+    "spherical_harmonics_l1_plus",
+    # lidars and windshields
+    "BivariateWindshieldModelParameters",
+    "LidarTiling",
+    "RowOffsetStructuredSpinningLidarModelParameters",
+    "RowOffsetStructuredSpinningLidarModelParametersExt",
+    "SpinningDirection",
+    "compute_lidar_angles_to_columns_map",
+    "compute_lidar_tiling",
+    "create_camera_model",
+    "isect_tiles_lidar",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"splat_py.gsplat does not support {name}")
+
+    unsupported.__name__ = unsupported.__qualname__ = name
+    unsupported.__doc__ = f"gsplat's `{name}`, which is not supported: raises NotImplementedError."
+    return unsupported
