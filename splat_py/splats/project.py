@@ -314,6 +314,7 @@ class ProjectionGradients(NamedTuple):
     Ks: Tensor | None
 
 
+@opaque
 def project_backward(
     means: Tensor,
     quats: Tensor | None,

@@ -201,6 +201,7 @@ def rasterization(
     return _render(inputs, options, _device_for(inputs, device))
 
 
+@opaque
 def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
     """The gradients of `rasterization` without a graph: renders again.
 

@@ -318,6 +318,7 @@ class RasterizationGradients(NamedTuple):
     absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Settings.absgrad`
 
 
+@opaque
 def rasterize_backward(
     splats: ProjectedSplats,
     colors: Tensor,

@@ -193,6 +193,7 @@ class ShadingGradients(NamedTuple):
     viewmats: Tensor | None
 
 
+@opaque
 def shade_backward(
     means: Tensor,
     sh: Tensor,
