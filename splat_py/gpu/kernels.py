@@ -7,6 +7,8 @@ dispatched, and compared with what the kernel takes (`Bindings`).
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ from splat_py.gpu.limits import check_threads
 from splat_py.gpu.profiling import Profile
 from splat_py.gpu.sources import Source, constant, scope
 
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
 # Threads of a workgroup, and workgroups of a row of them.
 _THREADS = constant("parallel/threads", "THREADS")
 _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
@@ -33,6 +37,22 @@ def linear_groups(count: int) -> tuple[int, int, int]:
     check_threads(count, _THREADS * _GROUPS_PER_ROW)
     groups = -(-count // _THREADS)
     return min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1
+
+
+@dataclass(frozen=True)
+class UserType:
+    """A type of a user's, to be the value of an `extern struct`: its name, and the source of the module that declares it."""
+
+    name: str
+    text: str
+
+    @property
+    def module(self) -> str:
+        """What the compiler calls the module: the same text is the same module."""
+        return f"user_{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
 
 
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
@@ -50,7 +70,13 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
         if name not in externs:
             raise BindingError(f"{module}: there is no constant {name} to specialise; there are {', '.join(externs) or 'none'}")
         what, kind = externs[name]
-        if what == "struct":
+        if what == "struct" and isinstance(value, UserType):
+            # A caller's own code, which they have compiled (splat_py/shaders.py); never a file's.
+            if not _NAME.fullmatch(value.name):
+                raise BindingError(f"{module}: {name} is {value.name!r}, which is no name of a type")
+            imports |= {value.module, *_types(sources, kind).get(kind, ())}
+            exports.append(f"export struct {name} : {kind} = {value.name};")
+        elif what == "struct":
             homes = _types(sources, kind).get(value, ()) if isinstance(value, str) and value != kind else ()
             if not homes:
                 raise BindingError(f"{module}: {name} is {value!r}; it must be a type that implements {kind}")
@@ -100,14 +126,17 @@ class KernelCache:
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`."""
-        key = (module, entry, *sorted(constants.items()))
+        key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         if key not in self._kernels:
             for observer in self.observers:
                 observer(entry)
             modules = [self._device.load_module(f"kernels/{module}")]
+            for value in constants.values():
+                if isinstance(value, UserType):
+                    modules.append(self._device.load_module_from_source(value.module, value.text))
             if constants:
                 source = specialisation_source(module, constants)
-                name = "_".join(str(part) for item in sorted(constants.items()) for part in item)
+                name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
                 modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
             program = self._device.link_program(modules, [modules[0].entry_point(entry)])
             bindings = Bindings.of(module, entry, program.layout)

@@ -68,9 +68,7 @@ def fully_fused_projection(
         SplatError: an argument has the wrong shape, dtype or device.
     """
     check_camera_model(camera_model)
-    check_float32(
-        means=means, covars=covars, quats=quats, scales=scales, viewmats=viewmats, Ks=Ks, opacities=opacities
-    )
+    check_float32(means=means, covars=covars, quats=quats, scales=scales, viewmats=viewmats, Ks=Ks, opacities=opacities)
     *batch, count = leading("means", means, 3)
     check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
     cameras = viewmats.shape[-3]

@@ -154,7 +154,7 @@ class TileRasterizer:
         """Onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), self._grid, onto
-        self._rasterization = Rasterization.of(self._device, *parts, stop="ImageStop")
+        self._rasterization = Rasterization.of(self._device, *parts, Stop="ImageStop")
         self._rasterization.record(recorder)
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:

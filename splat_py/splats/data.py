@@ -13,9 +13,13 @@ import numpy as np
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
 
-# Floats of a splat's gradient row: mean2d 2, conic 3, opacity 1; colours and |mean2d| follow (kernels/rasterize.slang).
+# Floats of a splat's gradient row: mean2d 2, conic 3, opacity 1; colours, extras and |mean2d| follow (kernels/rasterize.slang).
 MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET = 0, 2, 5, 6
+
+# By `Settings.max_alpha`.
+STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Settings:
     native_atomics: bool = True
     # Pinhole, Orthographic or Fisheye (splat/camera_model.slang).
     camera_model: str = "Pinhole"
+    # How splats fade, and how many extra numbers each has for it (splat/falloff.slang).
+    falloff: str | UserType = "GaussianFalloff"
+    extras: int = 0
     # No splat's α is larger: 0.999 or 0.99.
     max_alpha: float = 0.999
     # Added to the 2D covariance's diagonal, pixel².
@@ -50,7 +57,17 @@ class Settings:
 
     def row(self, channels: int) -> int:
         """Floats of a splat's gradient row."""
-        return COLOR_OFFSET + channels + (2 if self.absgrad else 0)
+        return COLOR_OFFSET + channels + self.extras + (2 if self.absgrad else 0)
+
+    def splat_constants(self) -> dict[str, str | int | UserType]:
+        """What the rasteriser is specialised by."""
+        stop: dict[str, str | int | UserType] = {} if self.max_alpha == 0.999 else {"Stop": STOPS[self.max_alpha]}
+        return stop | self.falloff_constants()
+
+    def falloff_constants(self) -> dict[str, str | int | UserType]:
+        """What kernels that evaluate splats, or their bounds, are specialised by."""
+        falloff: dict[str, str | int | UserType] = {} if self.falloff == "GaussianFalloff" else {"Falloff": self.falloff}
+        return falloff | ({"EXTRAS": self.extras} if self.extras else {})
 
     def accumulation_constants(self) -> dict[str, str | bool]:
         """What kernels that add up gradients are specialised by."""
@@ -88,6 +105,7 @@ class GaussianArrays:
     scales: Array  # [N, 3]
     opacities: Array  # [N]
     covars: Array | None = None  # [N, 6] xx, xy, xz, yy, yz, zz
+    extras: Array | None = None  # [N, Settings.extras]
 
     @property
     def count(self) -> int:
@@ -97,7 +115,8 @@ class GaussianArrays:
     def map(self, function: Callable[[Array], Array]) -> GaussianArrays:
         """The same of each array."""
         means, quats, scales, opacities = (function(a) for a in (self.means, self.quats, self.scales, self.opacities))
-        return GaussianArrays(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
+        covars, extras = (None if a is None else function(a) for a in (self.covars, self.extras))
+        return GaussianArrays(means, quats, scales, opacities, covars, extras)
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,7 @@ class Splats:
     opacities: Array  # [C, N]
     radii: Array  # [C, N, 2] int32, pixels; 0 where culled
     packed: PackedIds | None = None
+    extras: Array | None = None  # [C, N, Settings.extras]
 
     @classmethod
     def empty(cls, device: Device, *shape: int, packed: PackedIds | None = None) -> Splats:

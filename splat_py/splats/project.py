@@ -14,7 +14,7 @@ from torch import Tensor
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
 from splat_py.splats.data import (
@@ -130,7 +130,7 @@ class Projection:
         groups: tuple[int, int, int],
         uniforms: dict[str, int | float] | None = None,
         buffers: Mapping[str, Array | None] | None = None,
-        **constants: bool | str,
+        **constants: bool | str | int | UserType,
     ) -> None:
         settings, gaussians, splats = self.settings, self.gaussians, self.splats
         constants |= {"RAW_PARAMS": settings.raw_params, "ANTIALIASED": settings.antialiased}
@@ -138,6 +138,7 @@ class Projection:
             constants["CameraModel"] = settings.camera_model
         if gaussians.covars is not None:
             constants["COVARS"] = True
+        constants |= settings.falloff_constants()
         recorder.dispatch(
             "project",
             entry,
@@ -160,6 +161,7 @@ class Projection:
                 "scales": gaussians.scales,
                 "opacities": gaussians.opacities,
                 "covars": gaussians.covars,
+                "extras": gaussians.extras,
                 "viewmats": self.cameras.viewmats,
                 "Ks": self.cameras.Ks,
                 "means2d": splats.means2d,
@@ -185,12 +187,14 @@ class ProjectedSplats:
     opacities: Tensor  # [..., C, N] after antialiasing
     radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
     packed: PackedIds | None = None
+    extras: Tensor | None = None  # [..., C, N, E] of what they fade by
 
     def arrays(self, device: Device) -> Splats:
         """The same on a device."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
         means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
-        return Splats(means2d, depths, conics, opacities, radii, self.packed)
+        extras = None if self.extras is None else device.memory.array(self.extras.detach().contiguous())
+        return Splats(means2d, depths, conics, opacities, radii, self.packed, extras)
 
     @property
     def cameras(self) -> int:
@@ -224,6 +228,7 @@ def project(
     settings: Settings,
     *,
     covars: Tensor | None = None,
+    extras: Tensor | None = None,
     packed: bool = False,
     sparse_grad: bool = False,
     device: Device | None = None,
@@ -234,11 +239,12 @@ def project(
 
     Args:
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
+        extras: [..., N, E] extra numbers of the falloff (`Settings.falloff`), on which it depends what is visible.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
     """
     device = device or device_for(means)
-    frame = _Frame(width, height, settings, device, packed, sparse_grad)
+    frame = _Frame(width, height, settings, device, packed, sparse_grad, extras)
     outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, frame)
     return ProjectedSplats(*outputs)
 
@@ -253,6 +259,7 @@ class _Frame:
     device: Device
     packed: bool
     sparse_grad: bool
+    extras: Tensor | None
 
 
 class _Project(torch.autograd.Function):
@@ -270,6 +277,8 @@ class _Project(torch.autograd.Function):
     ) -> tuple[Any, ...]:
         device = frame.device
         gaussians = _gaussians(device, means, quats, scales, opacities, covars)
+        if frame.extras is not None:
+            gaussians = replace(gaussians, extras=device.memory.array(frame.extras.detach().contiguous()))
         cameras = _cameras(device, means, viewmats, Ks, frame.width, frame.height)
         if frame.packed:
             work = Projection(gaussians, cameras, Splats.empty(device, 0), frame.settings).pack(device)
@@ -372,7 +381,7 @@ def _gradients(
         opacities=strided_view(memory, v_opacities, count, 1),
         depths=zeros_or(memory, v_depths, (count,)),
     )
-    v = work.gaussians.map(lambda array: memory.empty(array.shape))
+    v = replace(work.gaussians, extras=None).map(lambda array: memory.empty(array.shape))
     v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
     recorder = device.record()
     recorder.clear(v_cameras)

@@ -6,6 +6,7 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
+from splat_py.gpu.kernels import UserType
 from splat_py.splats.data import Settings
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
@@ -25,6 +27,7 @@ from splat_py.splats.shade import shade
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
+    SPLATS,
     Inputs,
     Options,
     RenderMode,
@@ -33,6 +36,7 @@ from splat_py.splats.validation import (
     check_shapes,
     check_tensors,
     reject_unsupported,
+    stack_params,
 )
 
 Backend = Literal["auto", "native", "portable"]
@@ -87,6 +91,8 @@ def rasterization(
     backend: Backend = "auto",
     accumulate: Accumulate = "auto",
     max_alpha: float = 0.999,
+    splat: str | UserType = "Gaussian",
+    params: Mapping[str, Tensor] | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
@@ -130,6 +136,11 @@ def rasterization(
             to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
             `torch.use_deterministic_algorithms(True)`.
         max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
+        splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
+            params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with params["b"] (Liu et al. 2025); or a type
+            of yours that implements `IFalloff` (slang/splat/falloff.slang), from `splat_py.shaders.source`.
+        params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order in which `extras` has them.
+            Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
@@ -166,7 +177,8 @@ def rasterization(
     )
     if covars is not None:
         quats = scales = None
-    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals)
+    extras = stack_params(splat, params or {}, means)
+    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals, extras)
     options = Options(
         width=width,
         height=height,
@@ -185,6 +197,7 @@ def rasterization(
         extra_signals_sh_degree=extra_signals_sh_degree,
         accumulate=accumulate,
         max_alpha=max_alpha,
+        falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
     )
     check_tensors(inputs)
     check_options(options)
@@ -235,7 +248,7 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
-    settings = _settings(options, device)
+    settings = _settings(options, inputs.extras, device)
     splats = project(
         inputs.means,
         inputs.quats,
@@ -247,11 +260,22 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         height,
         settings,
         covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
+        extras=inputs.extras,
         packed=options.packed,
         sparse_grad=options.sparse_grad,
         device=device,
     )
-    lists = bin_tiles(splats, width, height, settings.tile_size, keep_isects=settings.per_isect, device=device)
+    if inputs.extras is not None:
+        splats = replace(splats, extras=_gather(inputs.extras, inputs, splats))
+    lists = bin_tiles(
+        splats,
+        width,
+        height,
+        settings.tile_size,
+        keep_isects=settings.per_isect,
+        falloff=settings.falloff_constants(),
+        device=device,
+    )
     features, backgrounds = _features(inputs, options, splats, settings, device)
     channels = features.shape[-1]
     device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
@@ -276,13 +300,15 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
 
-def _settings(options: Options, device: Device) -> Settings:
+def _settings(options: Options, extras: Tensor | None, device: Device) -> Settings:
     return Settings(
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
         camera_model=CAMERA_MODELS[options.camera_model],
         max_alpha=options.max_alpha,
+        falloff=options.falloff,
+        extras=0 if extras is None else extras.shape[-1],
         blur=options.eps2d,
         near=options.near_plane,
         far=options.far_plane,

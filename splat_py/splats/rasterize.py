@@ -14,7 +14,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
 from splat_py.splats.tensors import as_tensor
@@ -22,9 +22,6 @@ from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.
 MAX_CHANNELS = 32
-
-# By `Settings.max_alpha`.
-STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ class Rasterization:
     image: Image
     rows: Array  # [M, …] all of a splat
     device: Device
-    # When a pixel takes no more: SceneStop, SceneStop99 or ImageStop (splat/splat2d.slang).
-    stop: str = "SceneStop"
+    # What a splat is, and when a pixel takes no more: values of `extern` names.
+    constants: Mapping[str, str | int | UserType]
 
     @classmethod
     def of(
@@ -74,12 +71,17 @@ class Rasterization:
         lists: TileLists,
         grid: TileGrid,
         image: Image,
-        stop: str = "SceneStop",
+        **constants: str | int | UserType,
     ) -> Rasterization:
-        """The parts put together, with the array that the kernels need besides."""
-        row = -(-(COLOR_OFFSET + colors.shape[-1]) // 4) * 4
+        """The parts put together, with the array that the kernels need besides.
+
+        Args:
+            constants: `Settings.splat_constants`, or others (kernels/rasterize.slang).
+        """
+        extras = 0 if splats.extras is None else splats.extras.shape[-1]
+        row = -(-(COLOR_OFFSET + colors.shape[-1] + extras) // 4) * 4
         rows = device.memory.empty((splats.count, row))
-        return cls(splats, colors, backgrounds, lists, grid, image, rows, device, stop)
+        return cls(splats, colors, backgrounds, lists, grid, image, rows, device, constants)
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -136,8 +138,6 @@ class Rasterization:
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
-        if self.stop != "SceneStop":
-            constants = {"Stop": self.stop, **constants}
         pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8, _most_pixels(self.colors.shape[-1]))
         uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
@@ -175,6 +175,7 @@ class Rasterization:
                 "conics": self.splats.conics,
                 "opacities": self.splats.opacities,
                 "colors": self.colors,
+                "extras": self.splats.extras,
                 "packedSplats": self.rows,
                 "backgrounds": self.backgrounds,
                 "tileOffsets": self.lists.offsets,
@@ -185,6 +186,7 @@ class Rasterization:
             | buffers,
             TILE=self.grid.tile_size,
             CHANNELS=self.colors.shape[-1],
+            **self.constants,
             **(constants or {}),
         )
 
@@ -245,6 +247,7 @@ def rasterize(
                 splats.opacities,
                 colors[..., part],
                 None if backgrounds is None else backgrounds[..., part],
+                splats.extras,
                 frame,
             )
         )
@@ -282,6 +285,7 @@ class _Rasterize(torch.autograd.Function):
         opacities: Tensor,
         colors: Tensor,
         backgrounds: Tensor | None,
+        extras: Tensor | None,
         frame: _Frame,
     ) -> tuple[Tensor, Tensor, Image]:
         device, tiles = frame.device, frame.tiles
@@ -290,7 +294,7 @@ class _Rasterize(torch.autograd.Function):
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
-        keep(ctx, (work, frame.settings), means2d, conics, opacities, colors, backgrounds, tiles.offsets, tiles.ids)
+        keep(ctx, (work, frame.settings), means2d, conics, opacities, colors, backgrounds, extras, tiles.offsets, tiles.ids)
         # Its gradient's absolute values go there.
         ctx.means2d = means2d if frame.settings.absgrad else None
         return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
@@ -304,7 +308,7 @@ class _Rasterize(torch.autograd.Function):
         if settings.absgrad:
             ctx.means2d.absgrad = v.absgrad
         v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
-        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, None
+        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, None
 
 
 class RasterizationGradients(NamedTuple):
@@ -315,6 +319,7 @@ class RasterizationGradients(NamedTuple):
     opacities: Tensor
     colors: Tensor
     backgrounds: Tensor | None  # [C, D], C of all scenes
+    extras: Tensor | None
     absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Settings.absgrad`
 
 
@@ -360,7 +365,7 @@ def _work(frame: _Frame, colors: Tensor, backgrounds: Tensor | None, image: Imag
         frame.tiles.arrays,
         frame.tiles.grid,
         image,
-        STOPS[frame.settings.max_alpha],
+        **frame.settings.splat_constants(),
     )
 
 
@@ -381,6 +386,7 @@ def _gradients(
     recorder.submit()
     v_rows = as_tensor(rows, v_images).unflatten(0, splats)
     mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
+    extras = color + channels + settings.extras
     v_backgrounds = None
     if of_backgrounds:
         v_backgrounds = (v_images * as_tensor(work.image.final_T, v_images)[..., None]).sum((1, 2))
@@ -390,5 +396,6 @@ def _gradients(
         v_rows[..., opacity],
         v_rows[..., color : color + channels],
         v_backgrounds,
-        v_rows[..., color + channels :] if settings.absgrad else None,
+        v_rows[..., color + channels : extras] if settings.extras else None,
+        v_rows[..., extras:] if settings.absgrad else None,
     )

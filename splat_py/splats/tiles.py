@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, device_for
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.splats.data import Cameras, Splats, id_buffers, id_constants
 from splat_py.splats.project import ProjectedSplats
@@ -51,14 +52,21 @@ class Binning:
     Args:
         keep_isects: lists also tell which intersection each element is, for gradients that have a row each.
         by_depth: sort by depth; otherwise a splat's index is its depth.
+        falloff: `Settings.falloff_constants`.
     """
 
     def __init__(
-        self, device: Device, splats: Splats, grid: TileGrid, keep_isects: bool = False, by_depth: bool = True
+        self,
+        device: Device,
+        splats: Splats,
+        grid: TileGrid,
+        keep_isects: bool = False,
+        by_depth: bool = True,
+        falloff: Mapping[str, str | int | UserType] | None = None,
     ) -> None:
         self.splats = splats
         self.grid = grid
-        self._keep_isects, self._by_depth = keep_isects, by_depth
+        self._keep_isects, self._by_depth, self._falloff = keep_isects, by_depth, falloff or {}
         # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
         self.max_tile_count = device.memory.array(np.zeros(1, np.uint32))
         self._device = device
@@ -161,6 +169,7 @@ class Binning:
                 "means2d": splats.means2d,
                 "conics": splats.conics,
                 "opacities": splats.opacities,
+                "extras": splats.extras,
                 "depths": splats.depths,
                 "radii": splats.radii,
                 "depthKeys": self._depth_keys,
@@ -176,6 +185,7 @@ class Binning:
             | others,
             TILE=grid.tile_size,
             **id_constants(splats.packed),
+            **self._falloff,
             **(constants or {}),
         )
 
@@ -219,12 +229,14 @@ def bin_tiles(
     tile_size: int,
     *,
     keep_isects: bool = False,
+    falloff: Mapping[str, str | int | UserType] | None = None,
     device: Device | None = None,
 ) -> BinnedTiles:
     """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
 
     Args:
         keep_isects: for gradients with a row an intersection (`Settings.accumulation` is "PerIntersection").
+        falloff: `Settings.falloff_constants`, where splats fade otherwise than Gaussians.
 
     Raises:
         SplatError: there are more intersections than lists can hold.
@@ -232,7 +244,7 @@ def bin_tiles(
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)
     grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.cameras)
-    binning = Binning(device, arrays, grid, keep_isects)
+    binning = Binning(device, arrays, grid, keep_isects, falloff=falloff)
     recorder = device.record()
     binning.record_count(recorder)
     recorder.submit()

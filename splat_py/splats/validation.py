@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.splats.rasterize import STOPS
+from splat_py.gpu.kernels import UserType
+from splat_py.splats.data import STOPS
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
@@ -34,6 +36,7 @@ class Inputs:
     backgrounds: Tensor | None = None
     covars: Tensor | None = None
     extra_signals: Tensor | None = None
+    extras: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
         """Those that there are, by name."""
@@ -61,6 +64,40 @@ class Options:
     extra_signals_sh_degree: int | None
     accumulate: Accumulate
     max_alpha: float
+    falloff: str | UserType
+
+
+# How splats may fade: the type in slang/splat, and its parameters.
+SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Gaussian": ("GaussianFalloff", ()),
+    "GeneralizedExponential": ("GeneralizedExponential", ("beta",)),
+    "BetaKernel": ("BetaKernel", ("b",)),
+}
+
+
+def stack_params(splat: str | UserType, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
+    """[..., N, E] of E parameters [..., N].
+
+    Raises:
+        SplatError: there is no such splat, or its parameters are others.
+    """
+    if isinstance(splat, str):
+        if splat not in SPLATS:
+            raise SplatError(f"splat is {splat!r}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
+        names = SPLATS[splat][1]
+        if set(params) != set(names):
+            raise SplatError(f"params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
+        params = {name: params[name] for name in names}
+    elif not isinstance(splat, UserType):
+        raise SplatError(f"splat is a {type(splat).__name__}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
+    if len(params) > 4:
+        raise SplatError(f"params has {len(params)} parameters; a splat has four at most")
+    for name, tensor in params.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.device != means.device:
+            raise SplatError(f"params[{name!r}] must be a torch.float32 tensor on {means.device}, as means is")
+        if tensor.shape != means.shape[:-1]:
+            raise SplatError(f"params[{name!r}] has shape {list(tensor.shape)}; expected {list(means.shape[:-1])}")
+    return torch.stack(list(params.values()), -1) if params else None
 
 
 # gsplat's other arguments, and the values at which they ask for nothing that is not done here.

@@ -23,7 +23,7 @@ def alpha_of(mean: Array, conic: Array, opacity: Array, pixels: Array) -> Array:
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_alpha(channels: int, stop: str) -> None:
     """Opacity, and the gradient of every field; channels have none here."""
-    alpha = shader.alphaOf[channels, 6 + channels, f"Splat2D<{channels}, {stop}>"]
+    alpha = shader.alphaOf[channels, 6 + channels, f"Splat2D<{channels}, 0, {stop}, GaussianFalloff>"]
     mean, pixels = RNG.uniform(0, 8, (COUNT, 2)), RNG.integers(0, 8, (COUNT, 2)) + 0.5
     roots = RNG.normal(size=(COUNT, 2, 2)) * 0.4
     matrices = roots @ roots.swapaxes(1, 2)
@@ -44,7 +44,7 @@ def test_alpha(channels: int, stop: str) -> None:
 def test_alpha_is_at_most_the_stop_rule_s(stop: str, limit: float) -> None:
     """And there it has no gradient."""
     splat = {"mean": [[2.5, 3.5]] * 3, "conic": [[0.5, 0.1, 0.4]] * 3, "opacity": [0.98, 0.995, 1.0], "color": [[0.0]] * 3}
-    alpha, pixels = shader.alphaOf[1, 7, f"Splat2D<1, {stop}>"], np.array([[2.5, 3.5]] * 3)
+    alpha, pixels = shader.alphaOf[1, 7, f"Splat2D<1, 0, {stop}, GaussianFalloff>"], np.array([[2.5, 3.5]] * 3)
     assert_value(alpha(splat, pixels), np.minimum([0.98, 0.995, 1.0], limit))
     v_splat, _ = shaders.gradients(alpha, np.ones(3), splat, pixels)
     np.testing.assert_array_equal(v_splat["opacity"], np.array([0.98, 0.995, 1.0]) < limit)
