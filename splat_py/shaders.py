@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -156,7 +157,7 @@ class ShaderModule:
         self._path = path
         self.name = path.stem
         self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
-        source = path.read_text(encoding="utf-8")
+        self.text = source = path.read_text(encoding="utf-8")
         self._functions: dict[str, str] = dict(_PUBLIC_FUNCTION.findall(source))
         # SlangPy generates code with the parameters' types in it, so that must see what the module imports.
         self._files = list(dict.fromkeys([path, *_imported(source), *types]))
@@ -259,7 +260,9 @@ def load(path: str | Path) -> ShaderModule:
     return known[1]
 
 
-def __getattr__(name: str) -> ShaderModule:
+def __getattr__(name: str) -> Any:
+    if name in ("source", "check"):
+        return getattr(import_module("splat_py.user_types"), name)
     for path in _library():
         if path.stem == name:
             return load(path)
@@ -267,7 +270,7 @@ def __getattr__(name: str) -> ShaderModule:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *(file.stem for file in _library())]
+    return [*globals(), "source", "check", *(file.stem for file in _library())]
 
 
 def _library() -> list[Path]:

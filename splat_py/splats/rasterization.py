@@ -19,6 +19,7 @@ from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
+from splat_py.shaders import ShaderModule
 from splat_py.splats.data import Settings
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
@@ -38,6 +39,7 @@ from splat_py.splats.validation import (
     reject_unsupported,
     stack_params,
 )
+from splat_py.user_types import user_type
 
 Backend = Literal["auto", "native", "portable"]
 
@@ -91,7 +93,7 @@ def rasterization(
     backend: Backend = "auto",
     accumulate: Accumulate = "auto",
     max_alpha: float = 0.999,
-    splat: str | UserType = "Gaussian",
+    splat: str | UserType | ShaderModule = "Gaussian",
     params: Mapping[str, Tensor] | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -137,9 +139,9 @@ def rasterization(
             `torch.use_deterministic_algorithms(True)`.
         max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
         splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
-            params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with params["b"] (Liu et al. 2025); or a type
-            of yours that implements `IFalloff` (slang/splat/falloff.slang), from `splat_py.shaders.source`.
-        params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order in which `extras` has them.
+            params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with params["b"] (Liu et al. 2025); or
+            Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang): `splat_py.shaders.source(text)`.
+        params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
             Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
@@ -197,7 +199,7 @@ def rasterization(
         extra_signals_sh_degree=extra_signals_sh_degree,
         accumulate=accumulate,
         max_alpha=max_alpha,
-        falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
+        falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
     )
     check_tensors(inputs)
     check_options(options)

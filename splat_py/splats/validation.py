@@ -14,6 +14,7 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.kernels import UserType
+from splat_py.shaders import ShaderModule
 from splat_py.splats.data import STOPS
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
@@ -75,7 +76,7 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def stack_params(splat: str | UserType, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
+def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
     """[..., N, E] of E parameters [..., N].
 
     Raises:
@@ -88,7 +89,7 @@ def stack_params(splat: str | UserType, params: Mapping[str, Tensor], means: Ten
         if set(params) != set(names):
             raise SplatError(f"params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
         params = {name: params[name] for name in names}
-    elif not isinstance(splat, UserType):
+    elif not isinstance(splat, UserType | ShaderModule):
         raise SplatError(f"splat is a {type(splat).__name__}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
     if len(params) > 4:
         raise SplatError(f"params has {len(params)} parameters; a splat has four at most")

@@ -62,7 +62,7 @@ def test_sigma_max_and_determinant() -> None:
     opacities = rng.uniform(0, 1, count)
     opacities[:4] = [0, 1e-6, 0.0039, 0.004]
     means = rng.uniform(-10, 60, (count, 2))
-    f = shader.footprint(means, packed, opacities)
+    f = footprint(means, packed, opacities)
     assert_value(f["mean"], means)
     assert_value(f["conic"], packed)
     seen = opacities >= MIN_ALPHA
@@ -80,7 +80,7 @@ def test_extent() -> None:
     count = 100
     packed = conics(*np.exp(rng.uniform(-1, 3, (2, count))), rng.uniform(0, np.pi, count))
     opacities = rng.uniform(0.01, 1, count)
-    half = shader.extent(shader.footprint(np.zeros(2), packed, opacities))
+    half = shader.extent(footprint(np.zeros(2), packed, opacities))
     a, b, c = packed.T
     # The ellipse's own half sides are √(level Σ₂ₓₓ) and √(level Σ₂ᵧᵧ).
     level = 2 * np.log(opacities / MIN_ALPHA)
@@ -96,7 +96,7 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
     means, opacities = rng.uniform(0, SIDE, (count, 2)), rng.uniform(0.004, 1, count)
     low = rng.integers(0, SIDE - 4, (count, 2))
     size = rng.integers(0, 4, (count, 2))
-    actual = shader.touches(shader.footprint(means, packed, opacities), low + 0.5, low + size + 0.5)
+    actual = shader.touches(footprint(means, packed, opacities), low + 0.5, low + size + 0.5)
     visible = alphas(means, packed, opacities) >= MIN_ALPHA
     expected = np.array(
         [visible[n, y : y + h + 1, x : x + w + 1].any() for n, ((x, y), (w, h)) in enumerate(zip(low, size, strict=True))]
@@ -122,7 +122,7 @@ def test_no_visible_pixel_is_missed(
     sigma1, sigma2 = np.exp(log_sigmas)
     means, opacities = (np.array([value]).astype(np.float32).astype(float) for value in (mean, opacity))
     packed = conics([sigma1], [sigma2], [angle])
-    f = shader.footprint(means, packed, opacities)
+    f = footprint(means, packed, opacities)
     needed = per_tile(alphas(means, packed, opacities) >= MIN_ALPHA, tile)
     missed = needed & ~visited(f, tile)
     assert not missed.any(), f"tiles (row, column) {np.argwhere(missed[0]).tolist()}"
@@ -133,7 +133,7 @@ def test_few_tiles_are_visited_in_vain() -> None:
     count = 1000
     packed = conics(*np.exp(rng.uniform(-0.6, 2.5, (2, count))), rng.uniform(0, np.pi, count))
     means, opacities = rng.uniform(-5, SIDE + 5, (count, 2)), rng.uniform(0.004, 1, count)
-    f = shader.footprint(means, packed, opacities)
+    f = footprint(means, packed, opacities)
     visible = alphas(means, packed, opacities) >= MIN_ALPHA
     for tile in (4, 8, 16):
         walked, needed = visited(f, tile), per_tile(visible, tile)
@@ -143,7 +143,7 @@ def test_few_tiles_are_visited_in_vain() -> None:
 
 def test_touches_without_a_batch() -> None:
     """A function that returns a bool says so with and without batch dimensions."""
-    footprint = shader.footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
+    footprint = footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
     assert shader.touches(footprint, [4.0, 4.0], [6.0, 6.0])
     assert not shader.touches(footprint, [400.0, 4.0], [600.0, 6.0])
     assert shader.touches(footprint, [[4.0, 4.0]], [[6.0, 6.0]]).shape == (1,)

@@ -6,6 +6,7 @@ splat.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -57,8 +58,13 @@ def render(
     max_alpha: float = 0.999,
     with_depth: bool = False,
     margin: float = 1e-4,
+    falloff: Callable[[Tensor, Tensor], Tensor] = lambda sigma, order: torch.exp(-0.5 * sigma),
 ) -> Rendered:
-    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it."""
+    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it.
+
+    Args:
+        falloff: of σ [H, W, N], and the order in which Gaussians come.
+    """
     project, focal, principal = MODELS[camera_model], torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
     points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
     at = points
@@ -82,7 +88,7 @@ def render(
     order = points[:, 2].argsort()
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
     d = torch.stack([x, y], -1)[:, :, None] - means2d[order]
-    raw = opacities[order] * torch.exp(-0.5 * torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d))
+    raw = opacities[order] * falloff(torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d), order)
     alphas = raw.clamp(max=max_alpha)
     alphas = torch.where(alphas < MIN_ALPHA, torch.zeros_like(alphas), alphas)
     after = (1 - alphas).cumprod(-1)
