@@ -215,6 +215,22 @@ def test_checkpoints(name: str, use_reentrant: bool) -> None:
     close(x.grad, expected)
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_save_memory(use_reentrant: bool) -> None:
+    """Before the backward pass nothing is held but the image."""
+    memory = get_device().memory
+    function, x = FUNCTIONS["rasterization, dense"]()
+    gc.collect()
+    before = memory.live_bytes
+    image = function(x)
+    with_graph = memory.live_bytes - before
+    del image
+    image = checkpoint(function, x, use_reentrant=use_reentrant)
+    held = memory.live_bytes - before
+    assert held <= image.nbytes * 1.25 + 1024 < with_graph
+    image.sum().backward()
+
+
 HOOKS: dict[str, Callable[[], Any]] = {
     "save_on_cpu": torch.autograd.graph.save_on_cpu,
     "through NumPy": lambda: torch.autograd.graph.saved_tensors_hooks(
