@@ -166,9 +166,30 @@ def test_a_graph_can_be_kept_and_is_freed(name: str) -> None:
         loss.backward()
 
 
+@each_function
+def test_state_is_freed_by_the_backward_pass(name: str) -> None:
+    """At once, and the output holds what one without a graph does."""
+    memory = get_device().memory
+    function, x = FUNCTIONS[name]()
+    held = []
+    for gradient in (True, False, True):
+        gc.collect()
+        before = memory.live_bytes
+        with torch.set_grad_enabled(gradient):
+            output = function(x)
+        if gradient:
+            in_graph = memory.live_bytes
+            torch.autograd.grad(output.sum(), x)
+            assert memory.live_bytes < in_graph
+        held.append(memory.live_bytes - before)
+        del output
+        assert memory.live_bytes == before
+    assert held[2] <= held[1]
+
+
 @pytest.mark.parametrize("packed", [False, True])
-def test_state_is_freed_with_the_graph(packed: bool) -> None:
-    """After the backward pass a render holds what one without a graph does: its images and meta."""
+def test_meta_holds_no_graph(packed: bool) -> None:
+    """After the backward pass images and meta hold what those without a graph do."""
     memory = get_device().memory
 
     def held(*, backward: bool) -> int:
