@@ -22,6 +22,7 @@ from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.shade import shade
+from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
@@ -31,7 +32,6 @@ from splat_py.splats.validation import (
     check_cameras,
     check_options,
     check_shapes,
-    check_tensors,
     reject_unsupported,
 )
 
@@ -186,7 +186,7 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
     )
-    check_tensors(inputs)
+    check_tensors(inputs.named())
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))

@@ -385,8 +385,6 @@ def test_transformations_are_refused(name: str, transformation: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @each_function
 def test_other_types_are_refused(name: str, dtype: torch.dtype) -> None:
-    if name == "its stages":
-        pytest.skip("stages leave checks to rasterization")
     function, x = FUNCTIONS[name]()
     with pytest.raises(SplatError, match=f"{str(dtype).replace('torch.', '')}.*float32"):
         function(x.detach().to(dtype))
