@@ -50,12 +50,12 @@ def keep(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
     Args:
         tensors: what it was made from. Changing one in place before the backward pass is an error.
     """
+    # It lives as long as the graph holds the tensor, or another one with its memory.
     handle = torch.empty(0)
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-        # It lives as long as the graph holds the tensor.
-        handle.state = state  # type: ignore[attr-defined]
-    else:
-        # Hooks, such as those of checkpointing, would give another tensor back.
+    handle.untyped_storage().state = state  # type: ignore[attr-defined]
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    # Those of checkpointing drop the tensor, and give back that of a second forward pass. Others may give back a copy.
+    if hooks is not None and hooks[0].__module__ != "torch.utils.checkpoint":
         ctx.state = state
     ctx.save_for_backward(handle, *tensors)
 
@@ -63,7 +63,7 @@ def keep(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
 def kept(ctx: Any) -> Any:
     """What `keep` has kept."""
     handle = ctx.saved_tensors[0]
-    return ctx.state if hasattr(ctx, "state") else handle.state
+    return ctx.state if hasattr(ctx, "state") else handle.untyped_storage().state
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from splat_py.splats.data import (
     id_buffers,
     id_constants,
 )
-from splat_py.splats.tensors import as_tensor, strided_view, zeros_or
+from splat_py.splats.tensors import as_tensor, check_tensors, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,12 @@ def project(
         extras: [..., N, E] extra numbers of the falloff (`Settings.falloff`), on which it depends what is visible.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
+
+    Raises:
+        SplatError: a tensor is not float32, or on another device than the others.
     """
+    inputs = {"means": means, "quats": quats, "scales": scales, "opacities": opacities, "covars": covars}
+    check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks})
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad, extras)
     outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, frame)

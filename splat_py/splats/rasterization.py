@@ -25,6 +25,7 @@ from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.shade import shade
+from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
@@ -35,7 +36,6 @@ from splat_py.splats.validation import (
     check_cameras,
     check_options,
     check_shapes,
-    check_tensors,
     reject_unsupported,
     stack_params,
 )
@@ -201,7 +201,7 @@ def rasterization(
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
     )
-    check_tensors(inputs)
+    check_tensors(inputs.named())
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))

@@ -17,7 +17,7 @@ from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
-from splat_py.splats.tensors import as_tensor
+from splat_py.splats.tensors import as_tensor, check_tensors
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.
@@ -233,6 +233,8 @@ def rasterize(
     device: Device | None = None,
 ) -> RenderedImages:
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels."""
+    inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
+    check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
     device = device or device_for(colors)
     frame = _Frame(splats, tiles, width, height, settings, device)
     if settings.absgrad:
