@@ -20,7 +20,7 @@ from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
-from splat_py.splats.rasterize import STOPS, Image, Rasterization
+from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import Shading
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
@@ -166,15 +166,17 @@ def _record_rasterization(
 ) -> None:
     device, empty = _device(tuning), _Memory().empty
     splats = Splats.empty(device, 1, 8, packed=packed)
+    if settings.extras:
+        splats = replace(splats, extras=empty((1, 8, settings.extras)))
     grid = TileGrid(settings.tile_size, 2, 2, 1)
-    binning = Binning(device, splats, grid, settings.per_isect)
+    binning = Binning(device, splats, grid, settings.per_isect, falloff=settings.falloff_constants())
     binning.record_count(recorder)
     binning.record_lists(recorder)
     binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
     work = Rasterization.of(
-        device, splats, colors, backgrounds, binning.lists(segments), grid, image, STOPS[settings.max_alpha]
+        device, splats, colors, backgrounds, binning.lists(segments), grid, image, **settings.splat_constants()
     )
     work.record(recorder)
     rows = empty((1, 8, settings.row(channels)))
@@ -211,6 +213,16 @@ def _record_packed(recorder: Recorder) -> None:
     for tile_size in TILE_SIZES:
         settings = Settings(tile_size, max_alpha=0.99)
         _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=packed)
+    for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (None, packed)):
+        settings = Settings(16, falloff=falloff, extras=1)
+        splats = Splats.empty(device, 8, packed=ids)
+        projection = Projection(replace(gaussians, extras=empty((8, 1))), cameras, splats, settings)
+        if ids is None:
+            projection.record_visible(recorder, PrefixSum(device, 8))
+        projection.record(recorder)
+        v_splats = SplatGradients.of_rows(empty((8, 10)), splats.depths)
+        projection.record_backward(recorder, v_splats, gaussians, v_cameras)
+        _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=ids)
 
 
 def _record_gaussians(recorder: Recorder) -> None:

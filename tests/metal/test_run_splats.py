@@ -28,6 +28,7 @@ from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
+from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
 from tests.splats.torch_rendering import covariances
 
@@ -370,6 +371,12 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
             assert other.any()
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", falloffs.BUILT_IN)
+def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(falloffs.test_against_float64, name, packed))
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)

@@ -17,6 +17,10 @@ SIDE = 48
 CENTRES = np.arange(SIDE) + 0.5
 
 
+def footprint(mean: Any, conic: Any, opacity: Any) -> Any:
+    return shader.footprint["GaussianFalloff"](mean, conic, opacity, np.zeros(4))
+
+
 def conics(sigma1: Any, sigma2: Any, angle: Any) -> Array:
     """Inverse covariances (a, b, c) of ellipses with these half axes in pixels, in float32's numbers."""
     cos, sin = np.cos(angle), np.sin(angle)
@@ -143,7 +147,7 @@ def test_few_tiles_are_visited_in_vain() -> None:
 
 def test_touches_without_a_batch() -> None:
     """A function that returns a bool says so with and without batch dimensions."""
-    footprint = footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
-    assert shader.touches(footprint, [4.0, 4.0], [6.0, 6.0])
-    assert not shader.touches(footprint, [400.0, 4.0], [600.0, 6.0])
-    assert shader.touches(footprint, [[4.0, 4.0]], [[6.0, 6.0]]).shape == (1,)
+    splat = footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
+    assert shader.touches(splat, [4.0, 4.0], [6.0, 6.0])
+    assert not shader.touches(splat, [400.0, 4.0], [600.0, 6.0])
+    assert shader.touches(splat, [[4.0, 4.0]], [[6.0, 6.0]]).shape == (1,)

@@ -29,7 +29,7 @@ def test_alpha(channels: int, stop: str) -> None:
     matrices = roots @ roots.swapaxes(1, 2)
     conic = np.stack([matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]], axis=1)
     opacity, color = RNG.uniform(0.1, 0.9, COUNT), RNG.uniform(size=(COUNT, channels))
-    splat = {"mean": mean, "conic": conic, "opacity": opacity, "color": color}
+    splat = {"mean": mean, "conic": conic, "opacity": opacity, "color": color, "extras": np.zeros(4)}
     assert_value(alpha(splat, pixels), alpha_of(mean, conic, opacity, pixels))
 
     v = RNG.normal(size=COUNT)
@@ -43,7 +43,13 @@ def test_alpha(channels: int, stop: str) -> None:
 @pytest.mark.parametrize(("stop", "limit"), [("SceneStop", 0.999), ("SceneStop99", 0.99), ("ImageStop", 0.999)])
 def test_alpha_is_at_most_the_stop_rule_s(stop: str, limit: float) -> None:
     """And there it has no gradient."""
-    splat = {"mean": [[2.5, 3.5]] * 3, "conic": [[0.5, 0.1, 0.4]] * 3, "opacity": [0.98, 0.995, 1.0], "color": [[0.0]] * 3}
+    splat = {
+        "mean": [[2.5, 3.5]] * 3,
+        "conic": [[0.5, 0.1, 0.4]] * 3,
+        "opacity": [0.98, 0.995, 1.0],
+        "color": [[0.0]] * 3,
+        "extras": [0.0] * 4,
+    }
     alpha, pixels = shader.alphaOf[1, 7, f"Splat2D<1, 0, {stop}, GaussianFalloff>"], np.array([[2.5, 3.5]] * 3)
     assert_value(alpha(splat, pixels), np.minimum([0.98, 0.995, 1.0], limit))
     v_splat, _ = shaders.gradients(alpha, np.ones(3), splat, pixels)
