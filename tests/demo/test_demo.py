@@ -114,7 +114,9 @@ def test_pixel_centres_are_at_one_half() -> None:
 def test_cameras_look_at_the_centre_from_above() -> None:
     viewmats, _ = demo_cameras(40, 128)
     rotations = viewmats[:, :3, :3]
-    np.testing.assert_allclose(rotations @ rotations.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        rotations @ rotations.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)), atol=1e-12
+    )
     np.testing.assert_allclose(np.linalg.det(rotations), 1)
     centre = viewmats @ np.append(demo.LOOK_AT, 1)
     np.testing.assert_allclose(centre[:, :3], np.tile([0, 0, demo.CAMERA_DISTANCE], (40, 1)), atol=1e-12)

@@ -50,7 +50,9 @@ class Tiled:
         return *self.inputs[:4], WIDTH, HEIGHT, self.tile_size, self.offsets, self.ids
 
 
-def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0) -> Tiled:
+def tiled(
+    batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0
+) -> Tiled:
     """Splats of a small scene; `beyond`: so many rows and columns of tiles more than the image needs."""
     s = scene(batch)
     results = fully_fused_projection(s.means, None, s.quats, s.scales, s.viewmats, s.Ks, WIDTH, HEIGHT, packed=packed)

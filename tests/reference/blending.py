@@ -165,7 +165,9 @@ def rasterize_backward(
     tau = -v_alphas  # alpha = 1 − T_final
     if background is not None:
         tau = tau + v_colors @ background
-    for splat in _footprints(means2d, conics, opacities, depths, width, height, 0.0 if smooth else MIN_ALPHA, reverse=True):
+    for splat in _footprints(
+        means2d, conics, opacities, depths, width, height, 0.0 if smooth else MIN_ALPHA, reverse=True
+    ):
         i, here = splat.index, splat.pixels
         raw = opacities[i] * splat.falloff
         alpha = raw if smooth else np.minimum(MAX_ALPHA, raw)

@@ -63,7 +63,9 @@ def perspective_jacobian(t: Array, K: Array, width: int, height: int) -> Array:
     )
 
 
-def perspective_jacobian_backward(t: Array, K: Array, width: int, height: int, v_J: Array) -> tuple[Array, Array]:
+def perspective_jacobian_backward(
+    t: Array, K: Array, width: int, height: int, v_J: Array
+) -> tuple[Array, Array]:
     """v_t [N, 3] and v_K [3, 3] from v_J [N, 2, 3]."""
     z = t[:, 2]
     limits = frustum_limits(K, width, height)
@@ -151,7 +153,9 @@ def project(
         blurred = cov2d + eps2d * np.eye(2)
         conics = conic(blurred)
         compensation = _compensation(cov2d, blurred)[0] if antialiased else np.ones_like(opacities)
-        everything = np.concatenate([means2d, conics, np.stack([depths, opacities * compensation], -1)], axis=-1)
+        everything = np.concatenate(
+            [means2d, conics, np.stack([depths, opacities * compensation], -1)], axis=-1
+        )
         visible = np.isfinite(everything).all(axis=-1) & (depths >= near) & (depths <= far)
     everything = np.where(visible[:, None], everything, 0.0)
     return Projected(everything[:, :2], everything[:, 5], everything[:, 2:5], everything[:, 6], visible)

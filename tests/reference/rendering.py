@@ -121,7 +121,9 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
     if "ED" in rendered.render_mode:
         coverage = np.maximum(rendered.alphas, MIN_COVERAGE)
         v_colors[..., -1] /= coverage
-        v_alphas -= np.where(rendered.alphas > MIN_COVERAGE, v_colors[..., -1] * rendered.colors[..., -1], 0.0)
+        v_alphas -= np.where(
+            rendered.alphas > MIN_COVERAGE, v_colors[..., -1] * rendered.colors[..., -1], 0.0
+        )
 
     raster = rasterize_backward(
         *_splats(projected), rendered.channels, projected.depths[visible], camera.width, camera.height,

@@ -125,7 +125,9 @@ def sh_colors(sh: Array, means: Array, viewmat: Array, degree: int) -> Array:
     return np.asarray(np.maximum(linear + 0.5, 0.0))
 
 
-def sh_colors_backward(sh: Array, means: Array, viewmat: Array, degree: int, v_colors: Array) -> tuple[Array, Array, Array]:
+def sh_colors_backward(
+    sh: Array, means: Array, viewmat: Array, degree: int, v_colors: Array
+) -> tuple[Array, Array, Array]:
     """v_sh [N, K, 3], v_means [N, 3] and v_viewmat [4, 4] (entries of [R | t] independent)."""
     offsets = _offsets(means, viewmat)
     directions = guarded_normalize(offsets)[0]

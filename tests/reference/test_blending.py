@@ -25,7 +25,9 @@ def splats(rng: np.random.Generator, count: int, channels: int = 3) -> list[Arra
     ]
 
 
-def rasterized(inputs: Sequence[Array], background: Array | None = None, smooth: bool = False) -> ref.Rasterized:
+def rasterized(
+    inputs: Sequence[Array], background: Array | None = None, smooth: bool = False
+) -> ref.Rasterized:
     means2d, conics, opacities, colors, depths = inputs
     return ref.rasterize(means2d, conics, opacities, colors, depths, WIDTH, HEIGHT, background, smooth=smooth)
 
@@ -188,7 +190,9 @@ def test_thousands_of_gaussians_are_blended_and_undone() -> None:
 def test_near_threshold(opacities: list[float], depths: list[float], expected: bool) -> None:
     means2d = np.array([[4.5, 3.5], [4.5, 3.5]])
     conics = np.array([[50.0, 0, 50.0]] * 2)  # so small that the other pixels see nothing
-    marked = ref.near_threshold(means2d, conics, np.array(opacities), np.array(depths), WIDTH, HEIGHT, margin=1e-4)
+    marked = ref.near_threshold(
+        means2d, conics, np.array(opacities), np.array(depths), WIDTH, HEIGHT, margin=1e-4
+    )
     assert marked[3, 4] == expected
     assert marked.sum() == int(expected)
 

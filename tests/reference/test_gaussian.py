@@ -12,14 +12,18 @@ from tests.reference.checking import check_gradients, shapes
 
 def test_rotation_is_scipys() -> None:
     quats = np.random.default_rng(0).normal(size=(50, 4))
-    np.testing.assert_allclose(ref.quat_to_rotmat(quats), Rotation.from_quat(quats, scalar_first=True).as_matrix(), atol=1e-14)
+    np.testing.assert_allclose(
+        ref.quat_to_rotmat(quats), Rotation.from_quat(quats, scalar_first=True).as_matrix(), atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_rotation_gradient(count: int) -> None:
     rng = np.random.default_rng(1)
     quats, v = rng.normal(size=(count, 4)), rng.normal(size=(count, 3, 3))
-    check_gradients(lambda q: float(np.sum(v * ref.quat_to_rotmat(q))), [quats], [ref.quat_to_rotmat_backward(quats, v)])
+    check_gradients(
+        lambda q: float(np.sum(v * ref.quat_to_rotmat(q))), [quats], [ref.quat_to_rotmat_backward(quats, v)]
+    )
 
 
 def test_rotation_of_a_vanishing_quaternion() -> None:

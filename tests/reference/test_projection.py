@@ -82,7 +82,9 @@ def test_intrinsics_gradient_of_each_jacobian_alone(point: Array) -> None:
         v = np.zeros((1, 2, 3))
         v[0, axis, 2] = 1.0
         _, v_K = ref.perspective_jacobian_backward(t, K, WIDTH, HEIGHT, v)
-        check_gradients(lambda k, v=v: float(np.sum(v * ref.perspective_jacobian(t, k, WIDTH, HEIGHT))), [K], [v_K])
+        check_gradients(
+            lambda k, v=v: float(np.sum(v * ref.perspective_jacobian(t, k, WIDTH, HEIGHT))), [K], [v_K]
+        )
         if clamped[axis]:
             np.testing.assert_allclose(v_K[axis], np.eye(3)[2] / point[2], atol=1e-15)
         else:
@@ -126,7 +128,9 @@ def projected(inputs: Sequence[Array], antialiased: bool = False) -> ref.Project
     )  # fmt: skip
 
 
-def projected_backward(inputs: Sequence[Array], v: Sequence[Array], antialiased: bool = False) -> ref.ProjectionGradients:
+def projected_backward(
+    inputs: Sequence[Array], v: Sequence[Array], antialiased: bool = False
+) -> ref.ProjectionGradients:
     means, quats, scales, opacities, viewmat, K = inputs
     v_means2d, v_depths, v_conics, v_opacities = v
     return ref.project_backward(
@@ -194,7 +198,9 @@ def test_non_finite_gaussians_are_culled_without_a_trace() -> None:
     viewmat, K = random_viewmat(rng), intrinsics(CENTRED)
     means, quats, scales, opacities = projection_scene(rng, viewmat)
     v = [rng.normal(size=(11, *rest)) for rest in [(2,), (), (3,), ()]]
-    clean = projected_backward([means[4:], quats[4:], scales[4:], opacities[4:], viewmat, K], [x[4:] for x in v])
+    clean = projected_backward(
+        [means[4:], quats[4:], scales[4:], opacities[4:], viewmat, K], [x[4:] for x in v]
+    )
     means[0, 1], quats[1, 2], scales[2, 0], opacities[3] = np.nan, np.nan, np.inf, np.nan
     inputs = [means, quats, scales, opacities, viewmat, K]
     assert not projected(inputs).visible[:4].any()

@@ -21,7 +21,10 @@ def ring(count: int = 9, radius: float = 4.0, width: int = WIDTH, height: int = 
     target = np.array([1.0, 2.0, 3.0])
     angles = 2 * np.pi * np.arange(count) / count
     eyes = target + radius * np.stack([np.cos(angles), np.sin(angles), np.full(count, 0.5)], axis=1)
-    return [Camera.look_at(eye, target, (0, 0, 1), 50, width, height, f"{i:03d}.png") for i, eye in enumerate(eyes)]
+    return [
+        Camera.look_at(eye, target, (0, 0, 1), 50, width, height, f"{i:03d}.png")
+        for i, eye in enumerate(eyes)
+    ]
 
 
 def picture(seed: int, width: int = WIDTH, height: int = HEIGHT, channels: int = 3) -> NDArray[np.uint8]:
@@ -88,7 +91,9 @@ def write_colmap(
     )
     for i, camera in enumerate(cameras, start=1):
         pose = pycolmap.Rigid3d(camera.viewmat[:3])
-        reconstruction.add_image_with_trivial_frame(pycolmap.Image(name=camera.name, camera_id=1, image_id=i), pose)
+        reconstruction.add_image_with_trivial_frame(
+            pycolmap.Image(name=camera.name, camera_id=1, image_id=i), pose
+        )
         write_image(root / "images" / camera.name, picture(i - 1, camera.width, camera.height))
     for i, point in enumerate(points if points is not None else []):
         reconstruction.add_point3D(point, pycolmap.Track(), np.array([i, 7, 9], np.uint8))

@@ -229,7 +229,9 @@ def test_one_angle_is_enough(tmp_path: Path, angle: str) -> None:
 
 
 def test_initial_points_of_nerfstudio(tmp_path: Path) -> None:
-    table = np.zeros(3, [(name, "f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue")])
+    table = np.zeros(
+        3, [(name, "f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue")]
+    )
     for axis, name in enumerate("xyz"):
         table[name] = POINTS[:, axis]
     table["y"][2] = np.nan
@@ -277,7 +279,8 @@ def test_scene_scale_and_bounds_of_a_ring(tmp_path: Path) -> None:
 def test_bounds_of_a_forward_facing_capture_lie_ahead(tmp_path: Path) -> None:
     eyes = [(x, y, 0) for x in (-0.5, 0, 0.5) for y in (-0.2, 0.2)]
     cameras = [
-        Camera.look_at(eye, np.add(eye, (0, 0, 1)), (0, 1, 0), 60, WIDTH, HEIGHT, f"{i}.png") for i, eye in enumerate(eyes)
+        Camera.look_at(eye, np.add(eye, (0, 0, 1)), (0, 1, 0), 60, WIDTH, HEIGHT, f"{i}.png")
+        for i, eye in enumerate(eyes)
     ]
     write_transforms(tmp_path, cameras)
     low, high = load_dataset(tmp_path, test_every=0).bounds

@@ -16,7 +16,9 @@ from splat_py.scene import Camera, images, load_dataset
 from splat_py.scene.images import View
 from tests.scene.captures import HEIGHT, WIDTH, picture, ring, save_json, write_image, write_transforms
 
-Distort = Callable[[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+Distort = Callable[
+    [NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]
+]
 
 OPENCV = {"k1": -0.21, "k2": 0.06, "p1": 0.004, "p2": -0.006, "k3": 0.01}
 FISHEYE = {"k1": 0.05, "k2": -0.02, "k3": 0.01, "k4": -0.002}
@@ -33,7 +35,9 @@ def opencv(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.f
     )
 
 
-def fisheye(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def fisheye(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Kannala and Brandt's model as OpenCV documents it."""
     r = np.hypot(x, y)
     angle = np.arctan(r)
@@ -92,7 +96,9 @@ def test_undistorted_dots_are_where_a_pinhole_sees_them(
 
 def test_what_the_lens_did_not_see_counts_nothing(tmp_path: Path) -> None:
     # Pincushion: the corners of the pinhole picture lie outside the photograph.
-    write_transforms(tmp_path, [Camera(np.eye(4), [[60, 0, 24], [0, 60, 16], [0, 0, 1]], 48, 32, "a.png")], k1=0.3)
+    write_transforms(
+        tmp_path, [Camera(np.eye(4), [[60, 0, 24], [0, 60, 16], [0, 0, 1]], 48, 32, "a.png")], k1=0.3
+    )
     white = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     write_image(tmp_path / "images/a.png", white)
     image = load_dataset(tmp_path).image(0)
@@ -133,7 +139,9 @@ def test_masks_of_zero_and_one_at_another_size(tmp_path: Path) -> None:
     mask = np.zeros((HEIGHT // 2, WIDTH // 2), np.uint8)
     mask[3:9, 4:15] = 1
     write_image(tmp_path / "masks/000.png", mask)
-    np.testing.assert_array_equal(load_dataset(tmp_path).image(0)[..., 3], 255 * mask.repeat(2, 0).repeat(2, 1))
+    np.testing.assert_array_equal(
+        load_dataset(tmp_path).image(0)[..., 3], 255 * mask.repeat(2, 0).repeat(2, 1)
+    )
     write_image(tmp_path / "masks/000.png", mask.T)
     with pytest.raises(SplatError, match=r"mask .*000\.png has 16×24 pixels and its photograph 48×32"):
         load_dataset(tmp_path)

@@ -174,14 +174,20 @@ def test_nothing_is_written_of_invalid_gaussians(tmp_path: Path) -> None:
 
 
 def test_point_clouds(tmp_path: Path) -> None:
-    colored = np.zeros(2, [("z", "f8"), ("x", "f8"), ("y", "f8"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])
+    colored = np.zeros(
+        2, [("z", "f8"), ("x", "f8"), ("y", "f8"), ("red", "u1"), ("green", "u1"), ("blue", "u1")]
+    )
     colored["z"], colored["blue"] = (1.5, 2.5), (3, 255)
     PlyData([PlyElement.describe(colored, "vertex")]).write(str(tmp_path / "a.ply"))
     xyz, rgb = read_points(tmp_path / "a.ply")
     np.testing.assert_array_equal(xyz, [[0, 0, 1.5], [0, 0, 2.5]])
     np.testing.assert_array_equal(rgb, [[0, 0, 3], [0, 0, 255]])
-    PlyData([PlyElement.describe(repack_fields(colored[["x", "y", "z"]]), "vertex")]).write(str(tmp_path / "b.ply"))
+    PlyData([PlyElement.describe(repack_fields(colored[["x", "y", "z"]]), "vertex")]).write(
+        str(tmp_path / "b.ply")
+    )
     assert (read_points(tmp_path / "b.ply")[1] == 128).all()
-    PlyData([PlyElement.describe(repack_fields(colored[["x", "red"]]), "vertex")]).write(str(tmp_path / "c.ply"))
+    PlyData([PlyElement.describe(repack_fields(colored[["x", "red"]]), "vertex")]).write(
+        str(tmp_path / "c.ply")
+    )
     with pytest.raises(SplatError, match="no x, y, z"):
         read_points(tmp_path / "c.ply")
