@@ -27,8 +27,8 @@ def weights(fractions: Array) -> Array:
     return np.where(at_one == 1, fractions[:, None], 1 - fractions[:, None]).prod(-1)
 
 
-def interpolated(corners: Array) -> Array:
-    return np.einsum("nc,ncr->nr", weights(FRACTIONS), corners)
+def interpolated(corners: Array, fractions: Array = FRACTIONS) -> Array:
+    return np.einsum("nc,ncr->nr", weights(fractions), corners)
 
 
 def test_intersect_box() -> None:
@@ -54,6 +54,20 @@ def test_intersect_box() -> None:
     assert np.isfinite(actual).all()
 
 
+def test_clamped_to_voxels() -> None:
+    """Positions beyond the outermost centres get no gradient along that axis."""
+    low, per_unit, size = BOX[0], np.array([2.0, 4, 3]), np.array([3.0, 6, 5])
+    positions = RNG.uniform(BOX[0] - 0.2, BOX[1] + 0.2, (COUNT, 3))
+    u = (positions - low) * per_unit
+    inside = (u > 0.5) & (u < size - 0.5)
+    assert inside.any(0).all() and not inside.all(0).any()
+    arguments = [positions, low, per_unit, size]
+    assert_value(shader.clampedToVoxels(*arguments), np.clip(u, 0.5, size - 0.5), atol=1e-5)
+    v = RNG.normal(size=(COUNT, 3))
+    assert_gradients(shader.clampedToVoxels, v, arguments, [v * per_unit * inside, None, None, None])
+    assert_value(shader.clampedToVoxels_bwd(*arguments, v), v * per_unit * inside)
+
+
 def test_cell() -> None:
     u = RNG.uniform(-0.5, 9, (COUNT, 3))
     u[:4] = [[0, 0.25, 0.5], [1, 1.5, 2], [-0.5, 8.75, 7.5], [0.75, 3, 4.25]]
@@ -74,14 +88,14 @@ def test_eval_voxel(coefficients: int) -> None:
     assert_value(function(voxel, basis), expected)
     v = RNG.normal(size=(COUNT, 4))
     wanted = {"density": v[:, 0], "sh": basis[:, :, None] * v[:, None, 1:]}
-    assert_gradients(function, v, [voxel, basis], [wanted, None])
+    assert_gradients(function, v, [voxel, basis], [wanted, np.einsum("nkr,nr->nk", voxel["sh"], v[:, 1:])])
 
 
 def test_interpolate() -> None:
     assert_value(shader.interpolate(CORNERS, FRACTIONS), interpolated(CORNERS))
     v = RNG.normal(size=(COUNT, 4))
-    (expected,) = pullback(interpolated, v, CORNERS)
-    assert_gradients(shader.interpolate, v, [CORNERS, FRACTIONS], [expected, None])
+    expected = pullback(interpolated, v, CORNERS, FRACTIONS)
+    assert_gradients(shader.interpolate, v, [CORNERS, FRACTIONS], expected)
     # In the middle of a corner it is that corner.
     at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], float)
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
