@@ -262,8 +262,8 @@ class Volume:
             "vColors": v_image.colors,
             "vTransmittances": v_image.transmittances,
             "vDepths": v_image.depths,
-            "vOrigins": v_rays and v_rays.origins,
-            "vDirections": v_rays and v_rays.directions,
+            "vOrigins": v_rays.origins if v_rays else None,
+            "vDirections": v_rays.directions if v_rays else None,
         }
         recorder.stage("replay")
         recorder.dispatch(
