@@ -253,13 +253,17 @@ class Volume:
         v_image: Image,
         v_grid: Array,
         first_ray: int = 0,
+        v_rays: Rays | None = None,
     ) -> None:
-        """Replay the march that made `image` and add to `v_grid`, from `empty_gradients`, what `v_image` asks of the grid."""
+        """Replay the march that made `image` and add to `v_grid`, from `empty_gradients`, what `v_image` asks of the grid, and
+        write what it asks of the rays to `v_rays`, if there are any."""
         buffers = {
             **self._buffers(rays, background, image),
             "vColors": v_image.colors,
             "vTransmittances": v_image.transmittances,
             "vDepths": v_image.depths,
+            "vOrigins": v_rays.origins if v_rays else None,
+            "vDirections": v_rays.directions if v_rays else None,
         }
         recorder.stage("replay")
         recorder.dispatch(
@@ -268,6 +272,7 @@ class Volume:
             (self.groups, 1, 1) if self.groups else linear_groups(rays.slots),
             self._uniforms(march, rays, first_ray),
             {**buffers, **self._gradients(recorder, v_grid)},
+            RAYS=v_rays is not None,
             **self._constants(march),
         )
 

@@ -41,8 +41,11 @@ def render(
     c = max(0, Σ_k Y_k(d) sh_k + ½). A ray stops where T falls to 1e-6: what is left sees the background, and the gradient is
     that of the shorter sum.
 
-    Differentiable in density, sh and background, through all three results, in memory that does not depend on N: nothing but
-    the results is saved, the backward pass marches again.
+    Differentiable in density, sh, background, rays_o and rays_d, through all three results, in memory that does not depend on
+    N: nothing but the results is saved, the backward pass marches again. Gradients of rays are those of the sums above: samples
+    move with the ray and with the places where it enters and leaves the box, and δ changes. What is piecewise constant is held:
+    N, the random places in steps, the empty bricks, and where a ray stops. Where a sample passes a plane of voxels' centres,
+    trilinear interpolation has a kink.
 
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at
@@ -77,10 +80,10 @@ def render(
     if background is None:
         background = density.new_zeros(3)
     grid = pack(density, sh)
-    directions = torch.nn.functional.normalize(rays_d.detach(), dim=-1)
+    directions = torch.nn.functional.normalize(rays_d, dim=-1)
     device = device or device_for(density)
     shape = rays_o.shape[:-1]
-    flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o.detach(), directions))
+    flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, directions))
     size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
     color, transmittance, depth = _Render.apply(grid, *flat, background, size, march, device)
     return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
@@ -113,7 +116,7 @@ class _Render(torch.autograd.Function):
         array = device.memory.array
         coefficients = {row_floats(k): k for k in COEFFICIENTS}[grid.shape[3]]
         volume = Volume(device, array(grid), coefficients)
-        rays = Rays(array(rays_o), array(rays_d), *size)
+        rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = Image.empty(device, rays.count)
         behind = array(background.detach().contiguous())
         recorder = device.record()
@@ -133,20 +136,23 @@ class _Render(torch.autograd.Function):
         volume, march, rays, behind, image = kept(ctx)
         device = volume.device
         v_image = Image(*(device.memory.array(v.contiguous()) for v in v_results))
-        v_grid = None
-        if ctx.needs_input_grad[0]:
+        v_grid = v_rays = None
+        if any(ctx.needs_input_grad[:3]):
             if volume.groups == 0:
                 alert_not_deterministic("volume.render")
+            if any(ctx.needs_input_grad[1:3]):
+                v_rays = Rays(*(device.memory.empty((rays.count, 3)) for _ in range(2)))
             gradients = volume.empty_gradients()
             recorder = device.record()
             recorder.clear(gradients)
-            volume.record_backward(recorder, march, rays, behind, image, v_image, gradients)
+            volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
             recorder.submit()
             v_grid = _tensor(gradients, v_results[0]).sum(0)
+        v_ends = [_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
         v_background = None
         if ctx.needs_input_grad[3]:
             v_background = (v_results[0] * _tensor(image.transmittances, v_results[0])[:, None]).sum(0)
-        return v_grid, None, None, v_background, None, None, None
+        return v_grid, *v_ends, v_background, None, None, None
 
 
 def _tensor(array: Array, like: Tensor) -> Tensor:

@@ -121,7 +121,8 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
-            volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
+            for v_rays in (None, rays):
+                volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=v_rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())

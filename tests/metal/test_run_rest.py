@@ -30,6 +30,7 @@ from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_march as marches
+from tests.volume import test_rays as ray_gradients
 
 # --- sorting ---
 
@@ -200,6 +201,16 @@ def test_training_of_volumes(
 ) -> None:
     metal.schedule = Schedule(simd_width=8, order=Order.SHUFFLED)
     volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, jitter, skip_empty, monkeypatch)
+
+
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("groups", [0, 2])
+def test_gradients_of_rays_through_a_volume(
+    groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for schedule, inside in zip(persistent_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
+        metal.schedule = schedule
+        ray_gradients.assert_like_reference(coefficients, inside, None if inside else 7, 24, skip_empty=inside)
 
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:

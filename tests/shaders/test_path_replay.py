@@ -10,7 +10,7 @@ import slangpy as spy
 
 from splat_py import shaders
 from splat_py.gpu.device import get_device
-from splat_py.shaders import path_replay as shader
+from tests.shaders.test_segment import COUNT, DIRECTIONS, ORIGINS, float32
 from tests.volume import reference as ref
 from tests.volume.reference import Field
 
@@ -18,51 +18,15 @@ MODULE = shaders.load(Path(__file__).with_name("voxel_grid.slang"))
 BOX = np.array([[0.0, 0, 0], [1, 1, 1]])
 SIZE = (4, 5, 3)
 K = 4
-COUNT = 48
 RNG = np.random.default_rng(47)
 
 
-def float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32).astype(float)
-
-
-def rays() -> tuple[np.ndarray, np.ndarray]:
-    """From outside, some past the box, and from inside."""
-    origins = RNG.normal(size=(COUNT, 3))
-    origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
-    origins[:12] = RNG.uniform(0.1, 0.9, (12, 3))
-    directions = RNG.uniform(-0.4, 1.4, (COUNT, 3)) - origins
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return float32(origins), float32(directions)
-
-
-ORIGINS, DIRECTIONS = rays()
 FIELD = Field(
     float32(RNG.uniform(-1, 5, SIZE)),
     float32(RNG.normal(0, 0.8, (*SIZE, K, 3))),
     BOX,
     float32(RNG.uniform(size=3)),
 )
-
-
-@pytest.mark.parametrize("steps_per_unit", [0.1, 3.7, 64])
-def test_segment(steps_per_unit: float) -> None:
-    """Equal steps, no longer than asked for, of what the box cuts out of a ray."""
-    box = {"low": BOX[0], "high": BOX[1]}
-    actual = shader.segmentOf(ORIGINS, DIRECTIONS, box, steps_per_unit)
-    missed = 0
-    for ray in range(COUNT):
-        near, far = ref.chord(ORIGINS[ray], DIRECTIONS[ray], BOX)
-        if far <= near:
-            assert actual["count"][ray] == 0
-            missed += 1
-            continue
-        count = max(int(np.ceil((far - near) * steps_per_unit - 1e-3)), 1)
-        assert actual["count"][ray] == count
-        np.testing.assert_allclose(actual["near"][ray], near, atol=2e-6)
-        np.testing.assert_allclose(actual["step"][ray], (far - near) / count, rtol=1e-4)
-    assert 0 < missed < COUNT / 2
-    assert not np.any(actual["jitter"])
 
 
 @pytest.mark.parametrize("seed", [0, 5])
@@ -81,10 +45,11 @@ def test_march_and_replay(seed: int) -> None:
     assert T.min() < 0.1 and T.max() == 1
 
     v = RNG.normal(size=(COUNT, 3)), RNG.normal(size=COUNT), RNG.normal(size=COUNT)
-    v_background = MODULE.replayGrid(*grid, *rays, *sampling, result, *v)
+    found = MODULE.replayGrid(*grid, *rays, *sampling, result, *v)
     expected = ref.march_backward(FIELD, ORIGINS, DIRECTIONS, 12, *v, jitter)
     actual = gradients.to_numpy().reshape(rows.shape)
     atol = 2e-5 * float(np.abs(expected[1]).max())
     np.testing.assert_allclose(actual[:, 0].reshape(SIZE), expected[0], rtol=2e-4, atol=atol)
     np.testing.assert_allclose(actual[:, 1:].reshape(*SIZE, K, 3), expected[1], rtol=2e-4, atol=atol)
-    np.testing.assert_allclose(v_background.sum(axis=0), expected[2], rtol=1e-4)
+    np.testing.assert_allclose(found["background"].sum(axis=0), expected[2], rtol=1e-4)
+    assert found["origin"].any() and found["direction"].any()

@@ -27,8 +27,8 @@ def weights(fractions: Array) -> Array:
     return np.where(at_one == 1, fractions[:, None], 1 - fractions[:, None]).prod(-1)
 
 
-def interpolated(corners: Array) -> Array:
-    return np.einsum("nc,ncr->nr", weights(FRACTIONS), corners)
+def interpolated(corners: Array, fractions: Array = FRACTIONS) -> Array:
+    return np.einsum("nc,ncr->nr", weights(fractions), corners)
 
 
 def test_intersect_box() -> None:
@@ -52,6 +52,20 @@ def test_intersect_box() -> None:
             hits += 1
     assert 46 <= hits < COUNT
     assert np.isfinite(actual).all()
+
+
+def test_clamped_to_voxels() -> None:
+    """Positions beyond the outermost centres get no gradient along that axis."""
+    low, per_unit, size = BOX[0], np.array([2.0, 4, 3]), np.array([3.0, 6, 5])
+    positions = RNG.uniform(BOX[0] - 0.2, BOX[1] + 0.2, (COUNT, 3))
+    u = (positions - low) * per_unit
+    inside = (u > 0.5) & (u < size - 0.5)
+    assert inside.any(0).all() and not inside.all(0).any()
+    arguments = [positions, low, per_unit, size]
+    assert_value(shader.clampedToVoxels(*arguments), np.clip(u, 0.5, size - 0.5), atol=1e-5)
+    v = RNG.normal(size=(COUNT, 3))
+    assert_gradients(shader.clampedToVoxels, v, arguments, [v * per_unit * inside, None, None, None])
+    assert_value(shader.clampedToVoxels_bwd(*arguments, v), v * per_unit * inside)
 
 
 def test_cell() -> None:
@@ -80,8 +94,10 @@ def test_eval_voxel(coefficients: int) -> None:
 def test_interpolate() -> None:
     assert_value(shader.interpolate(CORNERS, FRACTIONS), interpolated(CORNERS))
     v = RNG.normal(size=(COUNT, 4))
-    (expected,) = pullback(interpolated, v, CORNERS)
-    assert_gradients(shader.interpolate, v, [CORNERS, FRACTIONS], [expected, None])
+    v_corners, v_fractions = pullback(interpolated, v, CORNERS, FRACTIONS)
+    assert_gradients(shader.interpolate, v, [CORNERS, FRACTIONS], [v_corners, None])
+    assert_value(shader.interpolateAt(CORNERS, FRACTIONS), interpolated(CORNERS))
+    assert_gradients(shader.interpolateAt, v, [CORNERS, FRACTIONS], [None, v_fractions])
     # In the middle of a corner it is that corner.
     at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], float)
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
