@@ -25,6 +25,7 @@ from splat_py.splats.shade import shade
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
+    LENS_MODELS,
     Inputs,
     Options,
     RenderMode,
@@ -71,9 +72,9 @@ def rasterization(
     return_normals: bool = False,
     global_z_order: bool = True,
     rays: Any = None,
-    radial_coeffs: Any = None,
-    tangential_coeffs: Any = None,
-    thin_prism_coeffs: Any = None,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
     ftheta_coeffs: Any = None,
     lidar_coeffs: Any = None,
     external_distortion_coeffs: Any = None,
@@ -120,6 +121,10 @@ def rasterization(
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
         channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
         camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit) or "fisheye" (equidistant).
+        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, without `with_ut` too: [..., C, 6] or
+            [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4) of a pinhole; radial_coeffs [..., C, 4]
+            (k1 … k4; Kannala and Brandt 2006) of a fisheye. What lies so far from the axis that the lens would fold it back into
+            the image is culled.
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
@@ -153,9 +158,6 @@ def rasterization(
             "return_normals": return_normals,
             "global_z_order": global_z_order,
             "rays": rays,
-            "radial_coeffs": radial_coeffs,
-            "tangential_coeffs": tangential_coeffs,
-            "thin_prism_coeffs": thin_prism_coeffs,
             "ftheta_coeffs": ftheta_coeffs,
             "lidar_coeffs": lidar_coeffs,
             "external_distortion_coeffs": external_distortion_coeffs,
@@ -166,7 +168,21 @@ def rasterization(
     )
     if covars is not None:
         quats = scales = None
-    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals)
+    inputs = Inputs(
+        means,
+        quats,
+        scales,
+        opacities,
+        colors,
+        viewmats,
+        Ks,
+        backgrounds,
+        covars,
+        extra_signals,
+        radial_coeffs,
+        tangential_coeffs,
+        thin_prism_coeffs,
+    )
     options = Options(
         width=width,
         height=height,
@@ -235,7 +251,8 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
-    settings = _settings(options, device)
+    lenses = inputs.lenses()
+    settings = _settings(options, lenses is not None, device)
     splats = project(
         inputs.means,
         inputs.quats,
@@ -247,6 +264,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         height,
         settings,
         covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
+        lenses=lenses,
         packed=options.packed,
         sparse_grad=options.sparse_grad,
         device=device,
@@ -276,12 +294,12 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
 
-def _settings(options: Options, device: Device) -> Settings:
+def _settings(options: Options, with_lens: bool, device: Device) -> Settings:
     return Settings(
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
-        camera_model=CAMERA_MODELS[options.camera_model],
+        camera_model=(LENS_MODELS if with_lens else CAMERA_MODELS)[options.camera_model],
         max_alpha=options.max_alpha,
         blur=options.eps2d,
         near=options.near_plane,

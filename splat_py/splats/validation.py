@@ -16,8 +16,14 @@ from splat_py.splats.rasterize import STOPS
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
-# gsplat's name of each, and ours (slang/splat/camera_model.slang).
+# gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
 CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye"}
+LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
+# What each model's lens has, and how many of each.
+_LENSES = {
+    "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
+    "fisheye": {"radial_coeffs": (4,)},
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,19 @@ class Inputs:
     backgrounds: Tensor | None = None
     covars: Tensor | None = None
     extra_signals: Tensor | None = None
+    radial_coeffs: Tensor | None = None
+    tangential_coeffs: Tensor | None = None
+    thin_prism_coeffs: Tensor | None = None
+
+    def lenses(self) -> Tensor | None:
+        """[..., C, 12] the coefficients of all kinds, zero where they are not given; None where none are."""
+        given = self.radial_coeffs, self.tangential_coeffs, self.thin_prism_coeffs
+        if all(part is None for part in given):
+            return None
+        lead = self.viewmats.shape[:-2]
+        parts = [self.means.new_zeros(*lead, n) if p is None else p for p, n in zip(given, (6, 2, 4), strict=True)]
+        parts[0] = torch.nn.functional.pad(parts[0], (0, 6 - parts[0].shape[-1]))
+        return torch.cat(parts, -1)
 
     def named(self) -> dict[str, Tensor]:
         """Those that there are, by name."""
@@ -110,6 +129,13 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
         _check("covars", inputs.covars, (*scenes, n, 3, 3))
     _check("opacities", inputs.opacities, (*scenes, n))
     _check("Ks", inputs.Ks, (*scenes, c, 3, 3))
+    for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs"):
+        coefficients = getattr(inputs, name)
+        if coefficients is not None:
+            counts = _LENSES.get(options.camera_model, {}).get(name)
+            if counts is None:
+                raise SplatError(f"{name} means nothing to camera_model={options.camera_model!r}; leave {name} out")
+            _check(name, coefficients, *((*scenes, c, count) for count in counts))
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
@@ -181,8 +207,9 @@ def check_options(options: Options) -> None:
 def check_cameras(inputs: Inputs) -> None:
     """Raise SplatError unless poses are finite and focal lengths positive."""
     viewmats, Ks = inputs.viewmats, inputs.Ks
-    for name, tensor in (("viewmats", viewmats), ("Ks", Ks)):
-        if not torch.isfinite(tensor).all():
+    lenses = inputs.lenses()
+    for name, tensor in (("viewmats", viewmats), ("Ks", Ks), ("radial, tangential or thin_prism_coeffs", lenses)):
+        if tensor is not None and not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")
     if (Ks[..., 0, 0] <= 0).any() or (Ks[..., 1, 1] <= 0).any():
         raise SplatError("Ks holds a focal length that is not positive; Ks[..., 0, 0] and Ks[..., 1, 1] are in pixels")

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.shaders.camera_models import fisheye, orthographic, pinhole
+from tests.shaders.camera_models import clamped, fisheye, opencv_pinhole, orthographic, pinhole
 
 MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye}
+LENS_MODELS = {"pinhole": opencv_pinhole, "fisheye": fisheye}
 EPS2D, MIN_ALPHA, MIN_T, MIN_COMPENSATION = 0.3, 1 / 255, 1e-4, 0.005
 
 
@@ -52,23 +53,27 @@ def render(
     height: int,
     *,
     camera_model: str,
+    lens: Tensor | None = None,
     background: Tensor | None = None,
     antialiased: bool = False,
     max_alpha: float = 0.999,
     with_depth: bool = False,
     margin: float = 1e-4,
 ) -> Rendered:
-    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it."""
-    project, focal, principal = MODELS[camera_model], torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera with or without a lens [12]; all in front of it."""
+    model = (MODELS if lens is None else LENS_MODELS)[camera_model]
+    focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    lens = torch.zeros(12).to(means) if lens is None else lens
+
+    def project(t: Tensor) -> Tensor:
+        return model(focal, principal, t, lens)
+
     points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
     at = points
     if camera_model == "pinhole":
-        size = torch.tensor([width, height]).to(means)
-        low, high = (-0.15 * size - principal) / focal, (1.15 * size - principal) / focal
-        slope = torch.minimum(torch.maximum(points[:, :2] / points[:, 2:], low), high)
-        at = torch.cat([slope * points[:, 2:], points[:, 2:]], -1)
-    means2d = torch.stack([project(focal, principal, t) for t in points])
-    jacobian = torch.func.vmap(lambda t: torch.func.jacfwd(project, argnums=2)(focal, principal, t))(at)
+        at = torch.stack([clamped(focal, principal, t, lens, width, height) for t in points])
+    means2d = torch.stack([project(t) for t in points])
+    jacobian = torch.func.vmap(torch.func.jacfwd(project))(at)
     transform = jacobian @ viewmat[:3, :3]
     sharp = transform @ sigma @ transform.mT
     blurred = sharp + EPS2D * torch.eye(2).to(means)
