@@ -47,7 +47,7 @@ class Projection:
     def record_backward(
         self, recorder: Recorder, v_splats: SplatGradients, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, added to: [C, CAMERA_ROW], with lenses LENS longer."""
+        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW (+ LENS)], added to."""
         recorder.stage("project backward")
         settings = self.settings
         per_scene = self._per_scene

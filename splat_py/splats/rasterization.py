@@ -64,7 +64,7 @@ def rasterization(
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     channel_chunk: int = 32,
     distributed: bool = False,
-    camera_model: Literal["pinhole", "ortho", "fisheye"] = "pinhole",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] = "pinhole",
     segmented: bool = False,
     covars: Tensor | None = None,
     with_ut: bool = False,
@@ -120,11 +120,13 @@ def rasterization(
             pass.
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
         channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
-        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit) or "fisheye" (equidistant).
-        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, without `with_ut` too: [..., C, 6] or
-            [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4) of a pinhole; radial_coeffs [..., C, 4]
-            (k1 … k4; Kannala and Brandt 2006) of a fisheye. What lies so far from the axis that the lens would fold it back into
-            the image is culled.
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
+            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
+            distances; splats are cut off at the left and the right edge).
+        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
+            pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
+            radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
+            fold it back into the image is culled.
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.

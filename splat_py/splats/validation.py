@@ -17,10 +17,10 @@ from splat_py.splats.rasterize import STOPS
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
 # gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
-CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye"}
+CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
 LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
-# What each model's lens has, and how many of each.
-_LENSES = {
+# What the lens of each has, and how many numbers.
+_LENSES: dict[str, dict[str, tuple[int, ...]]] = {
     "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
     "fisheye": {"radial_coeffs": (4,)},
 }

@@ -18,7 +18,7 @@ CAMERAS = {
     "translation": RNG.normal(size=(COUNT, 3)),
     "focal": RNG.uniform(5, 20, (COUNT, 2)),
     "principal": RNG.uniform(0, 20, (COUNT, 2)),
-    **NO_LENS,
+    **{name: np.tile(field, (COUNT, 1)) for name, field in NO_LENS.items()},
 }
 ROTATIONS, TRANSLATIONS = CAMERAS["rotation"], CAMERAS["translation"]
 POINTS = RNG.normal((0, 0, 3), size=(COUNT, 3))

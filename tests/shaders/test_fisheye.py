@@ -73,7 +73,7 @@ def test_the_angle_is_the_distance_from_the_principal_point() -> None:
 
 
 def test_the_reference_s_series_meets_the_closed_form() -> None:
-    focal, principal = torch.tensor([30.0, 40.0]).double(), torch.zeros(2).double()
+    focal, principal, lens = (torch.tensor(x).double() for x in ([30.0, 40.0], [0.0, 0.0], [0.0] * 12))
     for radius in (9.99e-3, 1.001e-2):
         t = torch.tensor([radius, 0.0, 1.0]).double()
-        torch.testing.assert_close(fisheye(focal, principal, t, torch.zeros(12).double())[0], focal[0] * torch.atan(t[0]), rtol=1e-14, atol=0)
+        torch.testing.assert_close(fisheye(focal, principal, t, lens)[0], focal[0] * torch.atan(t[0]), rtol=1e-14, atol=0)

@@ -16,14 +16,14 @@ from tests.splats.comparison import assert_close, rounded, viewmat_of
 from tests.splats.torch_rendering import Rendered, covariances, render
 
 N, CAMERAS = 20, 2
-MODELS = ("pinhole", "ortho", "fisheye")
+MODELS = ("pinhole", "ortho", "fisheye", "equirectangular")
 # With lenses: what is distorted, of gsplat's arguments.
 LENSES = {
     "pinhole": {"radial_coeffs": 6, "tangential_coeffs": 2, "thin_prism_coeffs": 4},
     "fisheye": {"radial_coeffs": 4},
 }
 # For fisheyes the image's corners are about 75 degrees from the axis.
-FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48}
+FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.5}
 
 
 def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
@@ -32,6 +32,8 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
     viewmats = np.stack([viewmat_of(rng) for _ in range(CAMERAS)])
     side = max(width, height)
     fx, fy = FOCAL[camera_model] * side, 1.2 * FOCAL[camera_model] * side
+    if camera_model == "equirectangular":
+        fx, fy = width / (2 * np.pi), height / np.pi
     K = np.array([[fx, 0, 0.53 * width], [0, fy, 0.46 * height], [0, 0, 1]])
     # Depths apart from one another, so that no rounding changes the order.
     depth = rng.permutation(np.linspace(2, 6, N))
@@ -41,6 +43,11 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
         means = np.concatenate([plane, depth[:, None]], -1)
     elif camera_model == "pinhole":
         means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
+    elif camera_model == "equirectangular":
+        # All around, behind the camera too, and up to the poles.
+        longitude, latitude = rng.uniform(-np.pi, np.pi, N), np.radians(rng.uniform(-85, 85, N))
+        direction = np.stack([np.sin(longitude) * np.cos(latitude), np.sin(latitude), np.cos(longitude) * np.cos(latitude)], -1)
+        means = direction * depth[:, None]
     else:
         angle = np.linalg.norm(plane, axis=1, keepdims=True)
         direction = np.concatenate([plane / angle * np.tan(np.minimum(angle, 1.35)), np.ones((N, 1))], -1)

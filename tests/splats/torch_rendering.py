@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.shaders.camera_models import clamped, fisheye, opencv_pinhole, orthographic, pinhole
+from tests.shaders.camera_models import clamped, equirectangular, fisheye, opencv_pinhole, orthographic, pinhole
 
-MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye}
+MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye, "equirectangular": equirectangular}
 LENS_MODELS = {"pinhole": opencv_pinhole, "fisheye": fisheye}
 EPS2D, MIN_ALPHA, MIN_T, MIN_COMPENSATION = 0.3, 1 / 255, 1e-4, 0.005
 
@@ -60,7 +60,7 @@ def render(
     with_depth: bool = False,
     margin: float = 1e-4,
 ) -> Rendered:
-    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera with or without a lens [12]; all in front of it."""
+    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it. A lens is [12]."""
     model = (MODELS if lens is None else LENS_MODELS)[camera_model]
     focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
     lens = torch.zeros(12).to(means) if lens is None else lens
@@ -69,6 +69,7 @@ def render(
         return model(focal, principal, t, lens)
 
     points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
+    depths = points.norm(dim=-1) if camera_model == "equirectangular" else points[:, 2]
     at = points
     if camera_model == "pinhole":
         at = torch.stack([clamped(focal, principal, t, lens, width, height) for t in points])
@@ -82,9 +83,9 @@ def render(
         ratio = torch.linalg.det(sharp) / torch.linalg.det(blurred)
         opacities = opacities * ratio.clamp(min=MIN_COMPENSATION**2).sqrt()
     if with_depth:
-        features = torch.cat([features, points[:, 2:]], -1)
+        features = torch.cat([features, depths[:, None]], -1)
 
-    order = points[:, 2].argsort()
+    order = depths.argsort()
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
     d = torch.stack([x, y], -1)[:, :, None] - means2d[order]
     raw = opacities[order] * torch.exp(-0.5 * torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d))
