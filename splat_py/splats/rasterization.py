@@ -33,6 +33,7 @@ from splat_py.splats.validation import (
     check_options,
     check_shapes,
     check_tensors,
+    is_neutral,
     reject_unsupported,
 )
 
@@ -181,9 +182,9 @@ def rasterization(
         backgrounds,
         covars,
         extra_signals,
-        radial_coeffs,
-        tangential_coeffs,
-        thin_prism_coeffs,
+        None if is_neutral("radial_coeffs", radial_coeffs) else radial_coeffs,
+        None if is_neutral("tangential_coeffs", tangential_coeffs) else tangential_coeffs,
+        None if is_neutral("thin_prism_coeffs", thin_prism_coeffs) else thin_prism_coeffs,
     )
     options = Options(
         width=width,

@@ -19,6 +19,7 @@ _TILE_SIZES = (4, 8, 16)
 # gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
 CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
 LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
+_COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 # What the lens of each has, and how many numbers.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
     "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
@@ -89,11 +90,15 @@ _NEUTRAL: dict[str, Any] = {"global_z_order": True}
 def reject_unsupported(arguments: dict[str, Any]) -> None:
     """Raise NotImplementedError for an argument of gsplat's that asks for what is not done here."""
     for name, value in arguments.items():
-        # None and False ask for nothing; what an option may be besides, only its name tells: gsplat's enumerations are its own.
-        neutral = value is None or value is _NEUTRAL.get(name, False) or getattr(value, "name", None) == "GLOBAL"
-        if not neutral:
+        if not is_neutral(name, value):
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.rasterization does not support {name}{given}; leave {name} out")
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Whether an argument of gsplat's, or what stands in its place by position in another of its versions, asks for nothing."""
+    # None and False ask for nothing; what an option may be besides, only its name tells: gsplat's enumerations are its own.
+    return value is None or value is _NEUTRAL.get(name, False) or getattr(value, "name", None) == "GLOBAL"
 
 
 def check_tensors(inputs: Inputs) -> None:
@@ -129,7 +134,7 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
         _check("covars", inputs.covars, (*scenes, n, 3, 3))
     _check("opacities", inputs.opacities, (*scenes, n))
     _check("Ks", inputs.Ks, (*scenes, c, 3, 3))
-    for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs"):
+    for name in _COEFFICIENTS:
         coefficients = getattr(inputs, name)
         if coefficients is not None:
             counts = _LENSES.get(options.camera_model, {}).get(name)
@@ -206,9 +211,9 @@ def check_options(options: Options) -> None:
 
 def check_cameras(inputs: Inputs) -> None:
     """Raise SplatError unless poses are finite and focal lengths positive."""
-    viewmats, Ks = inputs.viewmats, inputs.Ks
-    lenses = inputs.lenses()
-    for name, tensor in (("viewmats", viewmats), ("Ks", Ks), ("radial, tangential or thin_prism_coeffs", lenses)):
+    Ks = inputs.Ks
+    for name in ("viewmats", "Ks", *_COEFFICIENTS):
+        tensor = getattr(inputs, name)
         if tensor is not None and not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")
     if (Ks[..., 0, 0] <= 0).any() or (Ks[..., 1, 1] <= 0).any():

@@ -26,7 +26,7 @@ from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 
 TILE_SIZES = (4, 8, 16)
-MODELS = ("Pinhole", "Orthographic", "Fisheye")
+MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
 # Depth alone; colours; colours and depth; features, up to as many as one pass takes.
 CHANNELS = (1, 3, 4, 32)
 ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerIntersection")

@@ -23,7 +23,7 @@ LENSES = {
     "fisheye": {"radial_coeffs": 4},
 }
 # For fisheyes the image's corners are about 75 degrees from the axis.
-FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.5}
+FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.35}
 
 
 def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
