@@ -36,7 +36,7 @@ class Settings:
     accumulation: str = "PerWave"
     # Or compare-and-swap, where a device cannot add to floats atomically.
     native_atomics: bool = True
-    # Pinhole, Orthographic or Fisheye (splat/camera_model.slang).
+    # A type that implements ICameraModel (splat/camera_model.slang).
     camera_model: str = "Pinhole"
     # How splats fade, and how many extra numbers each has for it (splat/falloff.slang).
     falloff: str | UserType = "GaussianFalloff"
@@ -86,6 +86,7 @@ class Cameras:
     height: int
     # Of which each has the same number of cameras, and of Gaussians.
     scenes: int = 1
+    lenses: Array | None = None  # [C, LENS] radial 6, tangential 2, thin prism 4
 
     @property
     def count(self) -> int:
@@ -139,7 +140,7 @@ class Splats:
     """Gaussians on the cameras' image planes. Shapes are of a dense one; M takes the place of C, N where it is packed."""
 
     means2d: Array  # [C, N, 2] pixels
-    depths: Array  # [C, N] camera z
+    depths: Array  # [C, N] camera z, or the distance
     conics: Array  # [C, N, 3]
     opacities: Array  # [C, N]
     radii: Array  # [C, N, 2] int32, pixels; 0 where culled

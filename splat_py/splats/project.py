@@ -16,7 +16,7 @@ from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sorting import PrefixSum
-from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
+from splat_py.splats.camera_gradients import CAMERA_ROW, LENS, CameraGradients, camera_gradients
 from splat_py.splats.data import (
     Cameras,
     GaussianArrays,
@@ -47,7 +47,7 @@ class Projection:
     def record_backward(
         self, recorder: Recorder, v_splats: SplatGradients, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW], added to."""
+        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW (+ LENS)], added to."""
         recorder.stage("project backward")
         settings = self.settings
         per_scene = self._per_scene
@@ -139,6 +139,8 @@ class Projection:
         if gaussians.covars is not None:
             constants["COVARS"] = True
         constants |= settings.falloff_constants()
+        if self.cameras.lenses is not None:
+            constants["WITH_LENS"] = True
         recorder.dispatch(
             "project",
             entry,
@@ -164,6 +166,7 @@ class Projection:
                 "extras": gaussians.extras,
                 "viewmats": self.cameras.viewmats,
                 "Ks": self.cameras.Ks,
+                "lenses": self.cameras.lenses,
                 "means2d": splats.means2d,
                 "depths": splats.depths,
                 "conics": splats.conics,
@@ -182,7 +185,7 @@ class ProjectedSplats:
     """Gaussians on the cameras' image planes, as torch tensors. `...` are scenes; packed, M takes the place of ..., C, N."""
 
     means2d: Tensor  # [..., C, N, 2] pixels
-    depths: Tensor  # [..., C, N] camera z
+    depths: Tensor  # [..., C, N] camera z, or the distance
     conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²
     opacities: Tensor  # [..., C, N] after antialiasing
     radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
@@ -229,6 +232,7 @@ def project(
     *,
     covars: Tensor | None = None,
     extras: Tensor | None = None,
+    lenses: Tensor | None = None,
     packed: bool = False,
     sparse_grad: bool = False,
     device: Device | None = None,
@@ -240,6 +244,7 @@ def project(
     Args:
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
         extras: [..., N, E] extra numbers of the falloff (`Settings.falloff`), on which it depends what is visible.
+        lenses: [..., C, 12] distortion of cameras that have lenses: radial 6, tangential 2, thin prism 4.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
 
@@ -250,7 +255,7 @@ def project(
     check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks})
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad, extras)
-    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, frame)
+    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, lenses, frame)
     return ProjectedSplats(*outputs)
 
 
@@ -278,13 +283,14 @@ class _Project(torch.autograd.Function):
         viewmats: Tensor,
         Ks: Tensor,
         covars: Tensor | None,
+        lenses: Tensor | None,
         frame: _Frame,
     ) -> tuple[Any, ...]:
         device = frame.device
         gaussians = _gaussians(device, means, quats, scales, opacities, covars)
         if frame.extras is not None:
             gaussians = replace(gaussians, extras=device.memory.array(frame.extras.detach().contiguous()))
-        cameras = _cameras(device, means, viewmats, Ks, frame.width, frame.height)
+        cameras = _cameras(device, means, viewmats, Ks, lenses, frame.width, frame.height)
         if frame.packed:
             work = Projection(gaussians, cameras, Splats.empty(device, 0), frame.settings).pack(device)
         else:
@@ -296,7 +302,7 @@ class _Project(torch.autograd.Function):
         outputs = tuple(
             as_tensor(a, means) for a in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)
         )
-        keep(ctx, (work, frame), means, quats, scales, opacities, covars, viewmats, Ks, outputs[-1])
+        keep(ctx, (work, frame), means, quats, scales, opacities, covars, viewmats, Ks, lenses, outputs[-1])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[-1])
         return *outputs, splats.packed
@@ -307,13 +313,13 @@ class _Project(torch.autograd.Function):
         work, frame = kept(ctx)
         viewmats = ctx.saved_tensors[6]
         v_means2d, v_depths, v_conics, v_opacities, *_ = gradients
-        of_cameras = ctx.needs_input_grad[4] or ctx.needs_input_grad[5]
+        of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7))
         v = _gradients(work, frame.device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], of_cameras)
         v_gaussians: list[Tensor | None] = [v.means, v.quats, v.scales]
         if frame.sparse_grad:
             ids = as_tensor(work.splats.packed.gaussians, v.means).view(torch.int32).long().unique()
             v_gaussians = [None if dense is None else sparse_rows(dense, ids) for dense in v_gaussians]
-        return *v_gaussians, v.opacities, v.viewmats, v.Ks, v.covars, None
+        return *v_gaussians, v.opacities, v.viewmats, v.Ks, v.covars, v.lenses, None
 
 
 class ProjectionGradients(NamedTuple):
@@ -326,6 +332,7 @@ class ProjectionGradients(NamedTuple):
     covars: Tensor | None
     viewmats: Tensor | None
     Ks: Tensor | None
+    lenses: Tensor | None
 
 
 @opaque
@@ -346,11 +353,12 @@ def project_backward(
     v_opacities: Tensor | None = None,
     *,
     covars: Tensor | None = None,
+    lenses: Tensor | None = None,
     device: Device | None = None,
 ) -> ProjectionGradients:
     """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
     device = device or device_for(means)
-    cameras = _cameras(device, means, viewmats, Ks, width, height)
+    cameras = _cameras(device, means, viewmats, Ks, lenses, width, height)
     work = Projection(_gaussians(device, means, quats, scales, opacities, covars), cameras, splats.arrays(device), settings)
     return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], True)
 
@@ -363,9 +371,13 @@ def _gaussians(
     return GaussianArrays(m, q, s, o, None if covars is None else array(covars.detach().contiguous()))
 
 
-def _cameras(device: Device, means: Tensor, viewmats: Tensor, Ks: Tensor, width: int, height: int) -> Cameras:
-    poses, intrinsics = (device.memory.array(t.detach().flatten(0, -3).contiguous()) for t in (viewmats, Ks))
-    return Cameras(poses, intrinsics, width, height, math.prod(means.shape[:-2]))
+def _cameras(
+    device: Device, means: Tensor, viewmats: Tensor, Ks: Tensor, lenses: Tensor | None, width: int, height: int
+) -> Cameras:
+    array = device.memory.array
+    poses, intrinsics = (array(t.detach().flatten(0, -3).contiguous()) for t in (viewmats, Ks))
+    coefficients = None if lenses is None else array(lenses.detach().reshape(-1, LENS).contiguous())
+    return Cameras(poses, intrinsics, width, height, math.prod(means.shape[:-2]), coefficients)
 
 
 def _gradients(
@@ -387,16 +399,16 @@ def _gradients(
         depths=zeros_or(memory, v_depths, (count,)),
     )
     v = replace(work.gaussians, extras=None).map(lambda array: memory.empty(array.shape))
-    v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
+    v_cameras = memory.empty((work.cameras.count, CAMERA_ROW + (0 if work.cameras.lenses is None else LENS)))
     recorder = device.record()
     recorder.clear(v_cameras)
     work = replace(work, settings=replace(work.settings, camera_gradient=of_cameras))
     work.record_backward(recorder, v_splats, v, v_cameras)
     recorder.submit()
     like = next((g for g in (v_means2d, v_depths, v_conics, v_opacities) if g is not None), torch.empty(0))
-    v_viewmats, v_Ks = None, None
+    v_viewmats, v_Ks, v_lenses = None, None, None
     if of_cameras:
-        v_viewmats, v_Ks = (part.unflatten(0, lead) for part in camera_gradients(as_tensor(v_cameras, like)))
+        v_viewmats, v_Ks, v_lenses = (part.unflatten(0, lead) for part in camera_gradients(as_tensor(v_cameras, like)))
     return ProjectionGradients(
         as_tensor(v.means, like),
         None if covars else as_tensor(v.quats, like),
@@ -405,6 +417,7 @@ def _gradients(
         None if v.covars is None else as_tensor(v.covars, like),
         v_viewmats,
         v_Ks,
+        None if work.cameras.lenses is None else v_lenses,
     )
 
 

@@ -29,6 +29,7 @@ from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
+    LENS_MODELS,
     SPLATS,
     Inputs,
     Options,
@@ -36,6 +37,7 @@ from splat_py.splats.validation import (
     check_cameras,
     check_options,
     check_shapes,
+    is_neutral,
     reject_unsupported,
     stack_params,
 )
@@ -69,7 +71,7 @@ def rasterization(
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     channel_chunk: int = 32,
     distributed: bool = False,
-    camera_model: Literal["pinhole", "ortho", "fisheye"] = "pinhole",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] = "pinhole",
     segmented: bool = False,
     covars: Tensor | None = None,
     with_ut: bool = False,
@@ -77,9 +79,9 @@ def rasterization(
     return_normals: bool = False,
     global_z_order: bool = True,
     rays: Any = None,
-    radial_coeffs: Any = None,
-    tangential_coeffs: Any = None,
-    thin_prism_coeffs: Any = None,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
     ftheta_coeffs: Any = None,
     lidar_coeffs: Any = None,
     external_distortion_coeffs: Any = None,
@@ -127,7 +129,13 @@ def rasterization(
             pass.
         rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
         channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
-        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit) or "fisheye" (equidistant).
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
+            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
+            distances; splats are cut off at the left and the right edge).
+        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
+            pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
+            radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
+            fold it back into the image is culled.
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
@@ -166,9 +174,6 @@ def rasterization(
             "return_normals": return_normals,
             "global_z_order": global_z_order,
             "rays": rays,
-            "radial_coeffs": radial_coeffs,
-            "tangential_coeffs": tangential_coeffs,
-            "thin_prism_coeffs": thin_prism_coeffs,
             "ftheta_coeffs": ftheta_coeffs,
             "lidar_coeffs": lidar_coeffs,
             "external_distortion_coeffs": external_distortion_coeffs,
@@ -180,7 +185,22 @@ def rasterization(
     if covars is not None:
         quats = scales = None
     extras = stack_params(splat, params or {}, means)
-    inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds, covars, extra_signals, extras)
+    inputs = Inputs(
+        means,
+        quats,
+        scales,
+        opacities,
+        colors,
+        viewmats,
+        Ks,
+        backgrounds,
+        covars,
+        extra_signals,
+        None if is_neutral("radial_coeffs", radial_coeffs) else radial_coeffs,
+        None if is_neutral("tangential_coeffs", tangential_coeffs) else tangential_coeffs,
+        None if is_neutral("thin_prism_coeffs", thin_prism_coeffs) else thin_prism_coeffs,
+        extras,
+    )
     options = Options(
         width=width,
         height=height,
@@ -250,7 +270,8 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
-    settings = _settings(options, inputs.extras, device)
+    lenses = inputs.lenses()
+    settings = _settings(options, inputs, device)
     splats = project(
         inputs.means,
         inputs.quats,
@@ -263,6 +284,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         settings,
         covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
         extras=inputs.extras,
+        lenses=lenses,
         packed=options.packed,
         sparse_grad=options.sparse_grad,
         device=device,
@@ -302,15 +324,15 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
 
-def _settings(options: Options, extras: Tensor | None, device: Device) -> Settings:
+def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
     return Settings(
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
-        camera_model=CAMERA_MODELS[options.camera_model],
+        camera_model=(CAMERA_MODELS if inputs.lenses() is None else LENS_MODELS)[options.camera_model],
         max_alpha=options.max_alpha,
         falloff=options.falloff,
-        extras=0 if extras is None else extras.shape[-1],
+        extras=0 if inputs.extras is None else inputs.extras.shape[-1],
         blur=options.eps2d,
         near=options.near_plane,
         far=options.far_plane,

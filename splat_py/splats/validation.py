@@ -19,8 +19,15 @@ from splat_py.splats.data import STOPS
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
-# gsplat's name of each, and ours (slang/splat/camera_model.slang).
-CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye"}
+# gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
+CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
+LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
+_COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
+# What the lens of each has, and how many numbers.
+_LENSES: dict[str, dict[str, tuple[int, ...]]] = {
+    "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
+    "fisheye": {"radial_coeffs": (4,)},
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,20 @@ class Inputs:
     backgrounds: Tensor | None = None
     covars: Tensor | None = None
     extra_signals: Tensor | None = None
+    radial_coeffs: Tensor | None = None
+    tangential_coeffs: Tensor | None = None
+    thin_prism_coeffs: Tensor | None = None
     extras: Tensor | None = None
+
+    def lenses(self) -> Tensor | None:
+        """[..., C, 12] the coefficients of all kinds, zero where they are not given; None where none are."""
+        given = self.radial_coeffs, self.tangential_coeffs, self.thin_prism_coeffs
+        if all(part is None for part in given):
+            return None
+        lead = self.viewmats.shape[:-2]
+        parts = [self.means.new_zeros(*lead, n) if p is None else p for p, n in zip(given, (6, 2, 4), strict=True)]
+        parts[0] = torch.nn.functional.pad(parts[0], (0, 6 - parts[0].shape[-1]))
+        return torch.cat(parts, -1)
 
     def named(self) -> dict[str, Tensor]:
         """Those that there are, by name."""
@@ -108,11 +128,15 @@ _NEUTRAL: dict[str, Any] = {"global_z_order": True}
 def reject_unsupported(arguments: dict[str, Any]) -> None:
     """Raise NotImplementedError for an argument of gsplat's that asks for what is not done here."""
     for name, value in arguments.items():
-        # None and False ask for nothing; what an option may be besides, only its name tells: gsplat's enumerations are its own.
-        neutral = value is None or value is _NEUTRAL.get(name, False) or getattr(value, "name", None) == "GLOBAL"
-        if not neutral:
+        if not is_neutral(name, value):
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.rasterization does not support {name}{given}; leave {name} out")
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Whether an argument of gsplat's, or what stands in its place by position in another of its versions, asks for nothing."""
+    # None and False ask for nothing; what an option may be besides, only its name tells: gsplat's enumerations are its own.
+    return value is None or value is _NEUTRAL.get(name, False) or getattr(value, "name", None) == "GLOBAL"
 
 
 def check_shapes(inputs: Inputs, options: Options) -> None:
@@ -137,6 +161,13 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
         _check("covars", inputs.covars, (*scenes, n, 3, 3))
     _check("opacities", inputs.opacities, (*scenes, n))
     _check("Ks", inputs.Ks, (*scenes, c, 3, 3))
+    for name in _COEFFICIENTS:
+        coefficients = getattr(inputs, name)
+        if coefficients is not None:
+            counts = _LENSES.get(options.camera_model, {}).get(name)
+            if counts is None:
+                raise SplatError(f"{name} means nothing to camera_model={options.camera_model!r}; leave {name} out")
+            _check(name, coefficients, *((*scenes, c, count) for count in counts))
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
@@ -207,9 +238,10 @@ def check_options(options: Options) -> None:
 
 def check_cameras(inputs: Inputs) -> None:
     """Raise SplatError unless poses are finite and focal lengths positive."""
-    viewmats, Ks = inputs.viewmats, inputs.Ks
-    for name, tensor in (("viewmats", viewmats), ("Ks", Ks)):
-        if not torch.isfinite(tensor).all():
+    Ks = inputs.Ks
+    for name in ("viewmats", "Ks", *_COEFFICIENTS):
+        tensor = getattr(inputs, name)
+        if tensor is not None and not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")
     if (Ks[..., 0, 0] <= 0).any() or (Ks[..., 1, 1] <= 0).any():
         raise SplatError("Ks holds a focal length that is not positive; Ks[..., 0, 0] and Ks[..., 1, 1] are in pixels")

@@ -17,7 +17,7 @@ from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
-from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.camera_gradients import CAMERA_ROW, LENS
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
@@ -26,6 +26,7 @@ from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 
 TILE_SIZES = (4, 8, 16)
+MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
 # Depth alone; colours; colours and depth; features, up to as many as one pass takes.
 CHANNELS = (1, 3, 4, 32)
 ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerIntersection")
@@ -190,11 +191,15 @@ def _record_packed(recorder: Recorder) -> None:
     empty = device.memory.empty
     gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
-    v_cameras, sh, v_colors = empty((1, CAMERA_ROW)), empty((8, 25, 3)), StridedView(empty((1, 8, 9)), 9)
+    sh, v_colors = empty((8, 25, 3)), StridedView(empty((1, 8, 9)), 9)
     packed = PackedIds.empty(device, 8, 1)
     for model, covars, ids, camera_gradient in product(
-        ("Pinhole", "Orthographic", "Fisheye"), (None, empty((8, 6))), (None, packed), (False, True)
+        (*MODELS, "OpenCVPinhole", "bent Fisheye"), (None, empty((8, 6))), (None, packed), (False, True)
     ):
+        lenses = None if model in MODELS else empty((1, LENS))
+        cameras = replace(cameras, lenses=lenses)
+        model = model.removeprefix("bent ")
+        v_cameras = empty((1, CAMERA_ROW if lenses is None else CAMERA_ROW + LENS))
         settings = Settings(16, camera_model=model, camera_gradient=camera_gradient)
         splats = Splats.empty(device, 8, packed=ids)
         projection = Projection(replace(gaussians, covars=covars), cameras, splats, settings)
@@ -205,6 +210,7 @@ def _record_packed(recorder: Recorder) -> None:
             projection.record_packing(recorder, visible, packed)
         projection.record(recorder)
         projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
+    v_cameras = empty((1, CAMERA_ROW))
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
         settings = Settings(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))

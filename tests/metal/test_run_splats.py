@@ -288,8 +288,10 @@ def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
 # --- packed splats, other cameras, covariances ---
 
 
-def scene_before(camera_model: str, covars: bool) -> dict[str, torch.Tensor]:
+def scene_before(camera_model: str, covars: bool, with_lens: bool = False) -> dict[str, torch.Tensor]:
     inputs = camera_models.scene_of(camera_model, 21, 18, seed=73)
+    if with_lens:
+        inputs = camera_models.with_lenses(inputs, camera_model)
     if covars:
         quats, scales = (inputs.pop(name).detach().double() for name in ("quats", "scales"))
         inputs["covars"] = covariances(quats, scales).float().requires_grad_()
@@ -322,6 +324,16 @@ def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> No
     without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
     for one, other in zip(without, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), product(camera_models.LENSES, (False, True), (False, True)))
+def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    sigma = {"sigma_of": camera_models.of_covars} if covars else {}
+
+    def check() -> None:
+        camera_models.check(scene_before(camera_model, covars, True), camera_model, 21, 18, packed=packed, **sigma)
+
+    every_order(metal, check)
 
 
 @pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)

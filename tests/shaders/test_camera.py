@@ -7,6 +7,7 @@ from scipy.spatial.transform import Rotation
 
 from splat_py.shaders import camera as shader
 from tests.reference.gaussian import guarded_normalize, guarded_normalize_backward
+from tests.shaders.camera_models import NO_LENS
 from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
 
 COUNT = 40
@@ -17,6 +18,7 @@ CAMERAS = {
     "translation": RNG.normal(size=(COUNT, 3)),
     "focal": RNG.uniform(5, 20, (COUNT, 2)),
     "principal": RNG.uniform(0, 20, (COUNT, 2)),
+    **{name: np.tile(field, (COUNT, 1)) for name, field in NO_LENS.items()},
 }
 ROTATIONS, TRANSLATIONS = CAMERAS["rotation"], CAMERAS["translation"]
 POINTS = RNG.normal((0, 0, 3), size=(COUNT, 3))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
+from splat_py.shaders import camera_model
 from splat_py.shaders import fisheye as shader
-from tests.shaders.camera_models import along, check_axes, check_project, fisheye
+from tests.shaders.camera_models import NO_LENS, along, check_axes, check_project, fields_of, fisheye, lenses
 from tests.shaders.oracle import assert_value
 
 RNG = np.random.default_rng(54)
@@ -26,25 +28,52 @@ def points(where: str) -> np.ndarray:
     return along(angles, RNG.uniform(0, 360, len(angles)), np.exp(RNG.uniform(-2, 2, len(angles))))
 
 
-@pytest.mark.parametrize("where", ANGLES)
-def test_project(where: str) -> None:
-    check_project("Fisheye", fisheye, points(where))
+def lens(is_bent: bool, count: int) -> np.ndarray:
+    return lenses(RNG, count, fisheye=True) if is_bent else np.zeros((count, 12))
 
 
+@pytest.mark.parametrize("is_bent", [False, True])
 @pytest.mark.parametrize("where", ANGLES)
-def test_axes(where: str) -> None:
-    check_axes("Fisheye", fisheye, points(where))
+def test_project(where: str, is_bent: bool) -> None:
+    t = points(where)
+    check_project("Fisheye", fisheye, t, lens(is_bent, len(t)))
+
+
+@pytest.mark.parametrize("is_bent", [False, True])
+@pytest.mark.parametrize("where", ANGLES)
+def test_axes(where: str, is_bent: bool) -> None:
+    t = points(where)
+    check_axes("Fisheye", fisheye, t, lens(is_bent, len(t)))
+
+
+def test_as_opencv() -> None:
+    t = along(np.linspace(1, 85, 30), RNG.uniform(0, 360, 30), np.exp(RNG.uniform(-2, 2, 30)))
+    bent = lenses(RNG, 1, fisheye=True)[0]
+    K = np.array([[30.0, 0, 5], [0, 40, 7], [0, 0, 1]])
+    expected, _ = cv2.fisheye.projectPoints(t[:, None], np.zeros(3), np.zeros(3), K, bent[:4])
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 40], "principal": [5.0, 7]}
+    assert_value(shader.fisheyePoint(camera | fields_of(bent), t), expected[:, 0])
+
+
+def test_what_would_be_folded_back_is_outside_the_domain() -> None:
+    """θ - 0.1 θ³ grows up to θ = 1.826, 104.6 degrees; without coefficients everything but the opposite of the axis counts."""
+    t = along(np.array([0.0, 30, 60, 90, 104, 105, 130, 170]), np.full(8, 40.0), np.ones(8))
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 40], "principal": [5.0, 7]}
+    bent = camera | fields_of(np.pad([-0.1], (0, 11)))
+    inside = camera_model.isInDomainThrough["Fisheye"]
+    np.testing.assert_array_equal(inside(bent, t), [True] * 5 + [False] * 3)
+    assert np.all(inside(camera | NO_LENS, t))
 
 
 def test_the_angle_is_the_distance_from_the_principal_point() -> None:
-    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 30], "principal": [5.0, 7]}
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 30], "principal": [5.0, 7], **NO_LENS}
     t = along(np.array([0.0, 10, 45, 80, 90, 135]), np.array([0.0, 30, 60, 170, 250, 330]), np.ones(6))
     distance = np.linalg.norm(shader.fisheyePoint(camera, t) - [5, 7], axis=1)
     assert_value(distance, 30 * np.radians([0, 10, 45, 80, 90, 135]))
 
 
 def test_the_reference_s_series_meets_the_closed_form() -> None:
-    focal, principal = torch.tensor([30.0, 40.0]).double(), torch.zeros(2).double()
+    focal, principal, lens = (torch.tensor(x).double() for x in ([30.0, 40.0], [0.0, 0.0], [0.0] * 12))
     for radius in (9.99e-3, 1.001e-2):
         t = torch.tensor([radius, 0.0, 1.0]).double()
-        torch.testing.assert_close(fisheye(focal, principal, t)[0], focal[0] * torch.atan(t[0]), rtol=1e-14, atol=0)
+        torch.testing.assert_close(fisheye(focal, principal, t, lens)[0], focal[0] * torch.atan(t[0]), rtol=1e-14, atol=0)

@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 import tests.reference as ref
 from splat_py import shaders
 from splat_py.shaders import projection as shader
-from tests.shaders.camera_models import fisheye, orthographic, pinhole
+from tests.shaders.camera_models import NO_LENS, fisheye, orthographic, pinhole
 from tests.shaders.oracle import Array, assert_gradients, assert_value
 
 WIDTH, HEIGHT = 37, 53
@@ -94,7 +94,7 @@ def test_clamped_slope() -> None:
         assert np.any(slope[:, axis] < low[:, axis]) and np.any(slope[:, axis] > high[:, axis])
         assert np.any(inside[:, axis] & ~inside[:, 1 - axis])
     assert np.any(inside.all(axis=1)) and np.any(~inside.any(axis=1))
-    assert_value(shaders.camera_model.clampedSlope(CASES.cameras, t, IMAGE), clamped)
+    assert_value(shaders.camera_model.clampedSlope(CASES.cameras | NO_LENS, t, IMAGE), clamped)
 
     v = np.random.default_rng(6).normal(size=(COUNT, 2))
     v_slope = np.where(inside, v, 0)
@@ -103,7 +103,7 @@ def test_clamped_slope() -> None:
     # A limit is (b - principal) / focal with a constant b.
     v_limit = np.where(inside, 0, v) / CASES.cameras["focal"]
     v_camera = {"focal": -v_limit * clamped, "principal": -v_limit}
-    assert_gradients(shaders.camera_model.clampedSlope, v, [CASES.cameras, t, IMAGE], [v_camera, v_t, None])
+    assert_gradients(shaders.camera_model.clampedSlope, v, [CASES.cameras | NO_LENS, t, IMAGE], [v_camera, v_t, None])
 
 
 def test_project_covariance() -> None:
@@ -133,7 +133,7 @@ def test_project_covariance() -> None:
         v_focal[row], v_principal[row] = np.diag(v_K)[:2], v_K[:2, 2]
 
     size = np.abs(values).max(axis=1, keepdims=True)
-    arguments = [CASES.cameras, CASES.points, roots, IMAGE]
+    arguments = [CASES.cameras | NO_LENS, CASES.points, roots, IMAGE]
     actual = shader.projectCovariance["Pinhole"](*arguments)
     assert_value(actual["entries"] / size, values / size)
     np.testing.assert_allclose(actual["determinant"], determinants, rtol=1e-5)
@@ -191,7 +191,7 @@ def test_project_gaussian(antialiased: bool) -> None:
         floored = np.isclose(np.array(values["opacity"]) / CASES.gaussians["opacity"], 0.005)
         np.testing.assert_array_equal(np.flatnonzero(floored), np.arange(28, 32))
 
-    arguments = [CASES.gaussians, CASES.cameras, IMAGE, settings]
+    arguments = [CASES.gaussians, CASES.cameras | NO_LENS, IMAGE, settings]
     assert_value(shader.projectGaussian["Pinhole"](*arguments), {name: np.array(value) for name, value in values.items()})
     expected = [
         {name: np.array(value) for name, value in v_gaussians.items()},
@@ -231,7 +231,7 @@ def test_gradient_of_each_intrinsic(where: str, antialiased: bool) -> None:
         "scale": np.array([[0.125, 0.375, 0.25]]),
         "opacity": np.array([0.75]),
     }
-    camera = {"rotation": np.eye(3)[None], "translation": np.zeros((1, 3)), "focal": focal, "principal": principal}
+    camera = {"rotation": np.eye(3)[None], "translation": np.zeros((1, 3)), "focal": focal, "principal": principal, **NO_LENS}
     v = {"mean": np.zeros((1, 2)), "depth": np.zeros(1), "conic": np.array([[0.5, -1.0, 2.0]]), "opacity": np.array([0.25])}
 
     def f(values: Array) -> float:
@@ -261,13 +261,14 @@ def full_projection(name: str, antialiased: bool, mean, diagonal, others, opacit
     if name == "Pinhole":
         low, high = (-0.15 * size - principal) / focal, (1.15 * size - principal) / focal
         at = torch.cat([torch.minimum(torch.maximum(t[:2] / t[2], low), high) * t[2], t[2:]])
-    J = torch.func.jacfwd(MODELS[name], argnums=2)(focal, principal, at) @ rotation
+    lens = torch.zeros(12).to(t)
+    J = torch.func.jacfwd(MODELS[name], argnums=2)(focal, principal, at, lens) @ rotation
     sharp = J @ sigma.reshape(3, 3) @ J.T
     blurred = sharp + BLUR * torch.eye(2, dtype=torch.float64)
     det, det_sharp = (m[0, 0] * m[1, 1] - m[0, 1] ** 2 for m in (blurred, sharp))
     conic = torch.stack([blurred[1, 1], -blurred[0, 1], blurred[0, 0]]) / det
     seen = opacity * (det_sharp / det).clamp(min=0.005**2).sqrt() if antialiased else opacity
-    return MODELS[name](focal, principal, t), t[2], conic, seen
+    return MODELS[name](focal, principal, t, lens), t[2], conic, seen
 
 
 @pytest.mark.parametrize("antialiased", [False, True])
@@ -289,7 +290,7 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
     v = [rng.normal(size=tuple(output.shape)) for output in outputs]
     names = ("mean", "depth", "conic", "opacity")
     settings = {"blur": BLUR, "antialiased": antialiased}
-    arguments = [mean, {"diagonal": diagonal, "others": others}, opacity, camera, IMAGE, settings]
+    arguments = [mean, {"diagonal": diagonal, "others": others}, opacity, camera | NO_LENS, IMAGE, settings]
     expected = {field: output.detach().numpy() for field, output in zip(names, outputs, strict=True)}
     project = shader.projectFullGaussian[name]
     assert_value(project(*arguments), expected, rtol=2e-5, atol=1e-5)
@@ -326,8 +327,8 @@ def test_project_full_covariance(name: str) -> None:
     sigma = roots @ roots.swapaxes(1, 2)
     camera, t = {field: value[:count] for field, value in CASES.cameras.items()}, CASES.points[:count]
     full = {"diagonal": sigma[:, [0, 1, 2], [0, 1, 2]], "others": sigma[:, [0, 0, 1], [1, 2, 2]]}
-    actual = shader.projectFullCovariance[name](camera, t, full, IMAGE)
-    expected = shader.projectCovariance[name](camera, t, roots, IMAGE)
+    actual = shader.projectFullCovariance[name](camera | NO_LENS, t, full, IMAGE)
+    expected = shader.projectCovariance[name](camera | NO_LENS, t, roots, IMAGE)
     size = np.abs(expected["entries"]).max(axis=1)
     assert_value(actual["entries"] / size[:, None], expected["entries"] / size[:, None], rtol=1e-5, atol=1e-5)
     # Of the squares of the covariance's entries, of which it is the difference.

@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 from splat_py import rasterization
+from tests.shaders.camera_models import lenses
 from tests.splats.comparison import assert_close, rounded, viewmat_of
 from tests.splats.torch_rendering import Rendered, covariances, render
 
 N, CAMERAS = 20, 2
-MODELS = ("pinhole", "ortho", "fisheye")
+MODELS = ("pinhole", "ortho", "fisheye", "equirectangular")
+# With lenses: what is distorted, of gsplat's arguments.
+LENSES = {
+    "pinhole": {"radial_coeffs": 6, "tangential_coeffs": 2, "thin_prism_coeffs": 4},
+    "fisheye": {"radial_coeffs": 4},
+}
 # For fisheyes the image's corners are about 75 degrees from the axis.
-FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48}
+FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.35}
 
 
 def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
@@ -26,6 +32,8 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
     viewmats = np.stack([viewmat_of(rng) for _ in range(CAMERAS)])
     side = max(width, height)
     fx, fy = FOCAL[camera_model] * side, 1.2 * FOCAL[camera_model] * side
+    if camera_model == "equirectangular":
+        fx, fy = width / (2 * np.pi), height / np.pi
     K = np.array([[fx, 0, 0.53 * width], [0, fy, 0.46 * height], [0, 0, 1]])
     # Depths apart from one another, so that no rounding changes the order.
     depth = rng.permutation(np.linspace(2, 6, N))
@@ -35,6 +43,11 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
         means = np.concatenate([plane, depth[:, None]], -1)
     elif camera_model == "pinhole":
         means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
+    elif camera_model == "equirectangular":
+        # All around, behind the camera too, and up to the poles.
+        longitude, latitude = rng.uniform(-np.pi, np.pi, N), np.radians(rng.uniform(-85, 85, N))
+        direction = np.stack([np.sin(longitude) * np.cos(latitude), np.sin(latitude), np.cos(longitude) * np.cos(latitude)], -1)
+        means = direction * depth[:, None]
     else:
         angle = np.linalg.norm(plane, axis=1, keepdims=True)
         direction = np.concatenate([plane / angle * np.tan(np.minimum(angle, 1.35)), np.ones((N, 1))], -1)
@@ -53,6 +66,25 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
         "backgrounds": rng.uniform(size=(CAMERAS, 3)),
     }
     return {name: torch.tensor(rounded(array), dtype=torch.float32, requires_grad=True) for name, array in arrays.items()}
+
+
+def with_lenses(inputs: dict[str, Tensor], camera_model: str) -> dict[str, Tensor]:
+    """The same, and every coefficient."""
+    rng = np.random.default_rng(76)
+    drawn = np.split(lenses(rng, CAMERAS, fisheye=camera_model == "fisheye"), (6, 8), -1)
+    arrays = {name: part[:, : LENSES[camera_model].get(name)] for name, part in zip(LENSES["pinhole"], drawn, strict=True)}
+    return inputs | {name: torch.tensor(arrays[name], dtype=torch.float32, requires_grad=True) for name in LENSES[camera_model]}
+
+
+def lens_of(twins: dict[str, Tensor], c: int) -> Tensor | None:
+    """[12] of a camera, zero where nothing is given."""
+    if not any(name in twins for name in LENSES["pinhole"]):
+        return None
+    parts = []
+    for name, count in LENSES["pinhole"].items():
+        given = twins[name][c] if name in twins else torch.zeros(0).double()
+        parts.append(torch.nn.functional.pad(given, (0, count - len(given))))
+    return torch.cat(parts)
 
 
 def check(
@@ -82,6 +114,7 @@ def check(
             width,
             height,
             camera_model=camera_model,
+            lens=lens_of(twins, c),
             background=torch.nn.functional.pad(twins["backgrounds"][c], (0, int(with_depth))),
             antialiased=antialiased,
             max_alpha=max_alpha,
@@ -126,6 +159,8 @@ def check(
             parts = [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
             rest = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
             assert not actual[:, rest].any()
+        elif name in LENSES["pinhole"]:
+            parts = [(f"{name}[{i}]", (..., i)) for i in range(tensor.shape[-1])]
         for part, index in parts:
             assert_close(part, actual[index].numpy(), gradient[index].numpy())
     return expected
@@ -135,6 +170,13 @@ def check(
 @pytest.mark.parametrize("camera_model", MODELS)
 def test_camera_models(camera_model: str, size: tuple[int, int]) -> None:
     check(scene_of(camera_model, *size, seed=71), camera_model, *size)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("camera_model", LENSES)
+def test_lenses(camera_model: str, packed: bool) -> None:
+    inputs = with_lenses(scene_of(camera_model, 24, 18, seed=77), camera_model)
+    check(inputs, camera_model, 24, 18, antialiased=packed, with_depth=packed, packed=packed)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.shaders.camera_models import fisheye, orthographic, pinhole
+from tests.shaders.camera_models import clamped, equirectangular, fisheye, opencv_pinhole, orthographic, pinhole
 
-MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye}
+MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye, "equirectangular": equirectangular}
+LENS_MODELS = {"pinhole": opencv_pinhole, "fisheye": fisheye}
 EPS2D, MIN_ALPHA, MIN_T, MIN_COMPENSATION = 0.3, 1 / 255, 1e-4, 0.005
 
 
@@ -53,6 +54,7 @@ def render(
     height: int,
     *,
     camera_model: str,
+    lens: Tensor | None = None,
     background: Tensor | None = None,
     antialiased: bool = False,
     max_alpha: float = 0.999,
@@ -60,21 +62,25 @@ def render(
     margin: float = 1e-4,
     falloff: Callable[[Tensor, Tensor], Tensor] = lambda sigma, order: torch.exp(-0.5 * sigma),
 ) -> Rendered:
-    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it.
+    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it. A lens is [12].
 
     Args:
         falloff: of σ [H, W, N], and the order in which Gaussians come.
     """
-    project, focal, principal = MODELS[camera_model], torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    model = (MODELS if lens is None else LENS_MODELS)[camera_model]
+    focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    lens = torch.zeros(12).to(means) if lens is None else lens
+
+    def project(t: Tensor) -> Tensor:
+        return model(focal, principal, t, lens)
+
     points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
+    depths = points.norm(dim=-1) if camera_model == "equirectangular" else points[:, 2]
     at = points
     if camera_model == "pinhole":
-        size = torch.tensor([width, height]).to(means)
-        low, high = (-0.15 * size - principal) / focal, (1.15 * size - principal) / focal
-        slope = torch.minimum(torch.maximum(points[:, :2] / points[:, 2:], low), high)
-        at = torch.cat([slope * points[:, 2:], points[:, 2:]], -1)
-    means2d = torch.stack([project(focal, principal, t) for t in points])
-    jacobian = torch.func.vmap(lambda t: torch.func.jacfwd(project, argnums=2)(focal, principal, t))(at)
+        at = torch.stack([clamped(focal, principal, t, lens, width, height) for t in points])
+    means2d = torch.stack([project(t) for t in points])
+    jacobian = torch.func.vmap(torch.func.jacfwd(project))(at)
     transform = jacobian @ viewmat[:3, :3]
     sharp = transform @ sigma @ transform.mT
     blurred = sharp + EPS2D * torch.eye(2).to(means)
@@ -83,9 +89,9 @@ def render(
         ratio = torch.linalg.det(sharp) / torch.linalg.det(blurred)
         opacities = opacities * ratio.clamp(min=MIN_COMPENSATION**2).sqrt()
     if with_depth:
-        features = torch.cat([features, points[:, 2:]], -1)
+        features = torch.cat([features, depths[:, None]], -1)
 
-    order = points[:, 2].argsort()
+    order = depths.argsort()
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
     d = torch.stack([x, y], -1)[:, :, None] - means2d[order]
     raw = opacities[order] * falloff(torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d), order)
