@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Operator, device_for
 from splat_py.gsplat.checks import check_float32, check_shape, leading
 from splat_py.splats.shade import shade
@@ -54,6 +55,7 @@ def _degree_of(count: int) -> int:
     return degree
 
 
+@opaque
 def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
     """Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gsplat.blending import check_tiles
 from splat_py.gsplat.checks import check_float32, check_shape, leading
@@ -23,6 +24,7 @@ from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 _TILE_SIZES = (4, 8, 16)
 
 
+@opaque
 def rasterize_to_pixels(
     means2d: Tensor,
     conics: Tensor,

@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from splat_py.errors import SplatError
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Operator, device_for
 from splat_py.gsplat.checks import check_camera_model, check_float32, check_shape, leading
 from splat_py.splats.data import Settings
@@ -19,6 +20,7 @@ _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
 _MIN_COMPENSATION = 1e-3
 
 
+@opaque
 def fully_fused_projection(
     means: Tensor,
     covars: Tensor | None,

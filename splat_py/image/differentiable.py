@@ -8,13 +8,14 @@ import torch
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
-from splat_py.gpu.autograd import first_derivative
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import device_for
 from splat_py.image.method import Method
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
 from splat_py.image.result import check_size
 
 
+@opaque
 def render(params: torch.Tensor, width: int, height: int, *, method: Method = "auto") -> torch.Tensor:
     """Draw blobs, differentiably.
 
@@ -49,19 +50,19 @@ class _Render(torch.autograd.Function):
         recorder = device.record()
         rasterizer.record_render(recorder, parameters, image)
         recorder.submit()
-        ctx.save_for_backward(params)
-        ctx.device, ctx.rasterizer = device, rasterizer
+        keep(ctx, (device, rasterizer), params)
         return image.tensor().to(params.device)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
-        (params,) = ctx.saved_tensors
-        memory = ctx.device.memory
+        device, rasterizer = kept(ctx)
+        _, params = ctx.saved_tensors
+        memory = device.memory
         parameters = memory.array(params.detach().contiguous())
         v_params = memory.empty(tuple(params.shape))
-        recorder = ctx.device.record()
-        ctx.rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
+        recorder = device.record()
+        rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
         recorder.submit()
         return v_params.tensor().to(params.device), None, None, None

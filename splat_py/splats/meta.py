@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -14,48 +14,45 @@ from splat_py.splats.tensors import as_tensor
 from splat_py.splats.tiles import BinnedTiles
 
 
+class _Later:
+    """A value that is computed when it is first read."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.compute = compute
+
+
 class Meta(dict[str, Any]):
     """A dictionary some of whose values are computed when they are first read, as they take time that most never need."""
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
-        super().__init__(values | dict.fromkeys(later))
-        self._later = dict(later)
+        super().__init__(values | {key: _Later(compute) for key, compute in later.items()})
 
     def __getitem__(self, key: str) -> Any:
-        if key in self._later:
-            self[key] = self._later.pop(key)()
-        return super().__getitem__(key)
+        value = super().__getitem__(key)
+        if isinstance(value, _Later):
+            value = self[key] = value.compute()
+        return value
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._later.pop(key, None)
-        super().__setitem__(key, value)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            return default
-
-    # Whoever copies a dictionary with an iterator of its own asks for each value.
+    # Whoever copies a dictionary that has an iterator of its own asks for each value.
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    def keys(self) -> KeysView[str]:  # type: ignore[override]
-        return KeysView(self)
+    # A mapping's methods, which end in `__getitem__`, in the place of a dictionary's, which do not.
+    get: Any = MutableMapping.get
+    popitem: Any = MutableMapping.popitem
+    setdefault: Any = MutableMapping.setdefault
+    keys: Any = MutableMapping.keys
+    items: Any = MutableMapping.items
+    values: Any = MutableMapping.values
+    __eq__: Any = MutableMapping.__eq__
 
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        return ItemsView(self)
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        return ValuesView(self)
+    def pop(self, key: str, *default: Any) -> Any:
+        if key in self:
+            default = (self[key],)
+        return super().pop(key, *default)
 
     def copy(self) -> dict[str, Any]:
         return dict(self)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        if key in self._later:
-            self[key] = self[key]
-        return super().pop(key, *default)
 
     def __or__(self, other: Any) -> Any:
         return dict(self) | other
@@ -65,6 +62,9 @@ class Meta(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:

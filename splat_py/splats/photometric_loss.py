@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gpu.autograd import first_derivative
+from splat_py.gpu.autograd import first_derivative, opaque
 from splat_py.gpu.device import device_for
 from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps
 from splat_py.splats.tensors import as_tensor
@@ -22,6 +22,7 @@ Padding = Literal["same", "valid", "reflect"]
 _RADIUS = WINDOW // 2
 
 
+@opaque
 def photometric_loss(
     images: Tensor, photographs: Tensor, ssim_lambda: float = 0.2, *, padding: Literal["same", "valid"] = "same"
 ) -> Tensor:
@@ -45,9 +46,10 @@ def photometric_loss(
         raise SplatError(f"ssim_lambda is {ssim_lambda}; it must lie between 0 and 1")
     _check("photographs", images, photographs, padding, {"same": 1, "valid": WINDOW})
     whole_windows = padding == "valid"
-    return cast(Tensor, _Compare.apply(images, photographs, 1 - ssim_lambda, -ssim_lambda, whole_windows)) + ssim_lambda
+    return _compare(images, photographs, 1 - ssim_lambda, -ssim_lambda, whole_windows) + ssim_lambda
 
 
+@opaque
 def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Tensor:
     """Structural similarity, 1 for images that are the same.
 
@@ -68,7 +70,7 @@ def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Ten
     _check("others", images, others, padding, {"same": 1, "valid": WINDOW, "reflect": _RADIUS + 1})
     if padding == "reflect":
         images, others = _reflect(images), _reflect(others)
-    return cast(Tensor, _Compare.apply(images, others, 0.0, 1.0, padding != "same"))
+    return _compare(images, others, 0.0, 1.0, padding != "same")
 
 
 def _reflect(images: Tensor) -> Tensor:
@@ -96,11 +98,19 @@ def _check(name: str, images: Tensor, others: Tensor, padding: str, smallest: di
         raise SplatError(f"images has shape {list(images.shape)}; padding={padding!r} needs {side}×{side} pixels, use 'same'")
 
 
+def _compare(x: Tensor, y: Tensor, l1_weight: float, ssim_weight: float, whole_windows: bool) -> Tensor:
+    # The backward pass needs none of their pixels, but has to know where they come from (`first_derivative`).
+    sources = (images.narrow(0, 0, 0).clone() for images in (x, y))
+    return cast(Tensor, _Compare.apply(x, y, l1_weight, ssim_weight, whole_windows, *sources))
+
+
 class _Compare(torch.autograd.Function):
     """A weighted sum of mean |x - y| and mean SSIM(x, y), both of which are symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, l1_weight: float, ssim_weight: float, whole_windows: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, l1_weight: float, ssim_weight: float, whole_windows: bool, *sources: Tensor
+    ) -> Tensor:
         height, width, channels = x.shape[-3:]
         images = x.numel() // (height * width * channels)
         device = device_for(x)
@@ -120,7 +130,7 @@ class _Compare(torch.autograd.Function):
                     sweeps.record(recorder, of, other.bits, sums[i], v_of, image)
         recorder.submit()
 
-        ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients))
+        ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients), *sources)
         absolute, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])
         # The sums are over all images, the weights for one of them.
         l1, similar = absolute / sweeps.count, similarity / sweeps.ssim_count
@@ -129,4 +139,4 @@ class _Compare(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_value: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors), None, None, None
+        return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors[:2]), *[None] * 5

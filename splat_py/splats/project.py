@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
@@ -27,7 +27,7 @@ from splat_py.splats.data import (
     id_buffers,
     id_constants,
 )
-from splat_py.splats.tensors import as_tensor, strided_view, zeros_or
+from splat_py.splats.tensors import as_tensor, check_tensors, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,7 @@ class ProjectedSplats:
         return as_tensor(array, self.depths).view(torch.int32).long()
 
 
+@opaque
 def project(
     means: Tensor,
     quats: Tensor | None,
@@ -235,7 +236,12 @@ def project(
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
+
+    Raises:
+        SplatError: a tensor is not float32, or on another device than the others.
     """
+    inputs = {"means": means, "quats": quats, "scales": scales, "opacities": opacities, "covars": covars}
+    check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks})
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad)
     outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, frame)
@@ -313,6 +319,7 @@ class ProjectionGradients(NamedTuple):
     Ks: Tensor | None
 
 
+@opaque
 def project_backward(
     means: Tensor,
     quats: Tensor | None,

@@ -15,12 +15,14 @@ from torch import Tensor
 from splat_py import portable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.splats.data import Settings
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.shade import shade
+from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
     CAMERA_MODELS,
@@ -30,13 +32,13 @@ from splat_py.splats.validation import (
     check_cameras,
     check_options,
     check_shapes,
-    check_tensors,
     reject_unsupported,
 )
 
 Backend = Literal["auto", "native", "portable"]
 
 
+@opaque
 def rasterization(
     means: Tensor,
     quats: Tensor | None,
@@ -184,7 +186,7 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
     )
-    check_tensors(inputs)
+    check_tensors(inputs.named())
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
@@ -199,6 +201,7 @@ def rasterization(
     return _render(inputs, options, _device_for(inputs, device))
 
 
+@opaque
 def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
     """The gradients of `rasterization` without a graph: renders again.
 
@@ -315,7 +318,7 @@ def _features(
                 as_color=as_color,
                 device=device,
             )
-            for part in padded.split(3, -1)
+            for part in (padded[..., first : first + 3] for first in range(0, channels, 3))
         ]
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
-from splat_py.splats.tensors import as_tensor
+from splat_py.splats.tensors import as_tensor, check_tensors
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.
@@ -194,6 +194,7 @@ def _most_pixels(channels: int) -> int:
     return 8 if channels <= 4 else 4 if channels <= 8 else 2
 
 
+@opaque
 def rasterize_to_pixels(
     splats: ProjectedSplats,
     colors: Tensor,
@@ -217,6 +218,7 @@ def rasterize_to_pixels(
     return rendered.colors, rendered.alphas
 
 
+@opaque
 def rasterize(
     splats: ProjectedSplats,
     colors: Tensor,
@@ -229,6 +231,8 @@ def rasterize(
     device: Device | None = None,
 ) -> RenderedImages:
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels."""
+    inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
+    check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
     device = device or device_for(colors)
     frame = _Frame(splats, tiles, width, height, settings, device)
     if settings.absgrad:
@@ -316,6 +320,7 @@ class RasterizationGradients(NamedTuple):
     absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Settings.absgrad`
 
 
+@opaque
 def rasterize_backward(
     splats: ProjectedSplats,
     colors: Tensor,

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView, id_buffers, id_constants
-from splat_py.splats.tensors import as_tensor, strided_view
+from splat_py.splats.tensors import as_tensor, check_tensors, strided_view
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class Shading:
         )
 
 
+@opaque
 def shade(
     means: Tensor,
     sh: Tensor,
@@ -137,7 +138,11 @@ def shade(
         as_color: or the sum as it is.
 
     Differentiable in means, sh and viewmats.
+
+    Raises:
+        SplatError: one of these is not float32, or on another device than the others.
     """
+    check_tensors({"means": means, "sh": sh, "viewmats": viewmats})
     device = device or device_for(means)
     settings = settings or Settings(device.tuning.tile_size, native_atomics=device.native_float_atomics)
     frame = _Frame(degree, settings, device, packed, as_color)
@@ -192,6 +197,7 @@ class ShadingGradients(NamedTuple):
     viewmats: Tensor | None
 
 
+@opaque
 def shade_backward(
     means: Tensor,
     sh: Tensor,

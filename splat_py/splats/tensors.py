@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.splats.data import StridedView
+
+
+def check_tensors(tensors: Mapping[str, Tensor | None]) -> None:
+    """Raise SplatError unless all that there are are float32 tensors on one torch device."""
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first = next(iter(given))
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
+        if tensor.dtype != torch.float32:
+            raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
+        if tensor.device != given[first].device:
+            raise SplatError(f"{name} is on {tensor.device} and {first} on {given[first].device}; move them to one device")
 
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:

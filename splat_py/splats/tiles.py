@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
@@ -210,6 +211,7 @@ class BinnedTiles:
     arrays: TileLists
 
 
+@opaque
 def bin_tiles(
     splats: ProjectedSplats,
     width: int,

@@ -77,17 +77,6 @@ def reject_unsupported(arguments: dict[str, Any]) -> None:
             raise NotImplementedError(f"splat_py.rasterization does not support {name}{given}; leave {name} out")
 
 
-def check_tensors(inputs: Inputs) -> None:
-    """Raise SplatError unless all are float32 tensors on one torch device."""
-    for name, tensor in inputs.named().items():
-        if not isinstance(tensor, Tensor):
-            raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        if tensor.dtype != torch.float32:
-            raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
-        if tensor.device != inputs.means.device:
-            raise SplatError(f"{name} is on {tensor.device} and means on {inputs.means.device}; move them to one device")
-
-
 def check_shapes(inputs: Inputs, options: Options) -> None:
     """Raise SplatError unless the tensors belong together."""
     means, viewmats = inputs.means, inputs.viewmats

@@ -10,13 +10,14 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, keep, kept
+from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats, to_voxel_order
 
 _MOST_VOXELS = 1022
 
 
+@opaque
 def render(
     density: Tensor,
     sh: Tensor,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -31,12 +30,6 @@ def targets() -> tuple[Tensor, Tensor, Tensor]:
     camtoworlds[1, 0, 3] = 0.3
     K = torch.tensor([[1.4 * SIZE, 0, SIZE / 2], [0, 1.4 * SIZE, SIZE / 2], [0, 0, 1]])
     return pixels, camtoworlds, K.repeat(2, 1, 1)
-
-
-def needs_packed(packed: bool = True) -> None:
-    parameter = inspect.signature(rasterization).parameters.get("packed")
-    if packed and (parameter is None or parameter.default is not True):
-        pytest.skip("rasterization does not take packed=True yet")
 
 
 class Trainer:
@@ -194,7 +187,6 @@ def default_strategy(**options: Any) -> DefaultStrategy:
     ],
 )
 def test_simple_trainer_with_default_strategy(options: dict[str, Any], setting: dict[str, Any]) -> None:
-    needs_packed(setting.get("packed", False))
     trainer = Trainer(default_strategy(**options), **setting)
     losses = trainer.train()
     assert losses[-1] < losses[0] and len(trainer.splats["means"]) > COUNT
@@ -203,7 +195,6 @@ def test_simple_trainer_with_default_strategy(options: dict[str, Any], setting: 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_simple_trainer_with_mcmc(packed: bool) -> None:
-    needs_packed(packed)
     mcmc = MCMCStrategy(cap_max=90, refine_start_iter=1, refine_every=3, min_opacity=0.1, noise_lr=1.0)
     trainer = Trainer(mcmc, packed=packed)
     losses = trainer.train()
@@ -216,7 +207,6 @@ def test_simple_trainer_with_mcmc(packed: bool) -> None:
 def test_the_wheels_strategies_drive_our_renderer(monkeypatch: pytest.MonkeyPatch, name: str, packed: bool) -> None:
     """And do the same as ours, dense and packed."""
     wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    needs_packed()  # the wheel asks for gaussian_ids even where they are not needed
     replace_cuda(monkeypatch)
     options = {"refine_start_iter": 1, "refine_every": 3}
     options |= {"grow_grad2d": 1e-3} if name == "DefaultStrategy" else {"cap_max": 90, "min_opacity": 0.1, "noise_lr": 1.0}
@@ -229,7 +219,6 @@ def test_the_wheels_strategies_drive_our_renderer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_packed_trains_as_dense() -> None:
-    needs_packed()
     results = []
     for packed in (False, True):
         trainer = Trainer(default_strategy(), packed=packed)

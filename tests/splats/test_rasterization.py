@@ -18,7 +18,7 @@ TILE_SIZES = (4, 8, 16)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
-@pytest.mark.parametrize("degree", range(4))
+@pytest.mark.parametrize("degree", range(5))
 def test_spherical_harmonics(degree: int, tile_size: int) -> None:
     rng = np.random.default_rng(10 * degree + tile_size)
     case = Case(
