@@ -79,6 +79,8 @@ _MODULES = (
     "profile",
     "relocation",
     "rendering",
+    "scene",
+    "stage",
     "strategy",
     "utils",
     "version",

@@ -40,6 +40,9 @@ class Scene(Protocol):
     def on_sample_add(self, sampled_indices: Tensor) -> None:
         """Copies of the rows `sampled_indices` follow the others."""
 
+    def on_permute(self, order: Tensor) -> None:
+        """Row i is now what row order[i] was."""
+
 
 @dataclass
 class Strategy:

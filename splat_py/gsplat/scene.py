@@ -1,0 +1,209 @@
+"""gsplat's container of Gaussians: parameters, and tensors that keep a row for each while strategies add and remove rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter, ParameterDict
+
+from splat_py.errors import SplatError
+from splat_py.gsplat.strategy.base import Scene as ToldOfRows
+
+_REQUIRED = ("means", "scales", "quats", "opacities")
+
+
+class SceneError(SplatError, ValueError, KeyError):
+    """Splats, signals or a component do not fit a scene. A ValueError and KeyError too, as scripts for gsplat expect."""
+
+    __str__ = Exception.__str__
+
+
+class Scene(ToldOfRows, ABC):
+    """What a `Stage` renders, and strategies tell of every change of rows: `on_duplicate` and others, which do nothing here.
+    Rows are given by their numbers or by a mask."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+    @property
+    def id(self) -> str:
+        """The name on a `Stage`, not empty."""
+        return self._id
+
+    @id.setter
+    def id(self, value: str) -> None:
+        if not isinstance(value, str) or not value:
+            raise SceneError(f"id is {value!r}; give a scene a name, text that is not empty")
+        self._id = value
+
+    @abstractmethod
+    def put(self, name: str, component: Any) -> None:
+        """Add a component."""
+
+    @abstractmethod
+    def get(self, component: str) -> Any:
+        """A component by its name."""
+
+
+class GaussianScene(Scene):
+    """Gaussians of one or several components, one after the other.
+
+    Attributes:
+        splats: by name, parameters [N, ...]; `means`, `scales`, `quats` and `opacities` are among them.
+        signal: by name, further tensors [N, ...] that are not trained.
+        component_names, component_index: the components, and [N] int64 whose each Gaussian is.
+    """
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.splats = ParameterDict()
+        self.signal: dict[str, Tensor] = {}
+        self.component_names: list[str] = []
+        self.component_index = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    def from_splats(cls, splats: ParameterDict, id: str, signal: dict[str, Tensor] | None = None) -> GaussianScene:
+        """A scene with one component, named as the scene. The parameters are kept, not copied.
+
+        Raises:
+            SceneError: as `put`.
+        """
+        scene = cls(id)
+        if "means" in splats:
+            scene.signal = {name: values.to(splats["means"].device) for name, values in (signal or {}).items()}
+        scene.put(id, splats)
+        return scene
+
+    def put(self, name: str, component: ParameterDict) -> None:
+        """Add a component. The first one's parameters are kept; another makes new parameters, so add it before optimisers are
+        made. Its signals are 0.
+
+        Raises:
+            SceneError: the name is empty or taken, a parameter is missing, or their lengths differ.
+        """
+        if not name or name in self.component_names:
+            raise SceneError(f"component name {name!r} is {'taken' if name else 'empty'}; give another")
+        if "means" not in component:
+            raise SceneError(f"component {name!r} has no means; it needs {list(_REQUIRED)}")
+        added = len(component["means"])
+        if self.component_names and (missing := [key for key in self.splats if key not in component]):
+            raise SceneError(f"component {name!r} lacks {missing}, which the scene's splats have")
+        if self.component_names:
+            self.splats = ParameterDict(
+                {
+                    key: Parameter(torch.cat([old.detach(), component[key].detach()]), requires_grad=old.requires_grad)
+                    for key, old in self.splats.items()
+                }
+            )
+            self.signal = {
+                key: torch.cat([values, values.new_zeros(added, *values.shape[1:])]) for key, values in self.signal.items()
+            }
+        else:
+            self.splats = component
+        index = torch.full((added,), len(self.component_names), device=self.splats["means"].device)
+        self.component_index = torch.cat([self.component_index.to(index.device), index])
+        self.component_names.append(name)
+        self.validate()
+
+    def get(self, component: str | int) -> dict[str, Any]:
+        """A component's `name`, `index`, `mask` [N], and rows of `splats` and `signal`.
+
+        Raises:
+            SceneError: there is none of this name or number.
+        """
+        names = self.component_names
+        index = component if isinstance(component, int) else names.index(component) if component in names else -1
+        if not 0 <= index < len(names):
+            raise SceneError(f"component {component!r} is not in the scene; there are {names}")
+        mask = self.component_index == index
+        return {
+            "name": names[index],
+            "index": index,
+            "mask": mask,
+            "splats": {key: values[mask] for key, values in self.splats.items()},
+            "signal": {key: values[mask] for key, values in self.signal.items()},
+        }
+
+    def num_gaussians(self) -> int:
+        """N."""
+        return len(self.splats["means"]) if "means" in self.splats else 0
+
+    def validate(self) -> None:
+        """Check that all tensors have N rows and belong to components.
+
+        Raises:
+            SceneError: they do not.
+        """
+        count = self.num_gaussians()
+        if len(self.splats) and (missing := [key for key in _REQUIRED if key not in self.splats]):
+            raise SceneError(f"missing required splat keys {missing}; a scene needs {list(_REQUIRED)}")
+        given = {**self.splats, **self.signal, "component_index": self.component_index}
+        if wrong := {key: len(values) for key, values in given.items() if len(values) != count}:
+            raise SceneError(f"a scene of {count} Gaussians has other lengths in {wrong}; leading dim must be num_gaussians")
+        if count and not 0 <= int(self.component_index.min()) <= int(self.component_index.max()) < len(self.component_names):
+            raise SceneError(f"component_index has values that are none of the {len(self.component_names)} components")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of everything, for `torch.save` and `from_state_dict`."""
+        return {
+            "id": self.id,
+            "splats": {key: values.detach().clone() for key, values in self.splats.items()},
+            "splats_requires_grad": {key: values.requires_grad for key, values in self.splats.items()},
+            "signal": {key: values.detach().clone() for key, values in self.signal.items()},
+            "component_names": list(self.component_names),
+            "component_index": self.component_index.clone(),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> GaussianScene:
+        """The scene of `state_dict`, on the splats' device. What an older file lacks is one component, all trainable.
+
+        Raises:
+            SceneError: no id or splats, or lengths that differ.
+        """
+        if lacking := [key for key in ("id", "splats") if key not in state]:
+            raise SceneError(f"the state lacks {lacking}; give one that state_dict returned")
+        scene = cls(state["id"])
+        trained = state.get("splats_requires_grad", {})
+        scene.splats = ParameterDict(
+            {key: Parameter(values.clone(), requires_grad=trained.get(key, True)) for key, values in state["splats"].items()}
+        )
+        scene.signal = dict(state.get("signal", {}))
+        count = scene.num_gaussians()
+        scene.component_names = list(state.get("component_names", [])) or [scene.id] * (count > 0)
+        index = state.get("component_index", torch.zeros(count, dtype=torch.int64))
+        scene.component_index = index.to(scene.splats["means"].device) if count else index
+        scene.validate()
+        return scene
+
+    def on_duplicate(self, sel: Tensor) -> None:
+        rows = self._rows()
+        self._gather(torch.cat([rows, rows[sel]]))
+
+    def on_split(self, sel: Tensor, rest: Tensor) -> None:
+        rows = self._rows()
+        self._gather(torch.cat([rows[rest], rows[sel], rows[sel]]))
+
+    def on_remove(self, mask: Tensor) -> None:
+        self._gather(self._rows()[~mask])
+
+    def on_relocate(self, dead_indices: Tensor, sampled_indices: Tensor) -> None:
+        rows = self._rows()
+        rows[dead_indices] = rows[sampled_indices]
+        self._gather(rows)
+
+    def on_sample_add(self, sampled_indices: Tensor) -> None:
+        self.on_duplicate(sampled_indices)
+
+    def on_permute(self, order: Tensor) -> None:
+        self._gather(order)
+
+    def _rows(self) -> Tensor:
+        return torch.arange(len(self.component_index), device=self.component_index.device)
+
+    def _gather(self, rows: Tensor) -> None:
+        self.component_index = self.component_index[rows]
+        self.signal = {key: values[rows] for key, values in self.signal.items()}
