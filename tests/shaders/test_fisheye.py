@@ -24,12 +24,13 @@ ANGLES = {
 
 
 def points(where: str) -> np.ndarray:
+    rng = np.random.default_rng([54, len(where)])
     angles = np.repeat(ANGLES[where], 4)
-    return along(angles, RNG.uniform(0, 360, len(angles)), np.exp(RNG.uniform(-2, 2, len(angles))))
+    return along(angles, rng.uniform(0, 360, len(angles)), np.exp(rng.uniform(-2, 2, len(angles))))
 
 
 def lens(is_bent: bool, count: int) -> np.ndarray:
-    return lenses(RNG, count, fisheye=True) if is_bent else np.zeros((count, 12))
+    return lenses(np.random.default_rng(59), count, fisheye=True) if is_bent else np.zeros((count, 12))
 
 
 @pytest.mark.parametrize("is_bent", [False, True])
@@ -43,7 +44,8 @@ def test_project(where: str, is_bent: bool) -> None:
 @pytest.mark.parametrize("where", ANGLES)
 def test_axes(where: str, is_bent: bool) -> None:
     t = points(where)
-    check_axes("Fisheye", fisheye, t, lens(is_bent, len(t)))
+    # Gradients of coefficients are sums of powers of the angle that cancel, up to a hundred.
+    check_axes("Fisheye", fisheye, t, lens(is_bent, len(t)), atol=2e-5)
 
 
 def test_as_opencv() -> None:
