@@ -270,6 +270,12 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
+    channels = sum(part.shape[-1] for part in (inputs.colors, inputs.extra_signals) if part is not None)
+    channels += "D" in options.render_mode
+    device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
+    if options.absgrad and channels > MAX_CHANNELS:
+        # Absolute values of one pass's gradients do not add up to those of all.
+        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
     lenses = inputs.lenses()
     settings = _settings(options, inputs, device)
     splats = project(
@@ -301,11 +307,6 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         device=device,
     )
     features, backgrounds = _features(inputs, options, splats, settings, device)
-    channels = features.shape[-1]
-    device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
-    if options.absgrad and channels > MAX_CHANNELS:
-        # Absolute values of one pass's gradients do not add up to those of all.
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
     rendered = rasterize(splats, features, lists, width, height, backgrounds, settings, device=device)
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 

@@ -94,12 +94,9 @@ def check_that_nothing_runs_and_all_say(pattern: str, cwd: Path, **changes: str)
         result = results[command]
         assert result["code"] == 1
         assert re.fullmatch(rf"splat: .*{pattern}.*\n", result["err"]), result["err"]
-    assert re.search(pattern, results["native"]["error"])
-    assert results["auto"]["backend"] == results["portable"]["backend"] == "portable"
-    assert results["auto"]["flat"]
-    (warning,) = results["auto"]["warnings"]
-    assert re.search(f"only one flat colour that fills the image .*{pattern}", warning)
-    assert results["portable"]["warnings"] == []
+    assert re.search(pattern, results["native"]["error"]) and re.search(pattern, results["auto"]["error"])
+    assert results["portable"]["backend"] == "portable"
+    assert results["portable"]["flat"] and results["portable"]["warnings"] == []
     assert not list(cwd.glob("nothing*"))
 
 
