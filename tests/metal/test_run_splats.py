@@ -326,7 +326,9 @@ def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> No
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
 
 
-@pytest.mark.parametrize(("camera_model", "covars", "packed"), list(product(camera_models.LENSES, (False, True), (False, True))))
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("covars", [False, True])
+@pytest.mark.parametrize("camera_model", camera_models.LENSES)
 def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
     sigma = {"sigma_of": camera_models.of_covars} if covars else {}
 
