@@ -75,7 +75,7 @@ def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
 
 def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
-    floats = dict.fromkeys(("means2d", "conics", "opacities", "colors"), memory.empty(3))
+    floats = {**dict.fromkeys(("means2d", "conics", "opacities", "colors"), memory.empty(3)), "extras": None}
     bindings = Bindings.of("rasterize", "packSplats")
     bindings.check({"splats": 1}, {"packedSplats": memory.empty((1, 12)), **floats})
     with pytest.raises(BindingError, match=r"buffer packedSplats is float32 \[10\]; its elements are of type float4"):
