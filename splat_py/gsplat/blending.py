@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gsplat.checks import leading
+from splat_py.splats.tensors import check_shape
 
 ALPHA_MIN = 1 / 255
 ALPHA_MAX = 0.999

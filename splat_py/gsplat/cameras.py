@@ -7,7 +7,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from splat_py.gsplat.checks import check_camera_model, check_shape, leading
+from splat_py.gsplat.checks import check_camera_model, leading
+from splat_py.splats.tensors import check_shape
 
 # How far beyond each edge of a pinhole's image, as a share of its side, means are linearised where they are.
 _MARGIN = 0.15

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gsplat.checks import leading
+from splat_py.splats.tensors import check_shape
 
 # Where the upper triangle (xx, xy, xz, yy, yz, zz) of a symmetric matrix lies in its nine entries.
 _UPPER = [0, 1, 2, 4, 5, 8]

@@ -10,8 +10,9 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Operator, device_for
-from splat_py.gsplat.checks import check_float32, check_shape, leading
+from splat_py.gsplat.checks import leading
 from splat_py.splats.shade import shade
+from splat_py.splats.tensors import check_shape, check_tensors
 
 MAX_DEGREE = 4
 
@@ -68,7 +69,7 @@ def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value.
     """
-    check_float32(dirs=dirs, coeffs=coeffs)
+    check_tensors({"dirs": dirs, "coeffs": coeffs})
     batch = _check(degrees_to_use, dirs, coeffs, masks)
     check_shape("coeffs", coeffs, (*batch, "K", 3))
     count = math.prod(batch)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gsplat.blending import PART, Pixels, TiledSplats, evaluate_alphas
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gsplat.checks import leading
+from splat_py.splats.tensors import check_shape
 
 
 @torch.no_grad()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gsplat.checks import leading
+from splat_py.splats.tensors import check_shape
 
 _DEPTH_BITS = 32
 

@@ -14,11 +14,12 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gsplat.blending import check_tiles
-from splat_py.gsplat.checks import check_float32, check_shape, leading
+from splat_py.gsplat.checks import leading
 from splat_py.splats.data import Settings
 from splat_py.splats.project import ProjectedSplats
 from splat_py.splats.rasterize import MAX_CHANNELS
 from splat_py.splats.rasterize import rasterize_to_pixels as rasterize
+from splat_py.splats.tensors import check_shape, check_tensors
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
 _TILE_SIZES = (4, 8, 16)
@@ -65,7 +66,7 @@ def rasterize_to_pixels(
         SplatError: an argument has the wrong shape, dtype, device or value.
         NotImplementedError: absgrad with more than 32 channels.
     """
-    check_float32(means2d=means2d, conics=conics, colors=colors, opacities=opacities, backgrounds=backgrounds)
+    check_tensors({"means2d": means2d, "conics": conics, "colors": colors, "opacities": opacities, "backgrounds": backgrounds})
     splats = leading("means2d", means2d, 2)
     images = splats[:-1]
     if packed:

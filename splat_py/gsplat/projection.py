@@ -9,9 +9,10 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Operator, device_for
-from splat_py.gsplat.checks import check_camera_model, check_float32, check_shape, leading
+from splat_py.gsplat.checks import check_camera_model, leading
 from splat_py.splats.data import Settings
 from splat_py.splats.project import project
+from splat_py.splats.tensors import check_shape, check_tensors
 from splat_py.splats.validation import CAMERA_MODELS
 
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
@@ -70,7 +71,17 @@ def fully_fused_projection(
         SplatError: an argument has the wrong shape, dtype or device.
     """
     check_camera_model(camera_model)
-    check_float32(means=means, covars=covars, quats=quats, scales=scales, viewmats=viewmats, Ks=Ks, opacities=opacities)
+    check_tensors(
+        {
+            "means": means,
+            "covars": covars,
+            "quats": quats,
+            "scales": scales,
+            "viewmats": viewmats,
+            "Ks": Ks,
+            "opacities": opacities,
+        }
+    )
     *batch, count = leading("means", means, 3)
     check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
     cameras = viewmats.shape[-3]

@@ -13,10 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from splat_py.errors import SplatError
 from splat_py.gsplat.blending import PART, Pixels, TiledSplats
 from splat_py.gsplat.cameras import proj, world_to_cam
-from splat_py.gsplat.checks import check_shape, leading
+from splat_py.gsplat.checks import leading
 from splat_py.gsplat.covariances import quat_scale_to_covar_preci
 from splat_py.gsplat.harmonics import evaluate_harmonics
 from splat_py.gsplat.intersection import isect_offset_encode, isect_tiles
+from splat_py.splats.tensors import check_shape
 
 # Standard deviations to where an opaque splat's α is 1/255, as gsplat rounds them.
 _EXTENT = 3.33

@@ -25,6 +25,17 @@ def check_tensors(tensors: Mapping[str, Tensor | None]) -> None:
             raise SplatError(f"{name} is on {tensor.device} and {first} on {given[first].device}; move them to one device")
 
 
+def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> None:
+    """Raise SplatError unless a tensor has one of these shapes; of a side given by a letter any length will do."""
+    for shape in shapes:
+        if tensor.dim() == len(shape) and all(
+            isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
+        ):
+            return
+    wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
+    raise SplatError(f"{name} has shape {list(tensor.shape)}; expected {wanted}")
+
+
 def as_tensor(array: Array, like: Tensor) -> Tensor:
     """An array as a tensor on the torch device of another."""
     return array.tensor().to(like.device)

@@ -16,6 +16,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
 from splat_py.splats.data import STOPS
+from splat_py.splats.tensors import check_shape
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
@@ -147,8 +148,8 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
     scenes, n = tuple(means.shape[:-2]), means.shape[-2]
     if 0 in scenes:
         raise SplatError(f"means has shape {list(means.shape)}, which is no scene at all; give at least one")
-    _check("means", means, (*scenes, "N", 3))
-    _check("viewmats", viewmats, (*scenes, "C", 4, 4))
+    check_shape("means", means, (*scenes, "N", 3))
+    check_shape("viewmats", viewmats, (*scenes, "C", 4, 4))
     c = viewmats.shape[-3]
     if c == 0:
         raise SplatError("viewmats holds no camera; give at least one")
@@ -156,37 +157,27 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
         for name, tensor, width in (("quats", inputs.quats, 4), ("scales", inputs.scales, 3)):
             if tensor is None:
                 raise SplatError(f"{name} is None; give quats and scales, or covars in their place")
-            _check(name, tensor, (*scenes, n, width))
+            check_shape(name, tensor, (*scenes, n, width))
     else:
-        _check("covars", inputs.covars, (*scenes, n, 3, 3))
-    _check("opacities", inputs.opacities, (*scenes, n))
-    _check("Ks", inputs.Ks, (*scenes, c, 3, 3))
+        check_shape("covars", inputs.covars, (*scenes, n, 3, 3))
+    check_shape("opacities", inputs.opacities, (*scenes, n))
+    check_shape("Ks", inputs.Ks, (*scenes, c, 3, 3))
     for name in _COEFFICIENTS:
         coefficients = getattr(inputs, name)
         if coefficients is not None:
             counts = _LENSES.get(options.camera_model, {}).get(name)
             if counts is None:
                 raise SplatError(f"{name} means nothing to camera_model={options.camera_model!r}; leave {name} out")
-            _check(name, coefficients, *((*scenes, c, count) for count in counts))
+            check_shape(name, coefficients, *((*scenes, c, count) for count in counts))
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
         _check_features("colors", inputs.colors, "sh_degree", options.sh_degree, scenes, c, n)
         if inputs.backgrounds is not None:
-            _check("backgrounds", inputs.backgrounds, (*scenes, c, inputs.colors.shape[-1]))
+            check_shape("backgrounds", inputs.backgrounds, (*scenes, c, inputs.colors.shape[-1]))
     if inputs.extra_signals is not None:
         degree = options.extra_signals_sh_degree
         _check_features("extra_signals", inputs.extra_signals, "extra_signals_sh_degree", degree, scenes, c, n)
-
-
-def _check(name: str, tensor: Tensor, *expected: tuple[int | str, ...]) -> None:
-    for shape in expected:
-        if tensor.dim() == len(shape) and all(
-            isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
-        ):
-            return
-    wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in expected)
-    raise SplatError(f"{name} has shape {list(tensor.shape)}; expected {wanted}")
 
 
 def _check_features(
@@ -194,11 +185,11 @@ def _check_features(
 ) -> None:
     """Colours, or with a degree coefficients, of Gaussians or of each camera's Gaussians."""
     if degree is None:
-        _check(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
+        check_shape(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
     else:
         if isinstance(degree, bool) or degree not in (0, 1, 2, 3, 4):
             raise SplatError(f"{degree_name} is {degree!r}; use 0, 1, 2, 3, 4, or None for plain {name}")
-        _check(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
+        check_shape(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
         if features.shape[-2] < (degree + 1) ** 2:
             raise SplatError(
                 f"{name} holds {features.shape[-2]} coefficients a Gaussian, but {degree_name}={degree} needs "
