@@ -28,6 +28,7 @@ from tests.metal.program import Order, Schedule
 from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
+from tests.splats import test_photometric_loss as photometric_losses
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_march as marches
 from tests.volume import test_rays as ray_gradients
@@ -75,6 +76,15 @@ def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (5, 23), (37, 29)], ids=str)
 def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
+
+
+def test_losses_of_torch(metal: MetalOnCpu) -> None:
+    def check() -> None:
+        photometric_losses.test_value_and_gradients((13, 29))
+        # A row a channel, four at a time.
+        photometric_losses.test_each_scalars_gradient(4, "valid")
+
+    every_order(metal, check)
 
 
 def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:

@@ -18,8 +18,8 @@ import torch
 
 from splat_py.gpu.device import Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
-from splat_py.splats.data import Cameras, Settings, StridedView
-from splat_py.splats.project import project
+from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView
+from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
@@ -102,11 +102,16 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
     every_order(metal, check)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
-def test_the_longest_list(tile_size: int, metal: MetalOnCpu) -> None:
+def test_the_longest_list(tile_size: int, packed: bool, metal: MetalOnCpu) -> None:
     """It tells how many segments there are."""
     metal.tuning = replace(metal.tuning, segment=64)
     splats = test_binning.splats_of(np.random.default_rng(tile_size), 1, 200)
+    if packed:
+        images, gaussians, offsets = np.zeros(200, np.uint32), np.arange(200, dtype=np.uint32), np.array([0, 200], np.uint32)
+        rows = (getattr(splats, name)[0] for name in ("means2d", "depths", "conics", "opacities", "radii"))
+        splats = ProjectedSplats(*rows, PackedIds(*map(metal.memory.array, (images, gaussians, offsets))))
 
     def check() -> None:
         lists = bin_tiles(splats, WIDTH, HEIGHT, tile_size)
@@ -170,7 +175,7 @@ def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accu
         viewmats, Ks = (comparison.torch_input(value).requires_grad_(of_cameras) for value in cameras)
         inputs = dict(zip(("means", "quats", "scales", "opacities", "colors"), gaussians, strict=True))
         images, _, _ = render(
-            **inputs, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=degree, rasterize_mode=mode
+            **inputs, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=degree, rasterize_mode=mode, packed=False
         )
         return list(torch.autograd.grad((images**2).sum(), gaussians))
 
