@@ -210,7 +210,7 @@ def _record_packed(recorder: Recorder) -> None:
             projection.record_packing(recorder, visible, packed)
         projection.record(recorder)
         projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
-    v_cameras = empty((1, CAMERA_ROW))
+    cameras, v_cameras = replace(cameras, lenses=None), empty((1, CAMERA_ROW))
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
         settings = Settings(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))
