@@ -5,7 +5,6 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,14 +12,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from splat_py import portable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
+from splat_py.splats.cameras import UnscentedTransform, camera_type, midway, shutter_of
 from splat_py.splats.data import Settings
+from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
@@ -28,8 +28,6 @@ from splat_py.splats.shade import shade
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
-    CAMERA_MODELS,
-    LENS_MODELS,
     SPLATS,
     Inputs,
     Options,
@@ -71,7 +69,7 @@ def rasterization(
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     channel_chunk: int = 32,
     distributed: bool = False,
-    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] = "pinhole",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] | UserType | ShaderModule = "pinhole",
     segmented: bool = False,
     covars: Tensor | None = None,
     with_ut: bool = False,
@@ -86,7 +84,7 @@ def rasterization(
     lidar_coeffs: Any = None,
     external_distortion_coeffs: Any = None,
     rolling_shutter: Any = None,
-    viewmats_rs: Any = None,
+    viewmats_rs: Tensor | None = None,
     ut_params: Any = None,
     extra_signals: Tensor | None = None,
     extra_signals_sh_degree: int | None = None,
@@ -97,6 +95,7 @@ def rasterization(
     max_alpha: float = 0.999,
     splat: str | UserType | ShaderModule = "Gaussian",
     params: Mapping[str, Tensor] | None = None,
+    camera_params: Tensor | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
@@ -131,12 +130,17 @@ def rasterization(
         channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
         camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
             "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
-            distances; splats are cut off at the left and the right edge).
+            distances; splats are cut off at the left and the right edge); or Slang of yours with a type that implements
+            `ICameraModel` (slang/splat/camera_model.slang): `splat_py.shaders.source(text)`.
         radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
             pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
             radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
             fold it back into the image is culled.
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
+        with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) in the place of the
+            Jacobian, with gsplat's `UnscentedTransformParameters`; not with covars.
+        rolling_shutter, viewmats_rs: cameras read out row by row or column by column, from the first to the last of which they
+            move from viewmats to viewmats_rs [..., C, 4, 4]; a `RollingShutterType` of gsplat's or of `splat_py.gsplat`.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
         backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
@@ -151,6 +155,7 @@ def rasterization(
             Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang): `splat_py.shaders.source(text)`.
         params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
             Differentiable.
+        camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
@@ -169,7 +174,6 @@ def rasterization(
     reject_unsupported(
         {
             "distributed": distributed,
-            "with_ut": with_ut,
             "with_eval3d": with_eval3d,
             "return_normals": return_normals,
             "global_z_order": global_z_order,
@@ -177,9 +181,6 @@ def rasterization(
             "ftheta_coeffs": ftheta_coeffs,
             "lidar_coeffs": lidar_coeffs,
             "external_distortion_coeffs": external_distortion_coeffs,
-            "rolling_shutter": rolling_shutter,
-            "viewmats_rs": viewmats_rs,
-            "ut_params": ut_params,
         }
     )
     if covars is not None:
@@ -200,6 +201,8 @@ def rasterization(
         None if is_neutral("tangential_coeffs", tangential_coeffs) else tangential_coeffs,
         None if is_neutral("thin_prism_coeffs", thin_prism_coeffs) else thin_prism_coeffs,
         extras,
+        viewmats_rs,
+        camera_params,
     )
     options = Options(
         width=width,
@@ -220,6 +223,8 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
+        unscented=UnscentedTransform.of(ut_params) if with_ut else None,
+        shutter=shutter_of(rolling_shutter),
     )
     check_tensors(inputs.named())
     check_options(options)
@@ -232,7 +237,7 @@ def rasterization(
     if backend not in ("auto", "native", "portable"):
         raise SplatError(f"backend is {backend!r}; use auto, native or portable")
     if backend == "portable":
-        return _fill(inputs, options)
+        return fill(inputs, options)
     return _render(inputs, options, _device_for(inputs, device))
 
 
@@ -291,6 +296,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
         extras=inputs.extras,
         lenses=lenses,
+        viewmats_rs=inputs.viewmats_rs,
         packed=options.packed,
         sparse_grad=options.sparse_grad,
         device=device,
@@ -330,7 +336,9 @@ def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
-        camera_model=(CAMERA_MODELS if inputs.lenses() is None else LENS_MODELS)[options.camera_model],
+        camera_model=camera_type(options.camera_model, inputs.lenses() is not None),
+        unscented=options.unscented,
+        shutter=options.shutter,
         max_alpha=options.max_alpha,
         falloff=options.falloff,
         extras=0 if inputs.extras is None else inputs.extras.shape[-1],
@@ -348,6 +356,8 @@ def _features(
 ) -> tuple[Tensor, Tensor | None]:
     """What is blended: colours, depth and further signals, one after another, and what is behind them."""
 
+    viewmats = inputs.viewmats if inputs.viewmats_rs is None else midway(inputs.viewmats, inputs.viewmats_rs)
+
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
         if degree is None:
             return _gather(features, inputs, splats)
@@ -361,7 +371,7 @@ def _features(
             shade(
                 means,
                 part,
-                inputs.viewmats,
+                viewmats,
                 splats.radii,
                 degree,
                 settings,
@@ -398,46 +408,3 @@ def _gather(features: Tensor, inputs: Inputs, splats: ProjectedSplats) -> Tensor
     assert ids is not None and splats.image_ids is not None
     n = inputs.means.shape[-2]
     return rows[splats.image_ids * n + ids % n if each_camera else ids]
-
-
-def _fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """The portable baseline in the place of a render: images [..., C, H, W, 3], each of one colour, wherever the cameras look.
-
-    Of spherical harmonics the constant term is the colour. The background shows through, as behind a render.
-    """
-    means, quats, scales, colors = inputs.means, inputs.quats, inputs.scales, inputs.colors
-    harmonics = options.sh_degree is not None
-    unsupported = {
-        f"render_mode={options.render_mode!r}": options.render_mode != "RGB",
-        "absgrad": options.absgrad,
-        "sparse_grad": options.sparse_grad,
-        "covars": inputs.covars is not None,
-        "extra_signals": inputs.extra_signals is not None,
-    }
-    for asked, is_asked in unsupported.items():
-        if is_asked:
-            raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
-    assert quats is not None and scales is not None and colors is not None
-    if colors.shape[-1] != 3:
-        raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
-    width, height, lead, n = options.width, options.height, inputs.viewmats.shape[:-2], means.shape[-2]
-    # Y₀ = ½ √(1/π)
-    rgb = (colors[..., 0, :] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
-    rgb = (rgb if rgb.dim() > means.dim() else rgb[..., None, :, :]).expand(*lead, n, 3)
-
-    def each_view(tensor: Tensor) -> Tensor:
-        return tensor.unsqueeze(len(lead) - 1).expand(*lead, *tensor.shape[len(lead) - 1 :]).flatten(0, len(lead) - 1)
-
-    views = (rgb.flatten(0, -3), *map(each_view, (means, scales, quats, inputs.opacities)))
-    flat = torch.stack(
-        [
-            portable.splat(mean, scale, quat, opacity[:, None], color, mean.new_zeros(n, 0, 3), width, height)
-            for color, mean, scale, quat, opacity in zip(*views, strict=True)
-        ]
-    )
-    images = flat.reshape(*lead, height, width, 4)
-    filled, alphas = images[..., :3], images[..., 3:]
-    if inputs.backgrounds is not None:
-        filled = filled + (1 - alphas) * inputs.backgrounds[..., None, None, :]
-    meta = {"width": width, "height": height, "n_batches": lead[:-1].numel(), "n_cameras": lead[-1], "backend": "portable"}
-    return filled, alphas, meta
