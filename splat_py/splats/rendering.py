@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.splat_source import SplatSource
 from splat_py.splats.rasterization import rasterization
 
 
@@ -30,7 +32,15 @@ def render(
         antialiased: as the Gaussians were trained.
         near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
         device: where to render; by default as `rasterization`.
+
+    Raises:
+        SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
+    if isinstance(gaussians.splat, SplatSource):
+        raise SplatError(
+            f"the scene carries Slang source of its own, {gaussians.splat.name}, which could read and write any memory; "
+            "call its trust_source() if you trust it"
+        )
 
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
@@ -50,6 +60,8 @@ def render(
         near_plane=near,
         packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
+        splat=gaussians.splat,
+        params=gaussians.params,
         device=device,
     )
     return images[0].clamp(0, 1).cpu().numpy()
