@@ -25,7 +25,7 @@ def render(
     near: float = NEAR,
     device: Device | None = None,
 ) -> NDArray[np.float32]:
-    """What a camera sees: [H, W, 3], from 0 to 1.
+    """What a camera sees, through its lens if it has one: [H, W, 3], from 0 to 1.
 
     Args:
         background: rgb from 0 to 1.
@@ -45,6 +45,7 @@ def render(
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
 
+    lens = camera.distortion
     images, _, _ = rasterization(
         gaussians.means,
         gaussians.quats,
@@ -60,6 +61,9 @@ def render(
         near_plane=near,
         packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
+        camera_model="fisheye" if lens is not None and lens.fisheye else "pinhole",
+        radial_coeffs=None if lens is None else row(lens.radial[: 4 if lens.fisheye else 6]),
+        tangential_coeffs=None if lens is None or lens.fisheye else row(lens.tangential),
         splat=gaussians.splat,
         params=gaussians.params,
         device=device,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite, diverged
@@ -35,7 +36,7 @@ from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import begun_with
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
-from splat_py.splats.validation import SPLATS
+from splat_py.splats.validation import CAMERA_MODELS, LENS_MODELS, SPLATS
 
 # Capacity of tile lists to begin with.
 _ISECTS_PER_GAUSSIAN = 4
@@ -205,6 +206,8 @@ class Trainer:
         cameras = self._cameras_of(view)
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
+        if cameras.lenses is not None:
+            settings = replace(settings, camera_model=camera_model(self.dataset.views[view].camera))
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
@@ -296,7 +299,7 @@ class Trainer:
 
     def _cameras_of(self, view: int) -> Cameras:
         if view not in self._cameras:
-            self._cameras[view] = device_cameras(self.device, self.dataset.views[view].camera)
+            self._cameras[view] = device_camera(self.device, self.dataset.views[view].camera)
         return self._cameras[view]
 
     def _refine(self, step: int) -> None:
@@ -316,9 +319,18 @@ class Trainer:
             self._reserve()
 
 
-def device_cameras(device: Device, *cameras: Camera) -> Cameras:
-    """Cameras of one image size on the device."""
-    viewmats = np.stack([camera.viewmat for camera in cameras]).astype(np.float32)
-    Ks = np.stack([camera.K for camera in cameras]).astype(np.float32)
-    array = device.memory.array
-    return Cameras(array(viewmats), array(Ks), cameras[0].width, cameras[0].height)
+def device_camera(device: Device, camera: Camera) -> Cameras:
+    """A camera on the device."""
+
+    def row(values: ArrayLike) -> Array:
+        return device.memory.array(np.asarray(values, np.float32)[None])
+
+    lens = camera.distortion
+    coefficients = None if lens is None else row([*lens.radial, *lens.tangential, 0, 0, 0, 0])
+    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
+
+
+def camera_model(camera: Camera) -> str:
+    """The type in slang/splat that projects as a camera does."""
+    lens = camera.distortion
+    return CAMERA_MODELS["pinhole"] if lens is None else LENS_MODELS["fisheye" if lens.fisheye else "pinhole"]
