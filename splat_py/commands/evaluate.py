@@ -33,6 +33,10 @@ class Evaluate:
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
     downscale: float | None = None
+    # The Slang file that the scene was trained with, if with one.
+    splat: str | None = None
+    # Or compile the source that the scene carries. It could read and write any memory of yours.
+    trust_source: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
@@ -45,7 +49,7 @@ class Evaluate:
         from splat_py.splats.run_folder import open_scene
 
         device = get_device(self.device)
-        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale)
+        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.splat, self.trust_source)
         scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=self.pictures, device=device)
         _print_scores(scores)
         if self.json is not None:

@@ -36,4 +36,7 @@ class Export:
         checkpoint = Checkpoint.load(RunFolder(self.run_folder).checkpoint)
         gaussians = checkpoint.gaussians()
         gaussians.save_ply(self.out)
+        if gaussians.splat != "Gaussian":
+            name = checkpoint.config.splat
+            console.print(f"splats are of type {name}; other viewers know only Gaussians, and will draw these as such")
         console.print(f"{len(gaussians):,} Gaussians after {checkpoint.step:,} steps are in {self.out}")

@@ -101,7 +101,7 @@ class FitVolume:
 
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
         recorded = RunRecord.load(record_path, lambda content: dataclass_of(VolumeConfig, content)) if checkpoint else None
-        record = RunRecord(self.data, self.config)
+        record = RunRecord(replace(self.data, undistort=True), self.config)
         if checkpoint and recorded:
             self._check_box(checkpoint)
             record = recorded.resumed(self.out, record, _default_config(), given_options(), "resolutions")

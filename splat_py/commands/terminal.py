@@ -65,7 +65,9 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def left_out(dataset: Dataset) -> str:
     """A clause on the pixels at the edges that undistorting leaves without a photograph, from the first photograph; or none."""
     first = dataset.train[0]
-    share = 0.0 if dataset.views[first].lens.is_pinhole else float((dataset.image(first)[..., 3] == 0).mean())
+    view = dataset.views[first]
+    whole = view.lens.is_pinhole or view.camera.distortion is not None
+    share = 0.0 if whole else float((dataset.image(first)[..., 3] == 0).mean())
     return f" (undistorted: {100 * share:.1f} % at the edges, which no photograph has, do not count)" if share else ""
 
 

@@ -40,6 +40,8 @@ class Train:
     out: Path
     # Continue the run in --out from its last checkpoint, with the options it was begun with; a larger --steps extends it.
     resume: bool = False
+    # With --resume: compile the Slang source that the run carries, without its file being named again.
+    trust_source: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
@@ -63,6 +65,7 @@ class Train:
                 self.out,
                 resume=self.resume,
                 given=given_options(),
+                trust_source=self.trust_source,
                 device=device,
                 on_start=progress.on_start,
                 on_step=progress.on_step,

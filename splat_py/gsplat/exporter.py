@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from io import BytesIO
 from typing import Literal, get_args
 
@@ -107,6 +108,8 @@ def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         SplatError: no PLY of Gaussians, or NaN in it.
     """
     gaussians = Gaussians.load_ply(path)
+    if gaussians.splat != "Gaussian":
+        warnings.warn(f"{path} holds other splats than Gaussians; what they are of is left out", stacklevel=2)
     return {
         "means": gaussians.means,
         "scales": gaussians.log_scales,

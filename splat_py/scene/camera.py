@@ -1,4 +1,4 @@
-"""Pinhole cameras, and the paths a camera can take through a captured scene."""
+"""Cameras, and the paths a camera can take through a captured scene."""
 
 from __future__ import annotations
 
@@ -25,9 +25,40 @@ _SUBJECT = 0.6
 MOST_DISTANCE = 1e9
 
 
+@dataclass(frozen=True)
+class Distortion:
+    """What a lens does to the picture of a pinhole camera, by OpenCV's formulas (docs.opencv.org, calib3d).
+
+    Attributes:
+        coefficients: (k1, k2, p1, p2, k3), (k1, k2, p1, p2, k3, k4, k5, k6), or (k1, k2, k3, k4) of a fisheye.
+        fisheye: the angle from the axis, not its tangent, is what the coefficients distort (Kannala and Brandt 2006).
+    """
+
+    coefficients: tuple[float, ...]
+    fisheye: bool = False
+
+    def __post_init__(self) -> None:
+        counts = (4,) if self.fisheye else (5, 8)
+        if len(self.coefficients) not in counts or not all(map(math.isfinite, self.coefficients)):
+            expected = " or ".join(map(str, counts))
+            raise SplatError(f"distortion has the coefficients {self.coefficients}; it needs {expected} finite numbers")
+
+    @property
+    def radial(self) -> tuple[float, ...]:
+        """(k1, …, k6), zero where there is none."""
+        k = self.coefficients
+        k = k if self.fisheye else (*k[:2], *k[4:])
+        return (*k, *[0.0] * (6 - len(k)))
+
+    @property
+    def tangential(self) -> tuple[float, ...]:
+        """(p1, p2)."""
+        return (0.0, 0.0) if self.fisheye else self.coefficients[2:4]
+
+
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A pinhole camera with a pose; no lens distortion.
+    """A pinhole camera with a pose, and perhaps a lens that distorts its picture.
 
     Attributes:
         viewmat: [4, 4] float64, world → camera, a rotation and a translation in the dataset's units; OpenCV
@@ -35,6 +66,7 @@ class Camera:
         K: [3, 3] float64, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] in pixels, the first pixel's centre at 0.5.
         width, height: the picture's sides in pixels.
         name: what to call the view, for files and messages.
+        distortion: of its lens; None of a pinhole.
 
     Raises:
         SplatError: a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no
@@ -46,6 +78,7 @@ class Camera:
     width: int
     height: int
     name: str = ""
+    distortion: Distortion | None = None
 
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
@@ -122,7 +155,7 @@ class Camera:
     def resized(self, width: int, height: int) -> Camera:
         """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
-        return Camera(self.viewmat, K, width, height, self.name)
+        return Camera(self.viewmat, K, width, height, self.name, self.distortion)
 
     def scaled(self, factor: float) -> Camera:
         """The same view with sides multiplied by `factor` > 0 and rounded to whole pixels (at least one)."""
@@ -225,7 +258,7 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     so that what is there is in the middle. Otherwise the path stays where photographs were taken, since nothing is known
     behind it: an ellipse in (azimuth, height) over the covered arc, around `find_subject`. It is farther from the vertical
     through that point than three quarters of the cameras, whose pictures have all of it, and at their mean height. Size and
-    intrinsics are those of the first camera.
+    intrinsics are those of the first camera; none has a lens.
 
     Args:
         points: [P, 3], such as the sparse points of a capture or the means of its Gaussians; without any, `find_focus` decides.

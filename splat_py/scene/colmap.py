@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,16 +15,31 @@ from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_v
 if TYPE_CHECKING:
     import pycolmap
 
-# For each camera model, in the order of COLMAP's numbers: how many focal lengths lead its parameters, and where its others are
-# in Lens.distortion.
-_MODELS: dict[str, tuple[int, tuple[int, ...]]] = {
-    "SIMPLE_PINHOLE": (1, ()),
-    "PINHOLE": (2, ()),
-    "SIMPLE_RADIAL": (1, (0,)),
-    "RADIAL": (1, (0, 1)),
-    "OPENCV": (2, (0, 1, 2, 3)),
-    "OPENCV_FISHEYE": (2, (0, 1, 2, 3)),
+
+
+class _Model(NamedTuple):
+    """A camera model of COLMAP's."""
+
+    number: int
+    # How many focal lengths lead its parameters, and how many coefficients follow them and the principal point.
+    focals: int
+    coefficients: int
+    # Of `Lens.distortion`, which begins with them.
+    length: int = 5
+
+
+_MODELS = {
+    "SIMPLE_PINHOLE": _Model(0, 1, 0),
+    "PINHOLE": _Model(1, 2, 0),
+    "SIMPLE_RADIAL": _Model(2, 1, 1),
+    "RADIAL": _Model(3, 1, 2),
+    "OPENCV": _Model(4, 2, 4),
+    "OPENCV_FISHEYE": _Model(5, 2, 4, 4),
+    "FULL_OPENCV": _Model(6, 2, 8, 8),
+    "SIMPLE_RADIAL_FISHEYE": _Model(8, 1, 1, 4),
+    "RADIAL_FISHEYE": _Model(9, 1, 2, 4),
 }
+_PARAMETERS = {model.number: model.focals + 2 + model.coefficients for model in _MODELS.values()}
 
 # COLMAP's large binary files are a count and so many records: bytes before the name, whether there is a name,
 # the struct code of the count of items that follows, and the bytes of an item.
@@ -91,8 +106,7 @@ def _record_end(data: bytes, start: int, kind: str) -> int:
     if kind == "cameras":
         model = struct.unpack_from("<I", data, start + 4)[0]
         # Models that are not supported have three parameters at the least.
-        focals, places = list(_MODELS.values())[model] if model < len(_MODELS) else (1, ())
-        return start + 24 + 8 * (focals + 2 + len(places))
+        return start + 24 + 8 * _PARAMETERS.get(model, 3)
     if kind == "rigs":
         sensors = struct.unpack_from("<I", data, start + 4)[0]
         end = start + 8 + 8 * (sensors > 0)
@@ -114,16 +128,14 @@ def _lens(folder: Path, camera: pycolmap.Camera) -> Lens:
             "undistort the photographs with COLMAP's image_undistorter, "
             f"or calibrate with one of {', '.join(_MODELS)}"
         )
-    focals, places = _MODELS[name]
+    number, focals, _, length = _MODELS[name]
     parameters = [float(p) for p in camera.params]
-    if len(parameters) != focals + 2 + len(places) or min(camera.width, camera.height) < 1:
+    if len(parameters) != _PARAMETERS[number] or min(camera.width, camera.height) < 1:
         found = f"{name}, {camera.width}×{camera.height}, {len(parameters)} parameters"
         raise SplatError(f"{folder}: camera {camera.camera_id} is damaged ({found}); export the model again")
-    fisheye = name == "OPENCV_FISHEYE"
-    distortion = [0.0] * (4 if fisheye else 5)
-    for place, value in zip(places, parameters[focals + 2 :], strict=True):
-        distortion[place] = value
-    cx, cy = parameters[focals : focals + 2]
+    cx, cy, *distortion = parameters[focals:]
+    distortion += [0.0] * (length - len(distortion))
+    fisheye = name.endswith("FISHEYE")
     return Lens(camera.width, camera.height, parameters[0], parameters[focals - 1], cx, cy, tuple(distortion), fisheye)
 
 

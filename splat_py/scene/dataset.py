@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
-from splat_py.scene.camera import Camera, camera_extent, find_focus
+from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import find_model, read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
 from splat_py.scene.missing_poses import missing_poses, require_capture
@@ -72,8 +72,9 @@ def load_dataset(
     test_every: int = 8,
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
     background: ArrayLike | None = None,
+    undistort: bool = True,
 ) -> Dataset:
-    """Load a folder of posed photographs, undistorted to pinhole cameras.
+    """Load a folder of posed photographs, undistorted to pinhole cameras or as they were taken.
 
     Args:
         path: the folder. COLMAP: images/ and sparse/0, sparse or the model's files themselves. Nerfstudio,
@@ -87,6 +88,8 @@ def load_dataset(
             ones.
         background: rgb from 0 to 1; None is white where photographs have an alpha channel and black
             elsewhere.
+        undistort: make of each photograph what a pinhole camera would have taken; what it then lacks at the edges does not
+            count. Otherwise photographs stay as they are, and cameras have their lenses' `distortion`.
 
     Raises:
         SplatError: an argument, a file or the folder is unusable; the message says which and why.
@@ -119,7 +122,7 @@ def load_dataset(
             stacklevel=2,
         )
 
-    views = [_downscaled(view, downscale) for view, _ in found]
+    views = [_downscaled(view if undistort else _with_distortion(view), downscale) for view, _ in found]
     if held_out is not None:
         test = [i for i, (_, split) in enumerate(found) if split == held_out]
     else:
@@ -177,6 +180,12 @@ def _names(available: dict[str, bool]) -> str:
 
 def _first(missing: list[str]) -> str:
     return f" (the first is {min(missing)})" if missing else ""
+
+
+def _with_distortion(view: View) -> View:
+    lens = view.lens
+    distortion = None if lens.is_pinhole else Distortion(lens.distortion, lens.fisheye)
+    return replace(view, camera=replace(view.camera, distortion=distortion))
 
 
 def _downscaled(view: View, downscale: float) -> View:

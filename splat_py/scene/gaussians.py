@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +14,15 @@ from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
 from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
+from splat_py.scene.splat_source import MOST_PARAMS, SplatSource, require_name
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
 
 # Y_0, the spherical harmonic of degree 0: rgb = 0.5 + Y_0 · sh[0].
 SH_C0 = 0.28209479177387814
 _DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
+_TENSORS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 
 
 @dataclass(eq=False)
@@ -29,6 +35,9 @@ class Gaussians:
         log_scales: [N, 3], natural logarithm of the standard deviations in world units.
         logit_opacities: [N].
         sh: [N, K, 3], spherical-harmonics coefficients of rgb with K = (degree + 1)², degree 0 to 3.
+        params: [N] each, what `splat` takes of each, by name in its order.
+        splat: what is drawn, as in `rasterization`: a name, or a type of one's own; of a file a `SplatSource`, which is not
+            compiled before it is trusted (`trust_source`).
     """
 
     means: torch.Tensor
@@ -36,6 +45,8 @@ class Gaussians:
     log_scales: torch.Tensor
     logit_opacities: torch.Tensor
     sh: torch.Tensor
+    params: dict[str, torch.Tensor] = field(default_factory=dict)
+    splat: str | UserType | SplatSource = "Gaussian"
 
     def __len__(self) -> int:
         return self.means.shape[0]
@@ -57,7 +68,19 @@ class Gaussians:
 
     def to(self, device: torch.device | str) -> Gaussians:
         """The same Gaussians on another device; tensors already there are shared."""
-        return Gaussians(*(getattr(self, field.name).to(device) for field in fields(self)))
+        params = {name: tensor.to(device) for name, tensor in self.params.items()}
+        tensors = {name: getattr(self, name).to(device) for name in _TENSORS}
+        return replace(self, params=params, **tensors)
+
+    def trust_source(self) -> Gaussians:
+        """The same, with the Slang source that a file has brought compiled. It could read and write any memory.
+
+        Raises:
+            SplatError: it cannot be compiled.
+        """
+        from splat_py.splats.splat_types import trusted
+
+        return replace(self, splat=trusted(self.splat, None, True, "the scene"))
 
     @classmethod
     def from_points(
@@ -106,12 +129,24 @@ class Gaussians:
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, which appears complete or not at all. Raises as `validate` does."""
         self.validate()
-        write_gaussians(path, GaussianArrays(*(getattr(self, f.name).detach().cpu().numpy() for f in fields(self))))
+        means, quats, log_scales, logits, sh = (getattr(self, name).detach().cpu().numpy() for name in _TENSORS)
+        params = {name: tensor.detach().cpu().numpy() for name, tensor in self.params.items()}
+        splat, source = (self.splat, "") if isinstance(self.splat, str) else (self.splat.name, self.splat.text)
+        write_gaussians(path, GaussianArrays(means, quats, log_scales, logits, sh, params, splat, source))
 
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
         """Read a PLY in Inria's layout, whoever wrote it. Raises SplatError with the file and its fault."""
-        gaussians = cls(*(torch.from_numpy(array) for array in read_gaussians(path)))
+        arrays = read_gaussians(path)
+        gaussians = cls(
+            torch.from_numpy(arrays.means),
+            torch.from_numpy(arrays.quats),
+            torch.from_numpy(arrays.log_scales),
+            torch.from_numpy(arrays.logit_opacities),
+            torch.from_numpy(arrays.sh),
+            params={name: torch.from_numpy(values) for name, values in arrays.params.items()},
+            splat=SplatSource(arrays.splat, arrays.source) if arrays.source else arrays.splat,
+        )
         try:
             gaussians.validate()
         except SplatError as error:
@@ -128,8 +163,17 @@ class Gaussians:
             "logit_opacities": (count,),
             "sh": (count, None, 3),
         }
+        if len(self.params) > MOST_PARAMS:
+            raise SplatError(f"params has {len(self.params)} parameters; a splat has {MOST_PARAMS} at most")
+        for name in self.params:
+            require_name("a parameter in params", name)
+        if not isinstance(self.splat, str | SplatSource):
+            SplatSource(self.splat.name, self.splat.text)
+        tensors = {name: getattr(self, name) for name in shapes}
+        for name, tensor in self.params.items():
+            tensors[f"params[{name!r}]"], shapes[f"params[{name!r}]"] = tensor, (count,)
         for name, shape in shapes.items():
-            tensor: torch.Tensor = getattr(self, name)
+            tensor = tensors[name]
             if tensor.dtype != torch.float32:
                 raise SplatError(f"{name} is {tensor.dtype}; convert it to torch.float32")
             if tensor.ndim != len(shape) or any(w not in (None, g) for g, w in zip(tensor.shape, shape, strict=True)):
@@ -139,8 +183,7 @@ class Gaussians:
                 raise SplatError(f"{name} is on {tensor.device} and means on {self.means.device}; move them together")
         if self.sh.shape[1] not in _DEGREE_OF_COUNT:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
-        for name in shapes:
-            tensor = getattr(self, name)
+        for name, tensor in tensors.items():
             finite = tensor.isfinite().reshape(count, math.prod(tensor.shape[1:])).all(dim=1)
             if not finite.all():
                 raise SplatError(f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them")

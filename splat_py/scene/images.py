@@ -1,4 +1,4 @@
-"""Photographs: from the stored file to the picture an ideal pinhole camera would have taken."""
+"""Photographs: from the stored file to pixels, as they were taken or as an ideal pinhole camera would have taken them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import imageio.v3 as iio
 import numpy as np
+from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
@@ -41,7 +42,7 @@ class Lens:
     Attributes:
         width, height: of the stored photograph, pixels.
         fx, fy, cx, cy: focal lengths and principal point in pixels; the first pixel's centre is (0.5, 0.5).
-        distortion: (k1, k2, p1, p2, k3), or (k1, k2, k3, k4) of a fisheye.
+        distortion: (k1, k2, p1, p2, k3), those and (k4, k5, k6), or (k1, k2, k3, k4) of a fisheye.
         fisheye: the angle from the axis, not its tangent, is what the coefficients distort.
     """
 
@@ -84,7 +85,7 @@ class View:
     """One posed photograph of a capture.
 
     Attributes:
-        camera: the undistorted pinhole camera at the size `Dataset.image` returns; its name is the view's.
+        camera: of what `Dataset.image` returns, at its size: without distortion, or with the lens's; its name is the view's.
         lens: how the stored photograph was drawn.
         path: the stored photograph.
         mask_path: a picture that is black where the photograph must be ignored, or None.
@@ -176,32 +177,46 @@ def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
     x = (np.arange(lens.width) + 0.5 - lens.cx) / lens.fx
     y = (np.arange(lens.height) + 0.5 - lens.cy) / lens.fy
     radius = np.hypot(x[None, :], y[:, None])
-    unseen = radius > _turning_radius(lens)
+    turn, _ = _turn(lens)
+    if lens.fisheye:
+        turn = math.tan(turn) if turn < math.pi / 2 else math.inf
+    unseen = radius > turn
     map_x[unseen] = map_y[unseen] = -1e4
     return map_x, map_y
 
 
-def _turning_radius(lens: Lens) -> float:
-    """The radius on the plane z = 1 where the distorted radius stops growing; infinity if it never does."""
+def _turn(lens: Lens) -> tuple[float, float]:
+    """The radius on the plane z = 1, or the angle of a fisheye, where the distorted radius stops growing, and the latter there;
+    infinity if it never stops."""
     d = lens.distortion
-    radial = d if lens.fisheye else (d[0], d[1], d[4])
-    # r_d = r (1 + k1 r² + k2 r⁴ + …), so dr_d/dr is the polynomial 1 + 3 k1 s + 5 k2 s² + … of s = r².
-    slope = [(2 * i + 3) * k for i, k in enumerate(radial)]
-    roots = np.roots([*reversed(slope), 1.0])
+    # r_d = r N(s) / D(s), with s = r²: it grows while (N + 2 s N') D - 2 s N D' is positive, and D is.
+    radial, divisor = (d, ()) if lens.fisheye else ((d[0], d[1], d[4]), d[5:8])
+    s = Polynomial([0.0, 1.0])
+    N, D = Polynomial([1.0, *radial]), Polynomial([1.0, *divisor])
+    slope = (N + 2 * s * N.deriv()) * D - 2 * s * N * D.deriv()
+    roots = [complex(root) for polynomial in (slope, D) for root in polynomial.trim().roots()]
     turns = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
     if not turns:
-        return math.inf
+        return math.inf, math.inf
     turn = math.sqrt(min(turns))
-    if lens.fisheye:
-        return math.tan(turn) if turn < math.pi / 2 else math.inf
-    return turn
+    return turn, turn * float(N(turn**2) / D(turn**2))
+
+
+@lru_cache(maxsize=2)
+def _out_of_reach(lens: Lens) -> NDArray[np.bool_]:
+    """Pixels [H, W] of the photograph at which the lens's formula maps no point in front of the camera."""
+    _, furthest = _turn(lens)
+    x = (np.arange(lens.width) + 0.5 - lens.cx) / lens.fx
+    y = (np.arange(lens.height) + 0.5 - lens.cy) / lens.fy
+    return np.hypot(x[None, :], y[:, None]) > furthest
 
 
 def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     """Decode a view as [H, W, 4] uint8 at its camera's size: rgb, and each pixel's weight.
 
     Transparent pixels are composited over `background` (rgb from 0 to 1). The weight is 255 where the pixel
-    counts and 0 where the mask or the lens left any part of it out; what the lens did not see is black.
+    counts and 0 where the mask or the lens left any part of it out; what the lens did not see is black. Undistorted if the
+    view's camera has no distortion.
     """
     rgb: Pixels = _decode(view.path, background)
     height, width = rgb.shape[:2]
@@ -211,7 +226,9 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     if view.mask_path is not None:
         ignored[~_decode_mask(view.mask_path, width, height)] = 255
 
-    if not view.lens.is_pinhole:
+    if view.camera.distortion is not None:
+        ignored[_out_of_reach(view.lens)] = 255
+    elif not view.lens.is_pinhole:
         map_x, map_y = _undistortion_maps(view.lens)
         rgb = cv2.remap(rgb, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
         ignored = cv2.remap(ignored, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,))
@@ -339,3 +356,4 @@ class ImageStore:
             if showing:
                 progress.stop()
             _undistortion_maps.cache_clear()
+            _out_of_reach.cache_clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +37,9 @@ class DataOptions:
     format: Format = "auto"
     # Hold out every so many photographs by name, from the first; 0 holds out none.
     test_every: int = 8
+    # Make of each photograph what a pinhole camera would have taken, instead of rendering through its lens; `splat fit-volume`
+    # always does.
+    undistort: bool = False
     # Keep decoded photographs in memory up to this many MiB, and stream them from disk beyond.
     memory_limit: int = 4096
 
@@ -55,6 +58,7 @@ class DataOptions:
             format=self.format,
             test_every=self.test_every,
             memory_limit_bytes=self.memory_limit << 20,
+            undistort=self.undistort,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -63,12 +67,12 @@ class DataOptions:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> DataOptions:
-        """What `to_json` has written.
+        """What `to_json` has written, in any version: the first ones undistorted.
 
         Raises:
             TypeError, SplatError: it has not.
         """
-        options = dataclass_of(cls, content)
+        options = dataclass_of(cls, {"undistort": True, **content} if isinstance(content, dict) else content)
         check_fields(options, _RANGES)
         return options
 
@@ -83,6 +87,7 @@ def fingerprint(dataset: Dataset) -> str:
     for view in dataset.views:
         camera = view.camera
         sizes = view.path.stat().st_size, camera.width, camera.height
-        views.append((view.name, *sizes, rounded(camera.viewmat), rounded(camera.K)))
+        lens = [] if camera.distortion is None else [astuple(camera.distortion)]
+        views.append((view.name, *sizes, rounded(camera.viewmat), rounded(camera.K), *lens))
     content = json.dumps([views, dataset.train])
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()

@@ -3,12 +3,18 @@
 One vertex a Gaussian, all float32, little endian: x y z, nx ny nz (zero), f_dc_0..2, f_rest_*, opacity
 (logit), scale_0..2 (log), rot_0..3 (w x y z, not normalised). f_rest runs channel by channel: every red
 coefficient, then every green one, then every blue one.
+
+Splats that are no Gaussians have comments, `splat_py splat TYPE NAME …` and, line by line as JSON has strings, the source of a
+type of the user's, `splat_py source "…"`; and for each of the names a property `splat_NAME`.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,13 +22,15 @@ from numpy.typing import NDArray
 from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, is_file, reason
+from splat_py.files import atomic_path, is_file, parse_json, reason
+from splat_py.scene.splat_source import MOST_PARAMS, MOST_SOURCE, SplatSource, require_name
 
 Float32Array = NDArray[np.float32]
 
 # Of a header.
-_MOST_LINE_BYTES = 1 << 16
+_MOST_LINE_BYTES = 1 << 20
 _REST_OF_DEGREE = {0: 0, 9: 1, 24: 2, 45: 3}
+_SPLAT, _SOURCE = "splat_py splat ", "splat_py source "
 
 
 class GaussianArrays(NamedTuple):
@@ -33,6 +41,10 @@ class GaussianArrays(NamedTuple):
     log_scales: Float32Array  # [N, 3]
     logit_opacities: Float32Array  # [N]
     sh: Float32Array  # [N, K, 3]
+    params: Mapping[str, Float32Array] = MappingProxyType({})  # [N] each, of splats that have any
+    # The name of a built-in type, or with its source the user's.
+    splat: str = "Gaussian"
+    source: str = ""
 
 
 def _names(prefix: str, count: int) -> list[str]:
@@ -41,7 +53,7 @@ def _names(prefix: str, count: int) -> list[str]:
 
 def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> None:
     """Write `gaussians` to `path` in Inria's layout; the file appears complete or not at all."""
-    means, quats, log_scales, logit_opacities, sh = gaussians
+    means, quats, log_scales, logit_opacities, sh, params, splat, source = gaussians
     count, rest = len(means), 3 * (sh.shape[1] - 1)
     columns = [
         (["x", "y", "z"], means),
@@ -51,12 +63,20 @@ def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> 
         (["opacity"], logit_opacities[:, None]),
         (_names("scale", 3), log_scales),
         (_names("rot", 4), quats),
+        *(([_property(name)], values[:, None]) for name, values in params.items()),
     ]
     row = np.dtype([(name, "<f4") for names, _ in columns for name in names])
     table = np.ascontiguousarray(np.concatenate([values for _, values in columns], axis=1), dtype="<f4")
     vertex = PlyElement.describe(table.view(row).reshape(count), "vertex")
+    comments = [_SPLAT + " ".join((splat, *params))] if params or source or splat != "Gaussian" else []
+    comments += [_SOURCE + json.dumps(line) for line in source.split("\n")] if source else []
     with atomic_path(path) as temporary:
-        PlyData([vertex], byte_order="<").write(str(temporary))
+        PlyData([vertex], byte_order="<", comments=comments).write(str(temporary))
+
+
+def _property(name: str) -> str:
+    """Of a parameter."""
+    return f"splat_{name}"
 
 
 def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
@@ -64,17 +84,18 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
 
     Raises:
         SplatError: not a PLY, cut off, properties missing, f_rest not of a degree from 0 to 3, numbers not
-            finite.
+            finite, comments of ours damaged.
     """
-    vertices = _read_vertices(path)
+    vertices, comments = _read_vertices(path)
     present = set(vertices.dtype.names or ())
+    splat, params, source = _read_splat(path, comments)
     rest = sum(name.startswith("f_rest_") for name in present)
     if rest not in _REST_OF_DEGREE:
         raise SplatError(
             f"{path} has {rest} f_rest properties; spherical harmonics of degree 0, 1, 2 and 3 have 0, 9, 24 and 45"
         )
     wanted = ["x", "y", "z", "opacity", *_names("f_dc", 3), *_names("f_rest", rest)]
-    wanted += [*_names("scale", 3), *_names("rot", 4)]
+    wanted += [*_names("scale", 3), *_names("rot", 4), *map(_property, params)]
     missing = [name for name in wanted if name not in present]
     if missing:
         raise SplatError(
@@ -99,10 +120,42 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         log_scales=gather(_names("scale", 3)),
         logit_opacities=gather(["opacity"])[:, 0].copy(),
         sh=np.ascontiguousarray(np.concatenate([gather(_names("f_dc", 3))[:, None], higher], axis=1)),
+        params={name: gather([_property(name)])[:, 0].copy() for name in params},
+        splat=splat,
+        source=source,
     )
     if not finite.all():
         raise SplatError(f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again")
     return arrays
+
+
+def _read_splat(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[str, list[str], str]:
+    """The type of the splats, its parameters' names, and its source if it has one.
+
+    Raises:
+        SplatError: our comments are not what we write.
+    """
+    heads = [comment.removeprefix(_SPLAT).split(" ") for comment in comments if comment.startswith(_SPLAT)]
+    lines = [comment.removeprefix(_SOURCE) for comment in comments if comment.startswith(_SOURCE)]
+    if not heads and not lines:
+        return "Gaussian", [], ""
+    try:
+        ((splat, *names),) = heads
+        for name in (splat, *names):
+            require_name("a splat or a parameter", name)
+        if len(set(names)) < len(names) or len(names) > MOST_PARAMS:
+            raise ValueError(f"its parameters are {' '.join(names)[:100]}")
+        if sum(map(len, lines)) > 7 * MOST_SOURCE:
+            raise ValueError("the splat's source is too long")
+        texts = [parse_json(line) for line in lines]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a line of the source is no string")
+        source = "\n".join(texts)
+        if source:
+            SplatSource(splat, source)
+    except ValueError as error:
+        raise SplatError(f"{path} is damaged in what it says of its splats ({reason(error)}); export it again") from error
+    return splat, names, source
 
 
 def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.uint8]]:
@@ -111,7 +164,7 @@ def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.
     Raises:
         SplatError: not a PLY, cut off, no x, y, z.
     """
-    vertices = _read_vertices(path)
+    vertices, _ = _read_vertices(path)
     present = vertices.dtype.names or ()
     if not {"x", "y", "z"} <= set(present):
         raise SplatError(f"{path} has no x, y, z; pass a point cloud")
@@ -128,6 +181,8 @@ def _check_counts(file: BinaryIO) -> None:
     """Raise ValueError where a file is shorter than its rows, which plyfile allocates before it reads them."""
     size, rows = os.fstat(file.fileno()).st_size, 0
     for line in iter(lambda: file.readline(_MOST_LINE_BYTES), b""):
+        if len(line) == _MOST_LINE_BYTES:
+            raise ValueError(f"its header has a line of more than {_MOST_LINE_BYTES} bytes")
         words = line.split()
         if words[:1] == [b"end_header"]:
             break
@@ -138,7 +193,8 @@ def _check_counts(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _read_vertices(path: str | os.PathLike[str]) -> NDArray[np.void]:
+def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], list[str]]:
+    """The vertices, and the comments before them."""
     if not is_file(Path(path)):
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     try:
@@ -156,4 +212,4 @@ def _read_vertices(path: str | os.PathLike[str]) -> NDArray[np.void]:
     vertices: NDArray[np.void] = ply["vertex"].data
     if any(vertices.dtype[name].kind not in "fiu" for name in vertices.dtype.names or ()):
         raise SplatError(f"{path} has list properties in its vertices; pass a PLY of points or Gaussians")
-    return vertices
+    return vertices, ply.comments

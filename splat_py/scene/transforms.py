@@ -22,7 +22,8 @@ from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask
 from splat_py.scene.ply import read_points
 
 # SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.
-_PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV"}
+_RATIONAL = "FULL_OPENCV"
+_PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", _RATIONAL}
 _FISHEYE = "OPENCV_FISHEYE"
 # Of anything that describes a lens.
 _MOST = 1e9
@@ -138,7 +139,10 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
         known = ", ".join(sorted(_PERSPECTIVE | {_FISHEYE}))
         raise SplatError(f"{where}: camera_model {str(model)[:40]} is not supported; undistort the photographs, or use {known}")
     k1, k2, k3, k4, p1, p2 = (number(key) or 0.0 for key in ("k1", "k2", "k3", "k4", "p1", "p2"))
-    if model != _FISHEYE and k4:
+    distortion: tuple[float, ...] = (k1, k2, k3, k4) if model == _FISHEYE else (k1, k2, p1, p2, k3)
+    if model == _RATIONAL:
+        distortion += (k4, *(number(key) or 0.0 for key in ("k5", "k6")))
+    elif model != _FISHEYE and k4:
         raise SplatError(f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2")
     return Lens(
         round(width),
@@ -147,7 +151,7 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
         fy,
         width / 2 if cx is None else cx,
         height / 2 if cy is None else cy,
-        (k1, k2, k3, k4) if model == _FISHEYE else (k1, k2, p1, p2, k3),
+        distortion,
         fisheye=model == _FISHEYE,
     )
 

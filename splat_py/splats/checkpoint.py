@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,8 +12,12 @@ from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.splat_source import SplatSource
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters, State
+from splat_py.splats.parameters import EXTRAS, GROUPS, MOMENTS, Parameters, State, groups_of
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
 
 # More do not fit into an index.
 _MOST_ISECTS = (1 << 31) - 1
@@ -31,8 +35,10 @@ class Checkpoint:
     capacity: int
 
     def gaussians(self) -> Gaussians:
-        """The Gaussians."""
-        return Gaussians(*(torch.from_numpy(self.state[name]) for name in GROUPS))
+        """The Gaussians. What their splats are may be a `SplatSource`."""
+        config = self.config
+        splat = SplatSource(config.splat, config.splat_source) if config.splat_source else config.splat
+        return gaussians_of(self.state, config, splat)
 
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""
@@ -49,8 +55,16 @@ class Checkpoint:
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
             header, state = load_tensors(path, "splat_py", _check)
-            require_finite(state, tuple(f"{name}.v" for name in GROUPS))
+            require_finite(state, tuple(f"{name}.v" for name in groups_of(state)))
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
+
+
+def gaussians_of(state: State, config: TrainConfig, splat: str | UserType | SplatSource) -> Gaussians:
+    """The Gaussians of a state. Its arrays are theirs."""
+    tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
+    params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
+    means, quats, log_scales, logit_opacities, sh = (tensors[name] for name in GROUPS)
+    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat)
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
@@ -63,5 +77,7 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     if count == 0:
         raise ValueError("it has no Gaussians")
     rows = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": ((config.sh_degree + 1) ** 2, 3)}
+    if config.parameters():
+        rows[EXTRAS] = (len(config.parameters()),)
     shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
     require_layout(layout, shapes | dict.fromkeys(Parameters.STATISTICS, (count,)))

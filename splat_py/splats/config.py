@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+from tyro.conf import Suppress, UseAppendAction
+
+from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
+from splat_py.files import is_file
 from splat_py.gpu.accumulation import Accumulate
+from splat_py.scene.splat_source import SplatSource
+from splat_py.splats.splat_types import BUILT_IN, Parameter, read_parameters
 
 # What fields were called in checkpoints and run.json that are older than this.
 _OLD_NAMES = {
@@ -35,6 +42,7 @@ _RANGES: dict[str, Range] = {
     "scales_lr": _RATE,
     "opacities_lr": _RATE,
     "sh0_lr": _RATE,
+    "splat_param_lr": _RATE,
     "densify_every": _EVERY,
     "densify_start": _STEP,
     "densify_stop": _STEP,
@@ -65,6 +73,16 @@ class TrainConfig:
     init: Literal["auto", "points", "random"] = "auto"
     # How many Gaussians there are at first, if they start anywhere.
     init_num_pts: int = 10_000
+
+    # What splats are: Gaussian, GeneralizedExponential, BetaKernel, or a Slang file with a type that implements IFalloff.
+    splat: str = "Gaussian"
+    # NAME=VALUE: a number that each Gaussian has for its splat, and what it is at first. A file's are all given, in the order
+    # of extras.x, y, z, w; GeneralizedExponential begins with beta=1 and BetaKernel with b=0.
+    splat_param: Annotated[tuple[str, ...], UseAppendAction] = ()
+    # Their learning rate.
+    splat_param_lr: float = 1e-3
+    # The text of the Slang file; `splat` is then the name of the type in it.
+    splat_source: Suppress[str] = ""
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
@@ -121,12 +139,24 @@ class TrainConfig:
         if len(fields) < len(content):
             raise TypeError("a field has both its present and its former name")
         config = dataclass_of(cls, fields)
+        if not config.splat_source and config.splat not in BUILT_IN:
+            raise SplatError(f"splat is {config.splat[:40]!r}, and its source is not there")
         config.validate()
         return config
 
     def validate(self) -> None:
         """Raise a SplatError that names a field of the wrong type or out of range."""
         check_fields(self, _RANGES)
+        if self.splat_source:
+            SplatSource(self.splat, self.splat_source)
+        elif self.splat not in BUILT_IN and not is_file(Path(self.splat)):
+            raise SplatError(f"splat is {self.splat!r}; use {', '.join(BUILT_IN)}, or the name of a Slang file")
+        self.parameters()
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The numbers that each Gaussian has for its splat, by name, in order."""
+        built_in = not self.splat_source and self.splat in BUILT_IN
+        return read_parameters(self.splat, built_in, self.splat_param)
 
     def degree_at(self, step: int) -> int:
         """Degree in use: the whole run's shape is kept if it is short."""

@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from splat_py.errors import SplatError
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters, State
+from splat_py.splats.parameters import MOMENTS, Parameters, State, groups_of
 
 # Each half of a split Gaussian is this much smaller.
 _SPLIT_SHRINK = 1.6
@@ -35,7 +35,7 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
     halves = np.concatenate([splits, splits])
     added = np.concatenate([clones, halves])
     new: State = {}
-    for name in GROUPS:
+    for name in groups_of(state):
         new[name] = np.concatenate([state[name][kept], state[name][added]])
         for moment in (f"{name}.{m}" for m in MOMENTS):
             new[moment] = np.concatenate([state[moment][kept], np.zeros_like(state[moment][added])])

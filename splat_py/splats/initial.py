@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 
 from splat_py.errors import SplatError
 from splat_py.scene.dataset import Dataset
@@ -11,7 +14,7 @@ from splat_py.splats.config import TrainConfig
 
 
 def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
-    """The Gaussians before the first step.
+    """The Gaussians before the first step; what their splats take of each is as `config` says, and they are Gaussians else.
 
     Raises:
         SplatError: the dataset has no points and `config.init` asks for them, or there are more than `config.max_gaussians`.
@@ -20,12 +23,17 @@ def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
         raise SplatError(f"{dataset.root} holds no points; use --init random")
     if config.init != "random" and dataset.points is not None:
         _check_count(len(dataset.points[0]), f"points of {dataset.root}", config)
-        return Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree)
+        return _with_parameters(Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree), config)
     _check_count(config.init_num_pts, "Gaussians of init_num_pts", config)
     rng = np.random.default_rng(config.seed)
     low, high = dataset.bounds
     points = rng.uniform(low, high, (config.init_num_pts, 3))
-    return Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree)
+    return _with_parameters(Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree), config)
+
+
+def _with_parameters(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
+    each = config.parameters().items()
+    return replace(gaussians, params={name: torch.full((len(gaussians),), number.initial) for name, number in each})
 
 
 def _check_count(count: int, what: str, config: TrainConfig) -> None:

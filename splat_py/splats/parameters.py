@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,10 +16,12 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.data import GaussianArrays
+from splat_py.splats.data import COLOR_OFFSET, GaussianArrays
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
+# What splats take that are no Gaussians, [N, E].
+EXTRAS = "extras"
 MOMENTS = ("m", "v")
 
 # Floats a thread.
@@ -28,11 +31,16 @@ _ADAM = Adam(epsilon=1e-15)
 State = dict[str, NDArray[np.float32]]
 
 
+def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
+    """Its parameter groups."""
+    return (*GROUPS, EXTRAS) if EXTRAS in state else GROUPS
+
+
 class Parameters:
     """N Gaussians with raw parameters, Adam's two moments and the statistics of densification.
 
-    `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", each with "….m" and
-    "….v", and "gradient_norms", "times_seen", "max_radii", [N].
+    `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", and "extras" if splats
+    take any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
@@ -40,7 +48,8 @@ class Parameters:
     def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32]]) -> None:
         self._arrays = {name: device.memory.array(values) for name, values in state.items()}
         self.count = state["means"].shape[0]
-        self.gaussians = GaussianArrays(*(self._arrays[name] for name in GROUPS[:4]))
+        means, quats, scales, opacities = (self._arrays[name] for name in GROUPS[:4])
+        self.gaussians = GaussianArrays(means, quats, scales, opacities, extras=self._arrays.get(EXTRAS))
         self.sh = self._arrays["sh"]
         empty = device.memory.empty
         self.v_gaussians = GaussianArrays(*(empty(self._arrays[name].shape) for name in GROUPS[:4]))
@@ -50,7 +59,9 @@ class Parameters:
     def fresh(cls, device: Device, gaussians: Gaussians) -> Parameters:
         """Parameters at the start of training."""
         state: State = {name: getattr(gaussians, name).numpy() for name in GROUPS}
-        for name in GROUPS:
+        if gaussians.params:
+            state[EXTRAS] = torch.stack(list(gaussians.params.values()), -1).numpy()
+        for name in groups_of(state):
             for moment in MOMENTS:
                 state[f"{name}.{moment}"] = np.zeros_like(state[name])
         for name in cls.STATISTICS:
@@ -61,9 +72,9 @@ class Parameters:
         """A copy of everything, on the host. Nothing that writes it may still be running."""
         return {name: array.numpy().copy() for name, array in self._arrays.items()}
 
-    def to_gaussians(self) -> Gaussians:
-        """A copy of the Gaussians."""
-        return Gaussians(*(torch.from_numpy(self._arrays[name].numpy().copy()) for name in GROUPS))
+    def gaussian_state(self) -> State:
+        """A copy of the Gaussians alone."""
+        return {name: self._arrays[name].numpy().copy() for name in groups_of(self._arrays)}
 
     def record_statistics(
         self, recorder: Recorder, v_splats: Array, radii: Array, width: int, height: int, status: Array
@@ -92,8 +103,10 @@ class Parameters:
             },
         )
 
-    def record_adam(self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, status: Array) -> None:
-        """One step of Adam on every group (kernels/optimize.slang)."""
+    def record_adam(
+        self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, v_splats: Array, status: Array
+    ) -> None:
+        """One step of Adam on every group (kernels/optimize.slang). Gradients of extras lie in the splats' rows."""
         recorder.stage("adam")
         rates = {
             "means": config.means_lr_at(step, scene_scale),
@@ -105,25 +118,44 @@ class Parameters:
         v = self.v_gaussians
         gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities, self.v_sh), strict=True))
         for name, rate in rates.items():
-            array = self._arrays[name]
-            recorder.dispatch(
-                "optimize",
-                "adam",
-                linear_groups(-(-array.size // _ADAM_RUN)),
-                {
-                    "count": array.size,
-                    "active": 3 * (config.degree_at(step) + 1) ** 2 if name == "sh" else 1,
-                    "headRate": config.sh0_lr,
-                    "rate": rate,
-                    **_ADAM.uniforms(step),
-                },
-                {
-                    "status": status,
-                    "parameters": array,
-                    "gradients": gradients[name],
-                    "firstMoments": self._arrays[f"{name}.m"],
-                    "secondMoments": self._arrays[f"{name}.v"],
-                },
-                ROW=3 * array.shape[1] if name == "sh" else 1,
-                HEAD=3 if name == "sh" else 0,
-            )
+            rows: dict[str, int | bool] = {"ROW": 1, "HEAD": 0}
+            uniforms: dict[str, int | float] = {"active": 1}
+            if name == "sh":
+                rows = {"ROW": 3 * self.sh.shape[1], "HEAD": 3}
+                uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.sh0_lr}
+            self._record_adam(recorder, name, gradients[name], step, status, uniforms | {"rate": rate}, rows)
+        if EXTRAS in self._arrays:
+            limits = list(config.parameters().values())
+            # Those of built-in types are one; types of one's own have no bounds.
+            least, largest = limits[0].least, limits[0].largest
+            bounded = math.isfinite(least) and math.isfinite(largest)
+            rows = {"ROW": len(limits), "STRIDE": v_splats.shape[-1], "OFFSET": COLOR_OFFSET + 3, "BOUNDED": bounded}
+            uniforms = {"active": len(limits), "rate": config.splat_param_lr}
+            uniforms |= {"least": least, "largest": largest} if bounded else {}
+            self._record_adam(recorder, EXTRAS, v_splats, step, status, uniforms, rows)
+
+    def _record_adam(
+        self,
+        recorder: Recorder,
+        name: str,
+        gradients: Array,
+        step: int,
+        status: Array,
+        uniforms: Mapping[str, int | float],
+        constants: Mapping[str, int | bool],
+    ) -> None:
+        array = self._arrays[name]
+        recorder.dispatch(
+            "optimize",
+            "adam",
+            linear_groups(-(-array.size // _ADAM_RUN)),
+            {"count": array.size, "headRate": 0.0, "least": 0.0, "largest": 0.0, **uniforms, **_ADAM.uniforms(step)},
+            {
+                "status": status,
+                "parameters": array,
+                "gradients": gradients,
+                "firstMoments": self._arrays[f"{name}.m"],
+                "secondMoments": self._arrays[f"{name}.v"],
+            },
+            **constants,
+        )

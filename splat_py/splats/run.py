@@ -9,17 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splat_py.errors import DeviceLostError
+from splat_py.errors import DeviceLostError, SplatError
 from splat_py.fit.resuming import finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.fit.run_record import RunRecord, removed_without
 from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
+from splat_py.gpu.kernels import UserType
 from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import Scores, ViewScore, evaluate
 from splat_py.splats.run_folder import RunFolder
+from splat_py.splats.splat_types import named_type
 from splat_py.splats.trainer import StepReport, Trainer
 
 # Points of the training curve in metrics.json.
@@ -33,6 +35,7 @@ def train(
     *,
     resume: bool = False,
     given: Collection[str] = (),
+    trust_source: bool = False,
     device: Device | None = None,
     on_start: Callable[[Trainer], None] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
@@ -44,6 +47,7 @@ def train(
             configuration. More steps than it was begun with extend it: from its last step on, learning rates, degree and
             densification are those of a run of so many steps. `options.data` says where the capture is now.
         given: names of options that count as given although they have their default's value.
+        trust_source: compile Slang source that a run carries which is resumed without naming its file again in `config.splat`.
         device: where to train and to evaluate; the default device if None.
         on_start: told of the trainer before its first step.
         on_step: as `Trainer.fit`.
@@ -63,21 +67,37 @@ def train(
             refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
         recorded = folder.record() if checkpoint else None
+        splat = named_type(config.splat) if not config.splat_source else None
+        if isinstance(splat, UserType):
+            config = replace(config, splat=splat.name, splat_source=splat.text)
         record = RunRecord(options, config)
         if checkpoint and recorded:
+            _refuse_other_splats(folder, recorded.config, checkpoint.config, config)
             record = recorded.resumed(out, record, TrainConfig(), given, "steps")
             if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
                 warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
                 return _stored_scores(folder)
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(out)
-        trainer = Trainer(dataset, record.config, device=device, resume=checkpoint)
+        named = splat if isinstance(splat, UserType) else None
+        trainer = Trainer(dataset, record.config, device=device, resume=checkpoint, splat=named, trust_source=trust_source)
         with removed_without(folder.checkpoint, folder.record_file):
             if recorded is None or record.changes(recorded):
                 folder.describe(record)
             if on_start is not None:
                 on_start(trainer)
             return _fit(trainer, folder, on_step)
+
+
+def _refuse_other_splats(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
+    """What splats are is compared as text: the same file may be elsewhere now."""
+    if (recorded.splat, recorded.splat_source, recorded.splat_param) != (saved.splat, saved.splat_source, saved.splat_param):
+        raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their splats differ")
+    if asked.splat_source not in ("", recorded.splat_source):
+        raise SplatError(
+            f"--splat is a source of {asked.splat}, but the run in {folder.root} was begun with {recorded.splat} of another "
+            "source, or without; name the same, or choose another --out"
+        )
 
 
 def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:

@@ -20,6 +20,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.splat_types import named_type, trusted
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,19 @@ class RunFolder:
         write_json(self.metrics_file, metrics)
 
 
-def open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple[Gaussians, Dataset, TrainConfig]:
+def open_scene(
+    scene: Path, data: Path | None, downscale: float | None, splat: str | None = None, trust_source: bool = False
+) -> tuple[Gaussians, Dataset, TrainConfig]:
     """A scene, and the capture whose cameras and photographs go with it.
 
     Args:
         scene: a run's folder, or a .ply.
         data, downscale: of the capture; by default those of the run. A .ply has none.
+        splat: the file with the Slang source that the scene carries.
+        trust_source: or compile what it carries.
 
     Raises:
-        SplatError: a file is missing or damaged, or nothing says which capture.
+        SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
     """
     if scene.suffix.lower() == ".ply":
         if data is None:
@@ -101,6 +106,8 @@ def open_scene(scene: Path, data: Path | None, downscale: float | None) -> tuple
         record = folder.record()
         options, config = record.data, record.config
         gaussians = folder.gaussians()
+    named = None if splat is None else named_type(splat)
+    gaussians = replace(gaussians, splat=trusted(gaussians.splat, named, trust_source, str(scene)))
     if data is not None:
         options = replace(options, data=data)
     if downscale is not None:

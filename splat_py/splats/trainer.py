@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite, diverged
@@ -16,12 +17,14 @@ from splat_py.fit.photographs import Photographs, views_at
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, get_device
+from splat_py.gpu.kernels import UserType
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
+from splat_py.shaders import ShaderModule
 from splat_py.splats.camera_gradients import CAMERA_ROW
-from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
@@ -31,7 +34,9 @@ from splat_py.splats.parameters import Parameters
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import Shading
+from splat_py.splats.splat_types import begun_with
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
+from splat_py.splats.validation import CAMERA_MODELS, LENS_MODELS, SPLATS
 
 # Capacity of tile lists to begin with.
 _ISECTS_PER_GAUSSIAN = 4
@@ -66,6 +71,15 @@ class Trainer:
         config: defaults are the field's.
         device: where to train; the default device if None.
         resume: continue from this checkpoint, with its configuration.
+        splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it. A
+            checkpoint that carries the source of one is resumed with the same.
+        params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in the order
+            of `extras`. Built-in types have theirs.
+        trust_source: or compile what the checkpoint carries. It could read and write any memory.
+
+    Raises:
+        SplatError: the device cannot train, an option makes no sense or contradicts the checkpoint, or a source cannot be
+            compiled or is not trusted.
     """
 
     def __init__(
@@ -75,12 +89,15 @@ class Trainer:
         *,
         device: Device | None = None,
         resume: Checkpoint | None = None,
+        splat: str | UserType | ShaderModule | None = None,
+        params: Mapping[str, float] | None = None,
+        trust_source: bool = False,
     ) -> None:
         self.dataset = dataset
         self.device = device or get_device()
         self.device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
-        self.config = resume.config if resume else config or TrainConfig()
-        self.config.validate()
+        config = resume.config if resume else config or TrainConfig()
+        self.config, self.splat = begun_with(config, splat, params, resumed=resume is not None, trust_source=trust_source)
         self.profile: Profile | None = None
         memory = self.device.memory
         self._settings = Settings(
@@ -89,6 +106,8 @@ class Trainer:
             antialiased=self.config.antialiased,
             accumulation=accumulation(self.device, self.config.accumulate),
             native_atomics=self.device.native_float_atomics,
+            falloff=SPLATS[self.splat][0] if isinstance(self.splat, str) else self.splat,
+            extras=len(self.config.parameters()),
             near=dataset.near,
         )
         self._background = memory.array(dataset.background[None])
@@ -146,7 +165,7 @@ class Trainer:
     def gaussians(self) -> Gaussians:
         """A copy of the Gaussians as they are now."""
         self.finish()
-        return self.parameters.to_gaussians()
+        return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
@@ -187,6 +206,8 @@ class Trainer:
         cameras = self._cameras_of(view)
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
+        if cameras.lenses is not None:
+            settings = replace(settings, camera_model=camera_model(self.dataset.views[view].camera))
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
@@ -211,6 +232,7 @@ class Trainer:
             binning.lists(self._segments),
             target.grid,
             target.image,
+            **settings.splat_constants(),
         )
         rasterization.record(recorder)
         target.loss.record(recorder, target.image.colors, self._photographs[view], sums)
@@ -221,7 +243,7 @@ class Trainer:
         v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
         shading.record_backward(recorder, v_colors, v_gaussians.means, parameters.v_sh, self._v_cameras, add_to_means=True)
         parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
-        parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, status)
+        parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._v_splats, status)
         return recorder.submit(wait=False)
 
     def _on_done(self, step: int) -> None:
@@ -244,7 +266,7 @@ class Trainer:
     def _reserve(self) -> None:
         """Arrays whose size follows the number of Gaussians."""
         count, memory = self.parameters.count, self.device.memory
-        self._splats = Splats.empty(self.device, 1, count)
+        self._splats = replace(Splats.empty(self.device, 1, count), extras=self.parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
         self._v_splats = memory.empty((1, count, self._settings.row(3)))
         self._v_depths = memory.array(np.zeros((1, count), np.float32))
@@ -258,7 +280,8 @@ class Trainer:
 
     def _binning_for(self, target: _Target) -> Binning:
         if self._binning is None or self._binning.grid != target.grid:
-            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect)
+            falloff = self._settings.falloff_constants()
+            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, falloff=falloff)
             self._binning.reserve(self._capacity)
         return self._binning
 
@@ -276,7 +299,7 @@ class Trainer:
 
     def _cameras_of(self, view: int) -> Cameras:
         if view not in self._cameras:
-            self._cameras[view] = device_cameras(self.device, self.dataset.views[view].camera)
+            self._cameras[view] = device_camera(self.device, self.dataset.views[view].camera)
         return self._cameras[view]
 
     def _refine(self, step: int) -> None:
@@ -292,12 +315,22 @@ class Trainer:
         self.parameters = Parameters(self.device, state)
         if self.parameters.count != before:
             self._capacity = int(self._capacity * self.parameters.count / max(before, 1))
+        if self.parameters.count != before or self._settings.extras:
             self._reserve()
 
 
-def device_cameras(device: Device, *cameras: Camera) -> Cameras:
-    """Cameras of one image size on the device."""
-    viewmats = np.stack([camera.viewmat for camera in cameras]).astype(np.float32)
-    Ks = np.stack([camera.K for camera in cameras]).astype(np.float32)
-    array = device.memory.array
-    return Cameras(array(viewmats), array(Ks), cameras[0].width, cameras[0].height)
+def device_camera(device: Device, camera: Camera) -> Cameras:
+    """A camera on the device."""
+
+    def row(values: ArrayLike) -> Array:
+        return device.memory.array(np.asarray(values, np.float32)[None])
+
+    lens = camera.distortion
+    coefficients = None if lens is None else row([*lens.radial, *lens.tangential, 0, 0, 0, 0])
+    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
+
+
+def camera_model(camera: Camera) -> str:
+    """The type in slang/splat that projects as a camera does."""
+    lens = camera.distortion
+    return CAMERA_MODELS["pinhole"] if lens is None else LENS_MODELS["fisheye" if lens.fisheye else "pinhole"]

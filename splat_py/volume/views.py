@@ -46,9 +46,16 @@ class Views:
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Views:
-        """The training photographs of a dataset."""
+        """The training photographs of a dataset.
+
+        Raises:
+            SplatError: they are distorted.
+        """
+        cameras = [dataset.views[i].camera for i in dataset.train]
+        if any(camera.distortion is not None for camera in cameras):
+            raise SplatError(f"the photographs of {dataset.root} are distorted; load them with undistort=True")
         return cls(
-            [dataset.views[i].camera for i in dataset.train],
+            cameras,
             lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255),
         )
 

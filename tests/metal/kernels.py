@@ -89,6 +89,8 @@ def shipped() -> list[Specialisation]:
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
+    for row, bounded in ((1, True), (3, False)):
+        dispatches.dispatch("optimize", "adam", ROW=row, HEAD=0, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
     # Pictures (splat_py/image/rasterizers.py).
     for native, linear in product((False, True), repeat=2):
         how = {"NATIVE_ATOMICS": native, "LINEAR": linear}

@@ -121,6 +121,11 @@ def test_adam_leaves_what_is_not_its(metal: MetalOnCpu) -> None:
     every_order(metal, test_adam.test_the_inactive_rest_of_a_row_stays)
 
 
+@pytest.mark.parametrize(("row", "bounded"), [(1, True), (3, False)])
+def test_adam_takes_gradients_from_the_rows_of_splats(row: int, bounded: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: test_adam.test_gradients_in_the_rows_of_splats(row, bounded))
+
+
 # --- pictures ---
 
 

@@ -95,5 +95,7 @@ def test_validate_names_what_is_wrong(field: str, value: torch.Tensor, message: 
 
 
 def test_to_moves_every_tensor() -> None:
-    moved = four().to("meta")
-    assert {getattr(moved, name).device.type for name in vars(moved)} == {"meta"}
+    moved = replace(four(), params={"b": torch.zeros(4)}, splat="BetaKernel").to("meta")
+    tensors = [*moved.params.values(), *(value for value in vars(moved).values() if isinstance(value, torch.Tensor))]
+    assert len(tensors) == 6 and {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.splat == "BetaKernel"

@@ -57,6 +57,32 @@ def test_a_step_that_does_not_count_changes_nothing() -> None:
         np.testing.assert_array_equal(arrays[name].numpy(), values[name])
 
 
+@pytest.mark.parametrize(("row", "bounded"), [(1, True), (3, False)])
+def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
+    """What splats take of each Gaussian: gradients lie behind those of colours, and parameters may have bounds."""
+    device = get_device()
+    rng = np.random.default_rng(2)
+    parameter = rng.uniform(-1, 1, (70, row)).astype(np.float32)
+    rows = rng.normal(size=(70, 9 + row)).astype(np.float32)
+    zeros = np.zeros((70, row), np.float32)
+    arrays = {
+        "parameters": device.memory.array(parameter),
+        "firstMoments": device.memory.array(zeros),
+        "secondMoments": device.memory.array(zeros),
+        "status": device.memory.array(np.zeros(2, np.uint32)),
+    }
+    layout = {"STRIDE": 9 + row, "OFFSET": 9, "BOUNDED": bounded}
+    _dispatch(arrays, rows, 1, row, 0, 0.5, 0.0, count=parameter.size, least=-0.7, largest=0.2, **layout)
+    expected, _, _ = ref.adam_step(
+        parameter.astype(np.float64), rows[:, 9:], zeros, zeros, 1, lr=0.5, beta1=BETA1, beta2=BETA2, eps=EPSILON
+    )
+    if bounded:
+        assert (expected < -0.7).any() and (expected > 0.2).any()
+        expected = expected.clip(-0.7, 0.2)
+    # 1 - β₂ as above.
+    np.testing.assert_allclose(arrays["parameters"].numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_inactive_rest_of_a_row_stays() -> None:
     """Spherical harmonics above the degree in use: parameters and moments stay."""
     device = get_device()
@@ -80,10 +106,14 @@ def _dispatch(
     rate: float,
     head_rate: float,
     active: int | None = None,
+    count: int | None = None,
+    least: float = 0.0,
+    largest: float = 0.0,
+    **layout: int | bool,
 ) -> None:
     device = get_device()
     uniforms = {
-        "count": gradient.size,
+        "count": gradient.size if count is None else count,
         "active": row if active is None else active,
         "rate": rate,
         "headRate": head_rate,
@@ -92,8 +122,11 @@ def _dispatch(
         "epsilon": EPSILON,
         "correction1": 1 - BETA1**step,
         "correction2": 1 - BETA2**step,
+        "least": least,
+        "largest": largest,
     }
     recorder = device.record()
     gradients = {"gradients": device.memory.array(gradient)}
-    recorder.dispatch("optimize", "adam", linear_groups(gradient.size), uniforms, arrays | gradients, ROW=row, HEAD=head)
+    constants = {"ROW": row, "HEAD": head, **layout}
+    recorder.dispatch("optimize", "adam", linear_groups(gradient.size), uniforms, arrays | gradients, **constants)
     recorder.submit()

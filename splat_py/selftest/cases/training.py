@@ -73,6 +73,8 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
         "epsilon": 1e-15,
         "correction1": 1 - 0.9**3,
         "correction2": 1 - 0.999**3,
+        "least": 0.0,
+        "largest": 0.0,
     }
     recorder = device.record()
     recorder.dispatch("optimize", "adam", linear_groups(-(-7 * row // 4)), uniforms, arrays, ROW=row, HEAD=head)
