@@ -15,7 +15,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 
-# Floats of an ellipse's gradient row: mean2d 2, conic 3, opacity 1; colours, extras and |mean2d| follow (kernels/rasterize.slang).
+# Floats of an ellipse's gradient row: mean2d 2, conic 3, opacity 1; colours, extras, |mean2d| follow (kernels/rasterize.slang).
 MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET = 0, 2, 5, 6
 
 # By `Settings.max_alpha`.

@@ -267,8 +267,8 @@ def rasterize(
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
 
     Args:
-        distortion: of the last channel of colours nothing counts, and what is rendered is the distortion of the channel before it
-            (`DistortionBlending` in slang/splat/blending.slang), of which the background is to be 0.
+        distortion: what is rendered in the last channel, whatever the colours are there, is the distortion of the one before it,
+            whose background is to be 0 (`DistortionBlending` in slang/splat/blending.slang).
         median: find out which splat is the last that more than half the light comes to.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
