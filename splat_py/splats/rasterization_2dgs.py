@@ -10,13 +10,13 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
-from splat_py.gpu.autograd import first_derivative, opaque
+from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device
 from splat_py.splats.data import Settings
 from splat_py.splats.depth_maps import depth_to_normal
 from splat_py.splats.meta import meta_of
 from splat_py.splats.rasterization import _device_for, _features
-from splat_py.splats.surface import rasterize_surface
+from splat_py.splats.surface import rasterize_surface, with_densify
 from splat_py.splats.surfels import SHAPE, project_surfels
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
@@ -54,32 +54,34 @@ def rasterization_2dgs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, dict[str, Any]]:
     """Render surfels, flat Gaussians, from C pinhole cameras (Huang et al. 2024), with gsplat's signature and conventions.
 
-    A pixel's ray meets each surfel's plane in a point, and the surfel fades with that point's distance from its mean; but no surfel
-    is smaller on the image than a Gaussian of ½ pixel² variance, which keeps those that are seen edge on visible. Surfels that
-    reach behind the camera within one standard deviation are culled, and points of planes behind the camera are not seen (gsplat
-    draws them). Depths are those of the means, as gsplat has them, and not of the points.
+    A pixel's ray meets each surfel's plane in a point, and the surfel fades with that point's distance from its mean; but no
+    surfel is smaller on the image than a Gaussian of ½ pixel² variance, so that those seen edge on stay visible. Surfels that
+    reach behind the camera within one standard deviation are culled, and of planes nothing is seen that is behind the camera
+    (gsplat draws it). Depths are those of the means, as with gsplat, and not of the points.
 
     Differentiable in all tensors, intrinsics included, once. Arguments as of `rasterization`, and:
 
     Args:
-        scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third is ignored: the surfel's normal
-            is the third axis.
+        scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third is ignored: the third axis
+            is the surfel's normal.
         eps2d: of no effect, as with gsplat.
-        distloss: also render depth distortion, Σ 2 w_i w_j (z_i - z_j) over pairs of which j is in front.
+        distloss: also render depth distortion, Σ 2 w_i w_j (z_i - z_j) over all i and all j in front of i; not with "RGB".
         depth_mode: which depth `surf_normals` are of, "expected" (the image's last channel) or "median".
 
     Returns:
-        Images [..., C, H, W, D'] and alphas [..., C, H, W, 1], as of `rasterization`. Normals in the world Σ w n [..., C, H, W, 3],
-        towards the camera. Normals of the depth map [..., C, H, W, 3], of one camera without its dimension as gsplat has it; None
-        where `render_mode` is not "RGB+D" or "RGB+ED". Distortion [..., C, H, W, 1], zero without `distloss`. Median depth
-        [..., C, H, W, 1], of the last surfel that more than half the light comes to. And a dictionary as of `rasterization`, where
-        in the place of `conics` are `ray_transforms` [..., C, N, 3, 3], `normals` [..., C, N, 3] in camera space,
-        `render_distort`, and `gradient_2dgs` [..., C, N, 2], zeros whose gradient is that of the ray transforms' last column, in
-        pixels: `DefaultStrategy(key_for_gradient="gradient_2dgs")` refines by it.
+        Images [..., C, H, W, D'] and alphas [..., C, H, W, 1], as of `rasterization`.
+        Normals Σ w n [..., C, H, W, 3] in the world, towards the camera.
+        Normals of the depth map [..., C, H, W, 3], a first dimension of 1 left out, as gsplat does; None where `render_mode`
+        is not "RGB+D" or "RGB+ED".
+        Distortion [..., C, H, W, 1], zero without `distloss`.
+        Median depth [..., C, H, W, 1], of the last surfel that more than half the light comes to; 0 where there is none.
+        A dictionary as of `rasterization`, but in the place of `conics` with `ray_transforms` [..., C, N, 3, 3] and `normals`
+        [..., C, N, 3] in camera space; with `render_distort`; and with `gradient_2dgs` [..., C, N, 2], zeros whose gradient is
+        about that of the means on the image: `DefaultStrategy(key_for_gradient="gradient_2dgs")` refines by it.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can render.
-        NotImplementedError: absgrad with more than 32 channels, normals and distortion included.
+        NotImplementedError: absgrad with more channels than one pass takes, 32 with normals and distortion.
     """
     inputs = Inputs(means, quats, scales, opacities, colors, viewmats, Ks, backgrounds)
     options = Options(
@@ -141,7 +143,7 @@ def rasterization_2dgs(
         device=device,
     )
     densify = torch.zeros_like(splats.means2d, requires_grad=torch.is_grad_enabled())
-    drawn = replace(splats, conics=_Densify.apply(splats.conics, densify))
+    drawn = replace(splats, conics=with_densify(splats.conics, densify))
     lists = bin_tiles(
         splats,
         options.width,
@@ -174,18 +176,3 @@ def rasterization_2dgs(
     meta["ray_transforms"] = splats.conics.unflatten(-1, (3, 3))
     meta |= {"normals": normals, "render_distort": distortion, "gradient_2dgs": densify, "backend": "native"}
     return images, alphas, of_surfels, of_depths, distortion, median, meta
-
-
-class _Densify(torch.autograd.Function):
-    """Ray transforms [..., 9] as they are; the gradient of their last column's x and y, times the depth, goes to `densify` too."""
-
-    @staticmethod
-    def forward(ctx: Any, ray_transforms: Tensor, densify: Tensor) -> Tensor:
-        ctx.save_for_backward(ray_transforms)
-        return ray_transforms.view_as(ray_transforms)
-
-    @staticmethod
-    @first_derivative
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor]:
-        (ray_transforms,) = ctx.saved_tensors
-        return v, v[..., [2, 5]] * ray_transforms[..., 8:]

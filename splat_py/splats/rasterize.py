@@ -267,7 +267,7 @@ def rasterize(
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
 
     Args:
-        distortion: what is rendered in the last channel, whatever the colours are there, is the distortion of the one before it,
+        distortion: what is rendered in the last channel, whatever the colours are there, is distortion of the one before it,
             whose background is to be 0 (`DistortionBlending` in slang/splat/blending.slang).
         median: find out which splat is the last that more than half the light comes to.
     """

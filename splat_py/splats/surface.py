@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import Device
 from splat_py.splats.data import Settings
 from splat_py.splats.project import ProjectedSplats
@@ -73,7 +75,8 @@ def rasterize_surface(
     more = int(distortion)
     channels = features.shape[-1]
     if settings.absgrad and channels + 3 + more > MAX_CHANNELS:
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS - 3 - more} channels; leave absgrad out")
+        most = MAX_CHANNELS - 3 - more
+        raise NotImplementedError(f"absgrad is not supported for more than {most} channels; leave absgrad out")
     parts = [normals, features, *([torch.zeros_like(features[..., :1])] if distortion else [])]
     behind = None if backgrounds is None else F.pad(backgrounds, (3, more))
     rendered = rasterize(
@@ -89,4 +92,26 @@ def rasterize_surface(
         device=device,
     )
     of_normals, images, rest = rendered.colors.split([3, channels, more], -1)
-    return Surface(images, rendered.alphas, of_normals, rest if distortion else torch.zeros_like(rendered.alphas), rendered, tiles)
+    rest = rest if distortion else torch.zeros_like(rendered.alphas)
+    return Surface(images, rendered.alphas, of_normals, rest, rendered, tiles)
+
+
+def with_densify(ray_transforms: Tensor, densify: Tensor) -> Tensor:
+    """Ray transforms [..., 9] as they are; with their gradient, `densify` [..., 2] gets one.
+
+    It is the gradient of the first two rows' last numbers times the mean's depth: about that of the mean on the image.
+    """
+    return cast(Tensor, _Densify.apply(ray_transforms, densify))
+
+
+class _Densify(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ray_transforms: Tensor, densify: Tensor) -> Tensor:
+        ctx.save_for_backward(ray_transforms)
+        return ray_transforms.view_as(ray_transforms)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor]:
+        (ray_transforms,) = ctx.saved_tensors
+        return v, v[..., [2, 5]] * ray_transforms[..., 8:]

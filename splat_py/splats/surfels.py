@@ -74,7 +74,7 @@ class SurfelProjection:
     def record_backward(
         self, recorder: Recorder, v_splats: SurfelGradients, v_surfels: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of surfels, opacities left out, overwritten, and of cameras [C, CAMERA_ROW], added to."""
+        """Gradients of splats → those of surfels, opacities left out, overwritten, and of cameras [C, CAMERA_ROW], added to."""
         recorder.stage("project backward")
         settings = self.settings
         rows = CameraGradients(recorder, v_cameras, self._per_scene, settings)

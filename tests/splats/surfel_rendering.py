@@ -38,7 +38,7 @@ def rotations(quats: Tensor) -> Tensor:
 
 
 def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
-    """[N, 2] centres of the upright boxes around the images of ellipses: means [N, 3] and half axes [N, 3, 2] in camera space."""
+    """[N, 2] centres of upright boxes around the images of ellipses: means [N, 3] and half axes [N, 3, 2] in camera space."""
     # x = (a cos φ + b sin φ + c) / (p cos φ + q sin φ + r) lies between the roots of a quadratic, and so in the middle of them.
     depth, depths = mean[:, 2:], axes[:, 2]
     centres = []

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import splat_py as splat
-from splat_py import SplatError
-from splat_py.gsplat.strategy import DefaultStrategy
-from tests.splats.comparison import assert_close, rounded
+from tests.splats.comparison import assert_close
 from tests.splats.surfel_rendering import Rendered, render
 from tests.splats.test_camera_models import scene_of
 
@@ -61,7 +58,7 @@ def check(seed: int, **options: Any) -> dict[str, Any]:
     for name, actual in zip(OUTPUTS, (images, alphas, normals, distortion, median), strict=True):
         wanted = torch.stack([getattr(r, name) for r in renders])
         assert wanted[trusted].abs().max() > 0.1, name
-        torch.testing.assert_close(actual.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(actual.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5, msg=lambda m: f"{name}: {m}")
         v = torch.randn(actual.shape, generator=generator) * trusted[..., None]
         loss = loss + (actual * v).sum()
         wanted_loss = wanted_loss + (wanted * v).sum()
