@@ -174,7 +174,7 @@ def _record_rasterization(
     if settings.extras:
         splats = replace(splats, extras=empty((1, 8, settings.extras)))
     grid = TileGrid(settings.tile_size, 2, 2, 1)
-    binning = Binning(device, splats, grid, settings.per_isect, falloff=settings.falloff_constants())
+    binning = Binning(device, splats, grid, settings.per_isect, bounds=settings.bounds_constants())
     binning.record_count(recorder)
     binning.record_lists(recorder)
     binning.record_max_tile_count(recorder)
