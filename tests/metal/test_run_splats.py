@@ -18,6 +18,7 @@ import torch
 
 from splat_py.gpu.device import Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.colors import harmonics
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
@@ -210,7 +211,7 @@ def test_colours_add_to_the_gradients_of_means(
         v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
         recorder = metal.record()
         colors = metal.memory.empty((2, count, 3))
-        shading = Shading(means, sh, cameras, radii, colors, degree, settings)
+        shading = Shading(means, sh, cameras, radii, colors, harmonics(degree), settings)
         shading.record_backward(recorder, StridedView(array(v_colors), 3), v_means, v_sh, v_cameras, add)
         recorder.submit()
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
