@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from splat_py.errors import SplatError
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant, constant_of
+from splat_py.shaders import ShaderModule
+from splat_py.user_types import user_type
 
 # Features of a lobe: its axis and its amplitude.
 _LOBE = 6
@@ -42,11 +45,25 @@ def harmonics(degree: int, as_color: bool = True) -> ColorModel:
     return ColorModel("SphericalHarmonics" if as_color else "HarmonicSum", 3 * (degree + 1) ** 2)
 
 
+def color_type(color: Any) -> str | UserType:
+    """What `rasterization` is given: a built-in type's name, or a caller's own type.
+
+    Raises:
+        SplatError: it is neither.
+    """
+    if isinstance(color, UserType | ShaderModule):
+        return user_type(color, "IColor")
+    if not isinstance(color, str) or color not in COLORS:
+        given = repr(color) if isinstance(color, str) else f"a {type(color).__name__}"
+        raise SplatError(f"color is {given}; use {', '.join(COLORS)}, or a type from splat_py.shaders.source")
+    return color
+
+
 def color_model(color: str | UserType, features: int, weights: int) -> ColorModel:
     """A type, for `features` numbers of each Gaussian and as many weights.
 
     Raises:
-        SplatError: there is no such type, or it takes other numbers of them.
+        SplatError: it takes other numbers of them.
     """
     if isinstance(color, UserType):
         for what, given, name, default in (("features", features, "FEATURES", None), ("weights", weights, "WEIGHTS", 0)):
@@ -60,14 +77,9 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
             raise SplatError(
                 f"colors holds {features} features a Gaussian; SphericalGaussians take 3 and {_LOBE} for each of their lobes"
             )
-    elif color == "ColorNetwork":
-        if weights <= 3 or (weights - 3) % _unit(features):
-            raise SplatError(
-                f"weights holds {weights} numbers; a ColorNetwork of {features} features takes 3 and {_unit(features)} for each "
-                "hidden unit"
-            )
-    else:
-        raise SplatError(f"color is {color!r}; use {', '.join(COLORS)}, or a type from splat_py.shaders.source")
+    elif color == "ColorNetwork" and (weights <= 3 or (weights - 3) % _unit(features)):
+        each = f"3 and {_unit(features)} for each hidden unit"
+        raise SplatError(f"weights holds {weights} numbers; a ColorNetwork of {features} features takes {each}")
     return ColorModel(color, features, weights)
 
 

@@ -18,7 +18,7 @@ from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
-from splat_py.splats.colors import color_model
+from splat_py.splats.colors import color_model, color_type
 from splat_py.splats.data import Settings
 from splat_py.splats.flat import fill
 from splat_py.splats.meta import meta_of
@@ -227,7 +227,7 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
-        color=color if isinstance(color, str) else user_type(color, "IColor"),
+        color=color_type(color),
     )
     check_tensors(inputs.named())
     check_options(options)

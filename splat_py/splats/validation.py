@@ -185,6 +185,8 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
+        if options.has_features and options.sh_degree is not None:
+            raise SplatError("sh_degree is of SphericalHarmonics; leave it or color out")
         _check_features("colors", inputs.colors, "sh_degree", options.sh_degree, scenes, c, n)
         _check_color(inputs.colors, inputs.weights, options)
         if inputs.backgrounds is not None:
@@ -218,8 +220,6 @@ def _check_color(colors: Tensor, weights: Tensor | None, options: Options) -> No
     if weights is not None:
         check_shape("weights", weights, ("W",))
     if options.has_features:
-        if options.sh_degree is not None:
-            raise SplatError(f"sh_degree={options.sh_degree} is of SphericalHarmonics; leave it or color={options.color} out")
         color_model(options.color, colors.shape[-1], 0 if weights is None else len(weights))
     elif weights is not None:
         raise SplatError("weights are given, which SphericalHarmonics do not have; leave weights out")
