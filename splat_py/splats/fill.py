@@ -25,6 +25,7 @@ def fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, An
         "sparse_grad": options.sparse_grad,
         "covars": inputs.covars is not None,
         "extra_signals": inputs.extra_signals is not None,
+        f"color={options.color}": options.has_features,
     }
     for asked, is_asked in unsupported.items():
         if is_asked:

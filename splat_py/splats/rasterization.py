@@ -19,6 +19,7 @@ from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
 from splat_py.splats.cameras import UnscentedTransform, camera_type, midway, shutter_of
+from splat_py.splats.colors import color_model, color_type
 from splat_py.splats.data import Settings
 from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
@@ -96,6 +97,8 @@ def rasterization(
     splat: str | UserType | ShaderModule = "Gaussian",
     params: Mapping[str, Tensor] | None = None,
     camera_params: Tensor | None = None,
+    color: str | UserType | ShaderModule = "SphericalHarmonics",
+    weights: Tensor | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
@@ -156,6 +159,10 @@ def rasterization(
         params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
             Differentiable.
         camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
+        color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
+            features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
+            2025); or Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
+        weights: [W] that all Gaussians share, where such a type has some. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
@@ -203,6 +210,7 @@ def rasterization(
         extras,
         viewmats_rs,
         camera_params,
+        weights,
     )
     options = Options(
         width=width,
@@ -225,13 +233,14 @@ def rasterization(
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
         unscented=UnscentedTransform.of(ut_params) if with_ut else None,
         shutter=shutter_of(rolling_shutter),
+        color=color_type(color),
     )
     check_tensors(inputs.named())
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
     if "RGB" not in render_mode:
-        inputs = replace(inputs, colors=None, backgrounds=None)
+        inputs = replace(inputs, colors=None, backgrounds=None, weights=None)
     check_shapes(inputs, options)
     check_cameras(inputs)
     if backend not in ("auto", "native", "portable"):
@@ -275,8 +284,7 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
-    channels = sum(part.shape[-1] for part in (inputs.colors, inputs.extra_signals) if part is not None)
-    channels += "D" in options.render_mode
+    channels = options.channels(inputs)
     device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
     if options.absgrad and channels > MAX_CHANNELS:
         # Absolute values of one pass's gradients do not add up to those of all.
@@ -384,7 +392,11 @@ def _features(
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 
     parts, backgrounds = [], inputs.backgrounds
-    if inputs.colors is not None:
+    if inputs.colors is not None and options.has_features:
+        model = color_model(options.color, inputs.colors.shape[-1], 0 if inputs.weights is None else len(inputs.weights))
+        placed = (inputs.means, inputs.colors, inputs.viewmats, splats.radii)
+        parts.append(shade(*placed, model, settings, weights=inputs.weights, packed=splats.packed, device=device))
+    elif inputs.colors is not None:
         parts.append(of_splats(inputs.colors, options.sh_degree, True))
     if "D" in options.render_mode:
         parts.append(splats.depths[..., None])

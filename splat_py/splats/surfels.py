@@ -18,8 +18,8 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, Splats, StridedView, id_buffers, id_constants
-from splat_py.splats.project import ProjectedSplats, Projection, sparse_rows
-from splat_py.splats.tensors import as_tensor, check_tensors, strided_view, zeros_or
+from splat_py.splats.project import ProjectedSplats, Projection
+from splat_py.splats.tensors import as_tensor, check_tensors, sparse_rows, strided_view, zeros_or
 
 # The rows of a surfel's ray transform (slang/splat/surfel.slang).
 SHAPE: dict[str, Any] = {"shape": "Surfel", "shape_floats": 9}

@@ -24,7 +24,9 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
+from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
@@ -36,7 +38,7 @@ from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import begun_with
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
-from splat_py.splats.validation import CAMERA_MODELS, LENS_MODELS, SPLATS
+from splat_py.splats.validation import SPLATS
 
 # Capacity of tile lists to begin with.
 _ISECTS_PER_GAUSSIAN = 4
@@ -213,7 +215,7 @@ class Trainer:
 
         projection = Projection(parameters.gaussians, cameras, splats, settings)
         means, degree = parameters.gaussians.means, self.config.degree_at(step)
-        shading = Shading(means, parameters.sh, cameras, splats.radii, self._colors, degree, settings)
+        shading = Shading(means, parameters.sh, cameras, splats.radii, self._colors, harmonics(degree), settings)
         recorder = self.device.record(self.profile)
         projection.record(recorder)
         shading.record(recorder)
@@ -280,8 +282,8 @@ class Trainer:
 
     def _binning_for(self, target: _Target) -> Binning:
         if self._binning is None or self._binning.grid != target.grid:
-            falloff = self._settings.falloff_constants()
-            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, falloff=falloff)
+            bounds = self._settings.bounds_constants()
+            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, bounds=bounds)
             self._binning.reserve(self._capacity)
         return self._binning
 
