@@ -373,8 +373,8 @@ class RasterizationGradients(NamedTuple):
     opacities: Tensor
     colors: Tensor
     backgrounds: Tensor | None  # [C, D], C of all scenes
-    extras: Tensor | None
     absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Settings.absgrad`
+    extras: Tensor | None = None
 
 
 @opaque
@@ -451,6 +451,6 @@ def _gradients(
         v_rows[..., opacity],
         v_rows[..., color : color + channels],
         v_backgrounds,
-        v_rows[..., color + channels : extras] if settings.extras else None,
         v_rows[..., extras:] if settings.absgrad else None,
+        v_rows[..., color + channels : extras] if settings.extras else None,
     )

@@ -98,6 +98,20 @@ def test_against_float64(name: str, packed: bool) -> None:
             assert_close(key, tensor.grad.numpy(), reference.grad.numpy())
 
 
+def test_a_derivative_that_is_infinite_where_nothing_is_seen() -> None:
+    """Fermi's function: exp(∞) / (1 + exp(∞))² far from the mean."""
+    value = "return (1.0 + exp(-extras.x)) / (1.0 + exp((sigma * 0.25 - 1.0) * extras.x));"
+    reach = "return 4.0 + 4.0 * log((1.0 + exp(-extras.x)) * opacity / ALPHA_MIN - 1.0) / extras.x;"
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=82)
+    with torch.no_grad():
+        inputs["scales"].mul_(0.2)
+    k = torch.full((N,), 40.0, requires_grad=True)
+    images, _, _ = of_scene(inputs, splat=shaders.source(own(value, reach)), params={"k": k})
+    (images**2).sum().backward()
+    for name, tensor in (inputs | {"k": k}).items():
+        assert tensor.grad is not None and tensor.grad.any() and tensor.grad.isfinite().all(), name
+
+
 def test_an_exponent_of_one_is_the_gaussian() -> None:
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=82)
     images, _, _ = of_scene(inputs)
