@@ -28,6 +28,7 @@ _ELEMENTS = {
     "int": (np.dtype(np.int32), 1),
     # Four floats (kernels/cpu/quads.slang).
     "uint64_t2": (np.dtype(np.float32), 4),
+    "uint64_t": (np.dtype(np.float32), 2),
 }
 
 
@@ -65,10 +66,13 @@ class Bindings:
     needed: Globals
 
     @classmethod
-    def of(cls, module: str, entry: str, layout: spy.ProgramLayout | None = None) -> Bindings:
+    def of(
+        cls, module: str, entry: str, constants: Mapping[str, Any] | None = None, layout: spy.ProgramLayout | None = None
+    ) -> Bindings:
         """Those of an entry point of slang/kernels/<module>.slang, from its program; or as declared, where there is none."""
         path = f"kernels/{module}"
-        return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry))
+        types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
+        return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry, types))
 
     def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
         """Compare what a dispatch binds with what the kernel takes.

@@ -147,7 +147,7 @@ class KernelCache:
                 name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
                 modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
             program = self._device.link_program(modules, [modules[0].entry_point(entry)])
-            bindings = Bindings.of(module, entry, program.layout)
+            bindings = Bindings.of(module, entry, constants, program.layout)
             self._kernels[key] = Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
         return self._kernels[key]
 

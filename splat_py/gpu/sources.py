@@ -225,8 +225,9 @@ def declared(module: str) -> Globals:
 
 
 @cache
-def mentioned(module: str, entry: str) -> Globals:
-    """Those of `declared` that an entry point of the module mentions, or anything that it mentions does."""
+def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
+    """Those of `declared` that an entry point of the module mentions, or one of the types of a specialisation, or anything that
+    these mention."""
     visible = {source.name: {inner.name for inner in scope(source.name)} for source in scope(module)}
     named: dict[str, list[tuple[Declaration, str]]] = {}
     for source in scope(module):
@@ -236,6 +237,7 @@ def mentioned(module: str, entry: str) -> Globals:
     reached: dict[Declaration, str] = {}
     called: set[str] = set()
     new = {declaration: home for declaration, home in named[entry] if home == module}
+    new |= {declaration: home for name in types for declaration, home in named.get(name, ())}
     while new:
         reached |= new
         called = called.union(*(declaration.words | declaration.parts for declaration in new))

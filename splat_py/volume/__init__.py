@@ -1,4 +1,4 @@
-"""Radiance fields: differentiable rendering of voxel grids by path replay, and fitting them to photographs."""
+"""Radiance fields: differentiable rendering of voxel and hash grids by path replay, and fitting them to photographs."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from splat_py.volume.config import VolumeConfig
     from splat_py.volume.field import RadianceField
     from splat_py.volume.fitting import FitReport, VolumeTrainer, fit
+    from splat_py.volume.hash_field import HashRadianceField
     from splat_py.volume.rendering import render
 else:
     from splat_py.lazy import lazy
@@ -15,6 +16,7 @@ else:
         __name__,
         {
             "FitReport": "splat_py.volume.fitting",
+            "HashRadianceField": "splat_py.volume.hash_field",
             "RadianceField": "splat_py.volume.field",
             "VolumeCheckpoint": "splat_py.volume.checkpoint",
             "VolumeConfig": "splat_py.volume.config",
@@ -26,6 +28,7 @@ else:
 
 __all__ = [
     "FitReport",
+    "HashRadianceField",
     "RadianceField",
     "VolumeCheckpoint",
     "VolumeConfig",

@@ -13,6 +13,7 @@ from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.volume.config import VolumeConfig
+from splat_py.volume.hash_volume import MOST_LEVELS, MOST_SIZE, HashShape
 from splat_py.volume.marching import Box, row_floats
 
 
@@ -23,7 +24,8 @@ class VolumeCheckpoint:
     # Steps done.
     step: int
     config: VolumeConfig
-    # grid, m, v: [X, Y, Z, row]; box [2, 3]; background [3]
+    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1]. Of both box [2, 3] and
+    # background [3].
     state: dict[str, NDArray]
 
     def save(self, path: Path) -> None:
@@ -42,13 +44,26 @@ class VolumeCheckpoint:
             header, state = load_tensors(path, "splat_py", _check)
             require_finite(state, ("v",))
             Box.of(state["box"])
-            return cls(header["step"], dataclass_of(VolumeConfig, header["config"]), state)
+            config = dataclass_of(VolumeConfig, header["config"])
+            if config.field == "hash":
+                shape = HashShape(tuple(map(int, state["cells"])), int(state["size"][0]))
+                if shape.floats != len(state["parameters"]):
+                    raise ValueError(f"parameters has {len(state['parameters'])} numbers, and its levels take {shape.floats}")
+            return cls(header["step"], config, state)
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
     """Raise if this is not what `VolumeCheckpoint.save` leaves."""
     config = dataclass_of(VolumeConfig, header["config"])
     step = whole_number(header, "step", 0, config.steps)
+    if config.field == "hash":
+        (floats,), (levels,) = layout["parameters"][1], layout["cells"][1]
+        if not 1 <= levels <= MOST_LEVELS or not 1 <= floats <= 4 * levels * MOST_SIZE:
+            raise ValueError(f"it has {levels} levels with {floats} numbers")
+        tables = dict.fromkeys(("parameters", "m", "v"), (floats,))
+        shapes = {**tables, "cells": (levels,), "size": (1,), "box": (2, 3), "background": (3,)}
+        require_layout(layout, shapes, {"cells": "I32", "size": "I32", "box": "F64"})
+        return
     _, (x, y, z, row) = layout["grid"]
     if row != row_floats((config.sh_degree + 1) ** 2):
         raise ValueError("it was written by another version of splat_py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, check_number, shown
@@ -15,6 +16,7 @@ _RANGES: dict[str, Range] = {
     "rate": (1e-9, 100.0),
     "steps_per_voxel": (1e-3, 1000.0),
     "total_variation": (0.0, 1e6),
+    "table_mib": (0.001, 1024.0),
     "rays_per_step": _EVERY,
     "checkpoint_every": _EVERY,
     "seed": (0, (1 << 63) - 1),
@@ -37,6 +39,12 @@ class VolumeConfig:
     steps_per_voxel: float = 1.0
     # Place samples at random in their steps.
     jitter: bool = False
+    # What is fitted: voxels, or a hash grid with small networks (Müller et al. 2022), which has all its detail from the first
+    # step on. Its stages only sample rays more densely, its rate is a twentieth of --rate, and it has no --sh-degree and no
+    # --total-variation.
+    field: Literal["grid", "hash"] = "grid"
+    # MiB that a hash grid may take: 32 are those of 64³ voxels of degree 2.
+    table_mib: float = 32.0
     # Weight of the total variation of coefficients and of densities (times the longest side), a mean over voxels.
     total_variation: float = 0.0
     # At most about this many rays a step: all photographs, if they have no more, else some of them in turn.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +12,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import Layout, atomic_path, load_tensors, reason, save_tensors
+from splat_py.files import Layout, reason
 from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
-from splat_py.volume.marching import Box, Image, March, Volume
-from splat_py.volume.rendering import check_grid, pack, voxels_per_unit
-from splat_py.volume.views import camera_rays
+from splat_py.volume.field_files import existing_field, read_field, save_field
+from splat_py.volume.marching import Box, March, Volume
+from splat_py.volume.rendering import check_grid, pack, picture_of, voxels_per_unit
 
 # A camera that sees less than this share of what lies a voxel away stands in a wall.
 _WALL = 0.01
 # Along a side of the grid.
 _MOST_VOXELS = 1022
-# An .npz of empty space packs well, but not this well.
-_MOST_UNPACKED = 1200
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,29 +81,17 @@ class RadianceField:
         box = Box.of(self.box)
         march = March(box, steps_per_unit or voxels_per_unit(box, tuple(self.density.shape)))
         volume = Volume(device, device.memory.array(pack(self.density, self.sh)), self.sh.shape[3])
-        image = Image.empty(device, camera.width * camera.height)
-        recorder = device.record()
-        volume.record_occupancy(recorder, march)
-        rays = camera_rays(device, recorder, [camera])
-        volume.record_forward(recorder, march, rays, device.memory.array(self.background), image)
-        recorder.submit()
-        return np.clip(image.colors.numpy(), 0, 1).reshape(camera.height, camera.width, 3)
+        return picture_of(volume, march, camera, self.background)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write density, sh, box and background to a .safetensors or .npz file, atomically."""
-        path = Path(path)
         arrays = {
             "density": self.density.numpy(),
             "sh": self.sh.numpy(),
             "box": self.box,
             "background": self.background,
         }
-        _require_suffix(path)
-        if path.suffix == ".npz":
-            with atomic_path(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-        else:
-            save_tensors(path, "splat_py", {"kind": "radiance field"}, arrays)
+        save_field(path, "radiance field", arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RadianceField:
@@ -117,12 +100,9 @@ class RadianceField:
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        path = Path(path)
-        _require_suffix(path)
-        if not path.is_file():
-            raise SplatError(f"{path} does not exist; name a radiance field's .safetensors or .npz")
+        path = existing_field(path)
         try:
-            arrays = _read_npz(path) if path.suffix == ".npz" else load_tensors(path, None, _check)[1]
+            arrays = read_field(path, _check)
             density, sh = (torch.from_numpy(np.asarray(arrays[name], np.float32)) for name in ("density", "sh"))
             return cls(density, sh, arrays["box"], arrays["background"])
         except Exception as error:  # zipfile and NumPy let their parsers' errors through
@@ -157,26 +137,6 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     require_layout(layout, shapes, {name: kind for name, (kind, _) in layout.items()})
 
 
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz, of which nothing is allocated before it is clear what they are."""
-    layout: Layout = {}
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
-            raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")
-        for member in members:
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(file)
-            if math.prod(shape) * dtype.itemsize > member.file_size:
-                raise ValueError(f"{member.filename} is shorter than it says")
-            layout[member.filename.removesuffix(".npy")] = f"{dtype.kind.upper()}{8 * dtype.itemsize}", shape
-    _check({}, layout)
-    with np.load(path, allow_pickle=False) as loaded:
-        return {name: loaded[name] for name in layout}
-
-
 def check_background(background: ArrayLike) -> NDArray[np.float32]:
     """rgb as [3] float32.
 
@@ -187,8 +147,3 @@ def check_background(background: ArrayLike) -> NDArray[np.float32]:
     if rgb.shape != (3,) or not np.isfinite(rgb).all():
         raise SplatError(f"background is {background!r}; give three finite numbers")
     return rgb
-
-
-def _require_suffix(path: Path) -> None:
-    if path.suffix not in (".npz", ".safetensors"):
-        raise SplatError(f"{path} does not end in .safetensors or .npz, the formats of a radiance field")

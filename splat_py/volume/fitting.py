@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from splat_py.errors import SplatError
-from splat_py.fit.adam import Adam
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.photographs import views_at
 from splat_py.fit.psnr import psnr_of
-from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.field import RadianceField, check_background
-from splat_py.volume.marching import (
-    Box,
-    Image,
-    March,
-    TrainingStep,
-    Volume,
-    check_stages,
-    from_voxel_order,
-    row_floats,
-    to_voxel_order,
-)
-from splat_py.volume.rendering import voxels_per_unit
+from splat_py.volume.hash_field import HashRadianceField
+from splat_py.volume.marching import Box, Image, March, TrainingStep
+from splat_py.volume.optimisers import FieldOptimiser, GridOptimiser, HashOptimiser
 from splat_py.volume.views import Batches, Views
-
-# A larger epsilon than for Gaussians holds coefficients still that no photograph constrains.
-_ADAM = Adam(epsilon=1e-8)
-# Densities learn faster than constant colours, view dependence slower; all rates fall during each stage.
-_DENSITY_RATE, _REST_RATE = 5.0, 0.25
-_LAST_RATE = 0.3
-# A fit starts as a thin grey fog, of this optical depth along the longest side: where nothing is, no gradient is either.
-_FIRST_DENSITY = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,11 +38,11 @@ class FitReport:
 
 
 class VolumeTrainer:
-    """Optimises a voxel grid so that it looks like photographs. Densities may fall below 0, where they count as 0.
+    """Optimises a field so that it looks like photographs.
 
     Args:
         views: photographs to fit.
-        box: [2, 3] what the grid fills.
+        box: [2, 3] what the field fills.
         background: [3] rgb behind the box.
         resume: continue from this checkpoint, with its configuration, box and background.
     """
@@ -90,18 +68,20 @@ class VolumeTrainer:
         self.background = check_background(resume.state["background"] if resume else background)
         self.profile: Profile | None = None
         self._batches = Batches(self.device, views)
-        self._coefficients = (self.config.sh_degree + 1) ** 2
         self._behind = self.device.memory.array(self.background)
         self._images: dict[int, tuple[Image, Image]] = {}
         self._errors = self.device.memory.array(np.zeros(self.config.steps, np.float32))
         self._reported = self.step
-        check_stages(self.device, map(self._size_at, range(len(self.config.resolutions))), self._coefficients)
-        if resume:
-            self._upload(resume.state["grid"], resume.state["m"], resume.state["v"])
+        state = resume.state if resume else None
+        self._optimiser: FieldOptimiser
+        if self.config.field == "hash":
+            self._optimiser = HashOptimiser(self.device, self.config, self.box, state, self.step)
         else:
-            self._upload(self._first_grid())
+            self._optimiser = GridOptimiser(self.device, self.config, self.box, state)
 
-    def fit(self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None) -> RadianceField:
+    def fit(
+        self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None
+    ) -> RadianceField | HashRadianceField:
         """Go to the last step and return the field.
 
         Args:
@@ -123,28 +103,19 @@ class VolumeTrainer:
                     self._report(on_step)
                 if due:
                     kept.save()
+            check_finite(self._optimiser.parts(self._optimiser.state()), self.step)
             field = self.field()
-            check_finite({"the density": field.density.numpy(), "the colour": field.sh.numpy()}, self.step)
             kept.save()
             kept.act_on_interrupt()
         return field
 
-    def field(self) -> RadianceField:
+    def field(self) -> RadianceField | HashRadianceField:
         """A copy of the field as it is now."""
-        grid = from_voxel_order(self._volume.grid.tensor())
-        k = self._coefficients
-        sh = grid[..., 1 : 1 + 3 * k].reshape(*grid.shape[:3], k, 3).contiguous()
-        return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), self.background)
+        return self._optimiser.field(self.background)
 
     def checkpoint(self) -> VolumeCheckpoint:
         """Everything that a later fit needs to continue from here."""
-        state: dict[str, NDArray] = {
-            "grid": _natural(self._volume.grid),
-            "m": _natural(self._m),
-            "v": _natural(self._v),
-            "box": self.box.numpy(),
-            "background": self.background,
-        }
+        state = {**self._optimiser.state(), "box": self.box.numpy(), "background": self.background}
         return VolumeCheckpoint(self.step, self.config, state)
 
     def save_checkpoint(self, path: Path) -> None:
@@ -154,18 +125,17 @@ class VolumeTrainer:
             SplatError: the field is not finite.
         """
         checkpoint = self.checkpoint()
-        grid, m, v = (checkpoint.state[name] for name in ("grid", "m", "v"))
-        check_finite({"the density": grid[..., :1], "the colour": grid[..., 1:], "m": m, "v": v}, self.step)
+        check_finite(self._optimiser.parts(checkpoint.state), self.step)
         checkpoint.save(path)
 
     def advance(self) -> None:
         """One step: every view of it forward, loss and replay, then Adam."""
-        config, step, volume = self.config, self.step, self._volume
+        config, step, optimiser = self.config, self.step, self._optimiser
         stage, age = divmod(step, config.steps_per_resolution)
         if age == 0 and stage > 0:
-            self._upload(_resized(_natural(volume.grid), self._size_at(stage)))
-            volume = self._volume
-        march = March(self.box, self._steps_per_unit, config.jitter, seed=_word(config.seed, step))
+            optimiser.begin_stage(stage)
+        volume = optimiser.volume
+        march = March(self.box, optimiser.steps_per_unit, config.jitter, seed=_word(config.seed, step))
         batches = self._batches.of(self._views_at(step))
         scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
         recorder = self.device.record(self.profile)
@@ -183,34 +153,17 @@ class VolumeTrainer:
                     scale=scale,
                     image=image,
                     v_image=v_image,
-                    v_grid=self._v_grid,
+                    v_grid=optimiser.gradients,
                     errors=self._errors,
                     slot=step,
                     first_ray=first_ray,
                 ),
             )
             first_ray += batch.rays.count
-        self._record_optimiser(recorder, age)
+        optimiser.record(recorder, step)
         # Before the wait, in which an interrupt finds the step done.
         self.step += 1
         recorder.submit()
-
-    def _record_optimiser(self, recorder: Recorder, age: int) -> None:
-        """Total variation, if asked for, and Adam."""
-        config, grid = self.config, self._volume.grid
-        rate = config.rate * _LAST_RATE ** (age / max(config.steps_per_resolution - 1, 1))
-        side = float(self.box.sides.max())
-        settings = {
-            "densityRate": rate * _DENSITY_RATE / side,
-            "rate": rate,
-            "restRate": rate * _REST_RATE,
-            **_ADAM.uniforms(age),
-            "densityScale": side,
-            "variation": config.total_variation / math.prod(grid.shape[:3]),
-        }
-        if config.total_variation > 0:
-            self._volume.record_total_variation(recorder, settings, self._v_grid)
-        self._volume.record_adam(recorder, settings, self._v_grid, self._m, self._v)
 
     def _report(self, on_step: Callable[[FitReport], None] | None) -> None:
         """Tell of the steps done since the last report."""
@@ -218,7 +171,7 @@ class VolumeTrainer:
             return
         errors = self._errors.numpy()
         for step in range(self._reported, self.step):
-            size = self._size_at(step // self.config.steps_per_resolution)
+            size = self._optimiser.size_at(step // self.config.steps_per_resolution)
             if not np.isfinite(errors[step]):
                 raise diverged("the loss", step + 1)
             on_step(FitReport(step, size, psnr_of(float(errors[step]))))
@@ -242,30 +195,6 @@ class VolumeTrainer:
             self._images[rays] = Image.empty(self.device, rays), v_image
         return self._images[rays]
 
-    # Stages
-
-    def _size_at(self, stage: int) -> tuple[int, ...]:
-        """Voxels along x, y, z: cubes, as nearly as whole numbers allow."""
-        sides = self.box.sides / self.box.sides.max()
-        return tuple(max(round(float(side) * self.config.resolutions[stage]), 1) for side in sides)
-
-    def _first_grid(self) -> NDArray[np.float32]:
-        grid = np.zeros((*self._size_at(0), row_floats(self._coefficients)), np.float32)
-        grid[..., 0] = _FIRST_DENSITY / self.box.sides.max()
-        return grid
-
-    def _upload(self, grid: NDArray[np.float32], m: NDArray | None = None, v: NDArray | None = None) -> None:
-        """A grid to the device, with Adam's moments: those of a checkpoint, or none."""
-        grids = (grid, np.zeros_like(grid) if m is None else m, np.zeros_like(grid) if v is None else v)
-        arrays = [self.device.memory.array(to_voxel_order(torch.from_numpy(values)).numpy()) for values in grids]
-        self._volume = Volume(self.device, arrays[0], self._coefficients)
-        self._m, self._v = arrays[1:]
-        self._v_grid = self._volume.empty_gradients()
-        self._steps_per_unit = self.config.steps_per_voxel * voxels_per_unit(self.box, grid.shape[:3])
-        recorder = self.device.record()
-        recorder.clear(self._v_grid)
-        recorder.submit()
-
 
 def fit(
     images: ArrayLike | Dataset,
@@ -279,8 +208,8 @@ def fit(
     *,
     on_step: Callable[[FitReport], None] | None = None,
     device: Device | None = None,
-    **options: float | int | bool,
-) -> RadianceField:
+    **options: float | int | bool | str,
+) -> RadianceField | HashRadianceField:
     """Fit a radiance field to posed photographs, from coarse to fine.
 
     Args:
@@ -294,7 +223,7 @@ def fit(
         sh_degree: 0, 1 or 2.
         background: [3] rgb; black by default, or the dataset's.
         on_step: told of every finished step.
-        options: the other fields of `VolumeConfig`.
+        options: the other fields of `VolumeConfig`, such as `field="hash"` for a hash grid.
 
     Raises:
         SplatError: an argument has the wrong shape or value, or photographs and cameras do not belong together.
@@ -313,18 +242,6 @@ def fit(
         views = Views.of_arrays(images, viewmats, Ks)
     background = (0.0, 0.0, 0.0) if background is None else background
     return VolumeTrainer(views, box, config, background=background, device=device).fit(on_step)
-
-
-def _natural(array: Array) -> NDArray[np.float32]:
-    """A copy of a grid on the device, [X, Y, Z, row] as it says."""
-    return np.array(from_voxel_order(array.tensor()).numpy())
-
-
-def _resized(grid: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.float32]:
-    """The same field on another number of voxels, sampled at their centres."""
-    channels_first = torch.from_numpy(grid).movedim(-1, 0)[None]
-    resized = torch.nn.functional.interpolate(channels_first, size, mode="trilinear", align_corners=False)
-    return np.ascontiguousarray(resized[0].movedim(0, -1).numpy())
 
 
 def _word(*seeds: int) -> int:

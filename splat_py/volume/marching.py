@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import psutil
@@ -82,6 +84,12 @@ class Box:
     def sides(self) -> NDArray[np.float64]:
         """Lengths along x, y, z."""
         return np.subtract(self.high, self.low)
+
+    @property
+    def uniforms(self) -> dict[str, int | float]:
+        """As kernels take it."""
+        corners = zip(("low", "high"), (self.low, self.high), strict=True)
+        return {f"{end}{axis}": x for end, corner in corners for axis, x in zip("XYZ", corner, strict=True)}
 
     def numpy(self) -> NDArray[np.float64]:
         """[2, 3]."""
@@ -173,7 +181,7 @@ class TrainingStep:
 
 # Arrays of a grid's size that a fit has besides its gradients: the grid and two moments; the same on the host while they are
 # uploaded; and what resampling leaves.
-_FIT_ARRAYS = 8
+FIT_ARRAYS = 8
 
 
 def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients: int) -> None:
@@ -185,7 +193,7 @@ def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients:
     for size in sizes:
         floats = row_floats(coefficients)
         device.memory.limits.check_grid(size, floats)
-        needed = math.prod(size) * floats * 4 * (_FIT_ARRAYS + _persistent_groups(device) + 1)
+        needed = math.prod(size) * floats * 4 * (FIT_ARRAYS + replicas_on(device))
         if needed > device.memory.free_bytes:
             raise SplatError(
                 f"a grid of {'×'.join(map(str, size))} voxels takes {needed / 2**30:.1f} GiB with its gradients and moments, "
@@ -193,41 +201,38 @@ def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients:
             )
 
 
-class Volume:
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+class Marched(ABC):
+    """A field on the device: what its kernels are called with, whichever it is."""
 
-    def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
+    def __init__(self, device: Device) -> None:
         device.require(Operator.VOLUME)
-        self.device, self.grid, self.coefficients = device, grid, coefficients
+        self.device = device
         # Persistent workgroups of a replay on CPU drivers (kernels/cpu/volume.slang); 0: a thread a ray (kernels/volume.slang).
         self.groups = _persistent_groups(device)
-        # Of the gradient, one for each work queue; without groups, one.
-        self.replicas = self.groups + 1
-        x, y, z = self.size
-        self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
-        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+        self.replicas = replicas_on(device)
 
-    @property
-    def size(self) -> tuple[int, ...]:
-        """Voxels along x, y, z."""
-        return self.grid.shape[:3]
-
+    @abstractmethod
     def empty_gradients(self) -> Array:
-        """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
-        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
+        """For `record_backward` to add to: [replicas, …], undefined; the gradient is the replicas' sum."""
 
+    @abstractmethod
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
-        """Note which bricks hold anything, after every change of the grid."""
-        x, y, z = self.size
-        recorder.stage("occupancy")
-        recorder.dispatch(
-            "volume_occupancy",
-            "markOccupied",
-            linear_groups(self._bricks),
-            {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
-            {"grid": self.grid, "occupancy": self._occupancy},
-            QUADS=self.grid.shape[3] // 4,
-        )
+        """Note which parts hold anything, after every change of the field."""
+
+    @abstractmethod
+    def record_adam(
+        self, recorder: Recorder, settings: Mapping[str, float], gradients: Array, first_moments: Array, second_moments: Array
+    ) -> None:
+        """One step of Adam, which leaves `gradients` 0; settings are those of kernels/volume_optimize.slang."""
+
+    @abstractmethod
+    def _field_constants(self, march: March) -> dict[str, int | str]: ...
+
+    @abstractmethod
+    def _field_uniforms(self, march: March) -> dict[str, int | float]: ...
+
+    @abstractmethod
+    def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]: ...
 
     def record_forward(
         self, recorder: Recorder, march: March, rays: Rays, background: Array, image: Image, first_ray: int = 0
@@ -258,7 +263,7 @@ class Volume:
         """Replay the march that made `image` and add to `v_grid`, from `empty_gradients`, what `v_image` asks of the grid, and
         write what it asks of the rays to `v_rays`, if there are any."""
         buffers = {
-            **self._buffers(rays, background, image),
+            **self._buffers(rays, background, image, v_grid),
             "vColors": v_image.colors,
             "vTransmittances": v_image.transmittances,
             "vDepths": v_image.depths,
@@ -271,7 +276,7 @@ class Volume:
             "volumeBackward",
             (self.groups, 1, 1) if self.groups else linear_groups(rays.slots),
             self._uniforms(march, rays, first_ray),
-            {**buffers, **self._gradients(recorder, v_grid)},
+            {**buffers, **self._queues(recorder)},
             RAYS=v_rays is not None,
             **self._constants(march),
         )
@@ -287,8 +292,8 @@ class Volume:
                 (self.groups, 1, 1),
                 self._uniforms(march, rays, step.first_ray, step.scale),
                 {
-                    **self._buffers(rays, step.background, image),
-                    **self._gradients(recorder, step.v_grid),
+                    **self._buffers(rays, step.background, image, step.v_grid),
+                    **self._queues(recorder),
                     "photograph": step.photographs,
                     "samples": recorder.scratch((self.groups, _REMEMBERED, _WAVE, 4)),
                 },
@@ -307,6 +312,81 @@ class Volume:
         if not self.groups:
             v_image, v_grid = step.v_image, step.v_grid
             self.record_backward(recorder, march, rays, step.background, image, v_image, v_grid, step.first_ray)
+
+    def _module(self, name: str) -> str:
+        return f"cpu/{name}" if self.groups else name
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        queues = {"QUEUES": self.replicas} if self.groups else {}
+        return {"JITTER": march.jitter, **self._field_constants(march), **queues}
+
+    def _uniforms(self, march: March, rays: Rays, first_ray: int, scale: float = 0.0) -> dict[str, int | float]:
+        return {
+            "rays": rays.count,
+            "slots": rays.slots,
+            "width": rays.width,
+            "height": rays.rows,
+            "images": rays.images,
+            "firstRay": first_ray,
+            "seed": march.seed,
+            **march.box.uniforms,
+            "stepsPerUnit": march.steps_per_unit,
+            "minT": MIN_TRANSMITTANCE,
+            "scale": scale,
+            **self._field_uniforms(march),
+        }
+
+    def _queues(self, recorder: Recorder) -> dict[str, Array | None]:
+        if not self.groups:
+            return {}
+        queues = recorder.scratch((self.replicas,), np.uint32)
+        recorder.clear(queues)
+        return {"queues": queues}
+
+    def _buffers(self, rays: Rays, background: Array, image: Image, gradients: Array | None = None) -> dict[str, Array | None]:
+        return {
+            "origins": rays.origins,
+            "directions": rays.directions,
+            "background": background,
+            "colors": image.colors,
+            "transmittances": image.transmittances,
+            "depths": image.depths,
+            **({"samples": None} if self.groups else {}),
+            **self._field_buffers(gradients),
+        }
+
+
+class Volume(Marched):
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+
+    def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
+        super().__init__(device)
+        self.grid, self.coefficients = grid, coefficients
+        x, y, z = self.size
+        self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
+        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels along x, y, z."""
+        return self.grid.shape[:3]
+
+    def empty_gradients(self) -> Array:
+        """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
+        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """Note which bricks hold anything, after every change of the grid."""
+        x, y, z = self.size
+        recorder.stage("occupancy")
+        recorder.dispatch(
+            "volume_occupancy",
+            "markOccupied",
+            linear_groups(self._bricks),
+            {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
+            {"grid": self.grid, "occupancy": self._occupancy},
+            QUADS=self.grid.shape[3] // 4,
+        )
 
     def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
         """Add the gradient of the total variation to `v_grid`; settings are those of kernels/volume_optimize.slang."""
@@ -348,58 +428,20 @@ class Volume:
             **constants,
         )
 
-    def _module(self, name: str) -> str:
-        return f"cpu/{name}" if self.groups else name
+    def _field_constants(self, march: March) -> dict[str, int | str]:
+        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty}
 
-    def _constants(self, march: March) -> dict[str, int]:
-        queues = {"QUEUES": self.replicas} if self.groups else {}
-        return {"K": self.coefficients, "JITTER": march.jitter, "SKIP_EMPTY": march.skip_empty, **queues}
-
-    def _uniforms(self, march: March, rays: Rays, first_ray: int, scale: float = 0.0) -> dict[str, int | float]:
-        (low_x, low_y, low_z), (high_x, high_y, high_z) = march.box.low, march.box.high
+    def _field_uniforms(self, march: March) -> dict[str, int | float]:
         x, y, z = self.size
-        return {
-            "rays": rays.count,
-            "slots": rays.slots,
-            "width": rays.width,
-            "height": rays.rows,
-            "images": rays.images,
-            "firstRay": first_ray,
-            "seed": march.seed,
-            "sizeX": x,
-            "sizeY": y,
-            "sizeZ": z,
-            "lowX": low_x,
-            "lowY": low_y,
-            "lowZ": low_z,
-            "highX": high_x,
-            "highY": high_y,
-            "highZ": high_z,
-            "stepsPerUnit": march.steps_per_unit,
-            "minT": MIN_TRANSMITTANCE,
-            "scale": scale,
-        }
+        return {"sizeX": x, "sizeY": y, "sizeZ": z}
 
-    def _gradients(self, recorder: Recorder, v_grid: Array) -> dict[str, Array | None]:
-        if not self.groups:
-            return {"vGrid": v_grid}
-        queues = recorder.scratch((self.replicas,), np.uint32)
-        recorder.clear(queues)
-        return {"vGrid": v_grid, "queues": queues}
+    def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
+        return {"grid": self.grid, "occupancy": self._occupancy, "vGrid": gradients}
 
-    def _buffers(self, rays: Rays, background: Array, image: Image) -> dict[str, Array | None]:
-        return {
-            "grid": self.grid,
-            "occupancy": self._occupancy,
-            "origins": rays.origins,
-            "directions": rays.directions,
-            "background": background,
-            "colors": image.colors,
-            "transmittances": image.transmittances,
-            "depths": image.depths,
-            "vGrid": None,
-            **({"samples": None} if self.groups else {}),
-        }
+
+def replicas_on(device: Device) -> int:
+    """Of a gradient: one for each work queue; where there are none, one."""
+    return _persistent_groups(device) + 1
 
 
 def _persistent_groups(device: Device) -> int:

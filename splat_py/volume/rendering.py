@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from splat_py.errors import SplatError
@@ -12,18 +15,23 @@ from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
-from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Rays, Volume, row_floats, to_voxel_order
+from splat_py.scene.camera import Camera
+from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
+from splat_py.volume.views import camera_rays
+
+if TYPE_CHECKING:
+    from splat_py.volume.hash_field import HashRadianceField
 
 _MOST_VOXELS = 1022
 
 
 @opaque
 def render(
-    density: Tensor,
-    sh: Tensor,
+    density: Tensor | HashRadianceField,
+    sh: Tensor | None,
     rays_o: Tensor,
     rays_d: Tensor,
-    box: Any,
+    box: Any = None,
     *,
     background: Tensor | None = None,
     steps_per_unit: float | None = None,
@@ -49,7 +57,8 @@ def render(
 
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at
-            low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low).
+            low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low). Or a hash grid (`HashRadianceField.march` says how):
+            then sh is None and box is the field's.
         sh: [X, Y, Z, K, 3], K = 1, 4 or 9 coefficients for degree 0, 1 or 2, as for Gaussians.
         rays_o: [..., 3] origins in the world, which may lie in the box.
         rays_d: [..., 3] directions of any length above 0.
@@ -66,27 +75,65 @@ def render(
         SplatError: an argument has the wrong shape, dtype, device or value; in the backward pass, if torch is to be
             deterministic and the device adds up gradients atomically.
     """
-    tensors = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
+    if not isinstance(density, Tensor) and hasattr(density, "march"):
+        if sh is not None or box is not None:
+            raise SplatError("sh and box belong to a grid of voxels; a hash grid has its own, give sh=None and no box")
+        how: dict[str, Any] = {"steps_per_unit": steps_per_unit, "jitter": jitter, "seed": seed, "skip_empty": skip_empty}
+        return density.march(rays_o, rays_d, background=background, device=device, **how)
+    tensors: dict[str, Any] = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
     if background is not None:
         tensors["background"] = background
-    _check_tensors(tensors)
+    check_rays(tensors)
     bounds = Box.of(box)
-    _check_values(density, sh, rays_o, rays_d, background)
+    assert isinstance(density, Tensor) and isinstance(sh, Tensor)
+    check_grid(density, sh)
     if steps_per_unit is None:
         steps_per_unit = voxels_per_unit(bounds, tuple(density.shape))
+    march = March(bounds, steps_of(steps_per_unit), jitter, seed, skip_empty)
+    coefficients = sh.shape[3]
+    return march_rays(
+        pack(density, sh), rays_o, rays_d, background, march, device, lambda device, grid: Volume(device, grid, coefficients)
+    )
+
+
+def steps_of(steps_per_unit: float) -> float:
+    """Raise SplatError unless so many samples a unit are possible."""
     if not 0 < steps_per_unit < float("inf"):
         raise SplatError(f"steps_per_unit is {steps_per_unit}; it must be above 0")
-    march = March(bounds, float(steps_per_unit), jitter, seed, skip_empty)
+    return float(steps_per_unit)
+
+
+def march_rays(
+    parameters: Tensor,
+    rays_o: Tensor,
+    rays_d: Tensor,
+    background: Tensor | None,
+    march: March,
+    device: Device | None,
+    field: Callable[[Device, Array], Marched],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Colours, transmittances and depths of rays through the `field` that has these parameters."""
     if background is None:
-        background = density.new_zeros(3)
-    grid = pack(density, sh)
+        background = parameters.new_zeros(3)
     directions = torch.nn.functional.normalize(rays_d, dim=-1)
-    device = device or device_for(density)
+    device = device or device_for(parameters)
     shape = rays_o.shape[:-1]
     flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, directions))
     size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
-    color, transmittance, depth = _Render.apply(grid, *flat, background, size, march, device)
+    color, transmittance, depth = _Render.apply(parameters, *flat, background, size, march, device, field)
     return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
+
+
+def picture_of(field: Marched, march: March, camera: Camera, background: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What a camera sees: [height, width, 3], from 0 to 1."""
+    device = field.device
+    image = Image.empty(device, camera.width * camera.height)
+    recorder = device.record()
+    field.record_occupancy(recorder, march)
+    rays = camera_rays(device, recorder, [camera])
+    field.record_forward(recorder, march, rays, device.memory.array(background), image)
+    recorder.submit()
+    return np.clip(image.colors.numpy(), 0, 1).reshape(camera.height, camera.width, 3)
 
 
 def pack(density: Tensor, sh: Tensor) -> Tensor:
@@ -105,17 +152,17 @@ class _Render(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        grid: Tensor,
+        parameters: Tensor,
         rays_o: Tensor,
         rays_d: Tensor,
         background: Tensor,
         size: tuple[int, ...],
         march: March,
         device: Device,
+        field: Callable[[Device, Array], Marched],
     ) -> tuple[Tensor, Tensor, Tensor]:
         array = device.memory.array
-        coefficients = {row_floats(k): k for k in COEFFICIENTS}[grid.shape[3]]
-        volume = Volume(device, array(grid), coefficients)
+        volume = field(device, array(parameters.detach()))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = Image.empty(device, rays.count)
         behind = array(background.detach().contiguous())
@@ -123,11 +170,11 @@ class _Render(torch.autograd.Function):
         volume.record_occupancy(recorder, march)
         volume.record_forward(recorder, march, rays, behind, image)
         recorder.submit()
-        keep(ctx, (volume, march, rays, behind, image), grid, rays_o, rays_d, background)
+        keep(ctx, (volume, march, rays, behind, image), parameters, rays_o, rays_d, background)
         return (
-            _tensor(image.colors, grid),
-            _tensor(image.transmittances, grid),
-            _tensor(image.depths, grid),
+            _tensor(image.colors, parameters),
+            _tensor(image.transmittances, parameters),
+            _tensor(image.depths, parameters),
         )
 
     @staticmethod
@@ -136,7 +183,7 @@ class _Render(torch.autograd.Function):
         volume, march, rays, behind, image = kept(ctx)
         device = volume.device
         v_image = Image(*(device.memory.array(v.contiguous()) for v in v_results))
-        v_grid = v_rays = None
+        v_parameters = v_rays = None
         if any(ctx.needs_input_grad[:3]):
             if volume.groups == 0:
                 alert_not_deterministic("volume.render")
@@ -147,32 +194,29 @@ class _Render(torch.autograd.Function):
             recorder.clear(gradients)
             volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
             recorder.submit()
-            v_grid = _tensor(gradients, v_results[0]).sum(0)
+            v_parameters = _tensor(gradients, v_results[0]).sum(0)
         v_ends = [_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
         v_background = None
         if ctx.needs_input_grad[3]:
             v_background = (v_results[0] * _tensor(image.transmittances, v_results[0])[:, None]).sum(0)
-        return v_grid, *v_ends, v_background, None, None, None
+        return v_parameters, *v_ends, v_background, None, None, None, None
 
 
 def _tensor(array: Array, like: Tensor) -> Tensor:
     return array.tensor().to(like.device)
 
 
-def _check_tensors(tensors: dict[str, Tensor]) -> None:
+def check_rays(tensors: dict[str, Tensor]) -> None:
+    """Raise SplatError unless these are float32 on one device, and the rays and the background, if it is among them, usable."""
+    first = next(iter(tensors))
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
         if tensor.dtype != torch.float32:
             raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
-        if tensor.device != tensors["density"].device:
-            raise SplatError(
-                f"{name} is on {tensor.device} and density on {tensors['density'].device}; move them to one device"
-            )
-
-
-def _check_values(density: Tensor, sh: Tensor, rays_o: Tensor, rays_d: Tensor, background: Tensor | None) -> None:
-    check_grid(density, sh)
+        if tensor.device != tensors[first].device:
+            raise SplatError(f"{name} is on {tensor.device} and {first} on {tensors[first].device}; move them to one device")
+    rays_o, rays_d, background = tensors["rays_o"], tensors["rays_d"], tensors.get("background")
     if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
         raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
     if rays_d.shape != rays_o.shape:

@@ -70,8 +70,9 @@ class DeclaredKernels(KernelCache):
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         """See `KernelCache`."""
-        specialisation = Specialisation(module, entry, tuple(sorted(specialising(module, entry, constants).items())))
-        return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry))
+        constants = specialising(module, entry, constants)
+        specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
+        return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry, constants))
 
 
 def specialisation_of(kernel: Kernel) -> Specialisation:

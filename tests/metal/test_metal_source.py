@@ -50,7 +50,8 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         # What the compiler leaves in is what a dispatch has to name.
         names = set(re.findall(r"(\w+?)_\d+ \[\[buffer\(", source)) - {"params", "globalParams"}
         names |= set(re.findall(r"globalParams_\d+->(\w+?)_\d+\b", source))
-        assert names <= mentioned(f"kernels/{module}", entry).buffers.keys(), specialisation
+        types = tuple(value for _, value in specialisation.constants if isinstance(value, str))
+        assert names <= mentioned(f"kernels/{module}", entry, types).buffers.keys(), specialisation
         checks.append((specialisation, pool.submit(type_check, clang, source)))
     for specialisation, check in checks:
         assert not check.result(), f"{specialisation}:\n{check.result()}"

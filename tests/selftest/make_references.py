@@ -25,8 +25,7 @@ from splat_py.selftest.cases import Arrays, splats, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.parameters import GROUPS
-from splat_py.volume.fitting import _ADAM as VOLUME_ADAM
-from splat_py.volume.fitting import _DENSITY_RATE
+from splat_py.volume.optimisers import GridOptimiser
 from tests.image import reference as image_ref
 from tests.reference.ssim import ssim_map
 
@@ -360,9 +359,9 @@ def volume_step() -> Arrays:
     v_grid[..., 1:] = v_sh[..., 0, :]
     v_grid += variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
     rate = np.full(grid.shape[-1], config.rate)
-    rate[0] *= _DENSITY_RATE / sides.max()
+    rate[0] *= GridOptimiser.DENSITY_RATE / sides.max()
     zero = np.zeros(grid.shape)
-    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas_and_eps(VOLUME_ADAM))
+    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas_and_eps(GridOptimiser.ADAM))
     # Adam's first step is the gradient's sign: where that is in doubt, so is the grid.
     unsure = np.abs(v_grid) <= 1e-3 * np.abs(v_grid).max(axis=(0, 1, 2))
     return {"grid": np.where(unsure, np.nan, after), "m": m}

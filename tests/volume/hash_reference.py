@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.reference import sh_basis
 from tests.volume import reference as ref
@@ -26,7 +25,7 @@ def weight_count(levels: int) -> int:
 
 @dataclass(frozen=True)
 class HashGrid:
-    """table [entries, 2], weights as `weight_count` has them, cells of each level, the most entries of one, density at log 0."""
+    """table [entries, 2], weights as `weight_count` has them, levels' cells and most entries, density of a network's 0."""
 
     table: Array
     weights: Array
