@@ -42,7 +42,8 @@ class Projection:
     def record(self, recorder: Recorder) -> None:
         """Write `splats`."""
         recorder.stage("project")
-        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
+        falloff = self.settings.falloff_constants()
+        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count), {}, {}, **falloff)
 
     def record_backward(
         self, recorder: Recorder, v_splats: SplatGradients, v_gaussians: GaussianArrays, v_cameras: Array
@@ -83,7 +84,8 @@ class Projection:
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
         groups = linear_groups(visible.count)
-        self._dispatch(recorder, "findVisible", groups, {"splats": visible.count}, {"isVisible": flags})
+        falloff = self.settings.falloff_constants()
+        self._dispatch(recorder, "findVisible", groups, {"splats": visible.count}, {"isVisible": flags}, **falloff)
         visible.record(recorder, flags)
 
     def record_packing(self, recorder: Recorder, visible: PrefixSum, packed: PackedIds) -> None:
@@ -138,7 +140,6 @@ class Projection:
             constants["CameraModel"] = settings.camera_model
         if gaussians.covars is not None:
             constants["COVARS"] = True
-        constants |= settings.falloff_constants()
         if self.cameras.lenses is not None:
             constants["WITH_LENS"] = True
         recorder.dispatch(

@@ -133,7 +133,9 @@ class Binning:
     def record_max_tile_count(self, recorder: Recorder) -> None:
         """Find out how many splats the largest list has."""
         recorder.clear(self.max_tile_count)
-        self._dispatch(recorder, "findMaxTileCount", self.grid.count, maxTileCount=self.max_tile_count)
+        buffers = {"tileOffsets": self._offsets, "maxTileCount": self.max_tile_count}
+        tiles = self.grid.count
+        recorder.dispatch("tiles", "findMaxTileCount", linear_groups(tiles), {"tiles": tiles}, buffers)
 
     def record_capacity_check(self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH) -> None:
         """Write an `Overflow` to `status` if the lists exceed their capacity, or one of them `max_list_length`."""

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.kernels import Recorder, specialising
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
@@ -50,6 +50,7 @@ class _Dispatches:
         self.found: dict[Specialisation, None] = {}
 
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
+        constants = specialising(module, entry, constants)
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
@@ -212,7 +213,7 @@ def _record_packed(recorder: Recorder) -> None:
             projection.record_packing(recorder, visible, packed)
         projection.record(recorder)
         projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
-    v_cameras = empty((1, CAMERA_ROW))
+    cameras, v_cameras = replace(cameras, lenses=None), empty((1, CAMERA_ROW))
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
         settings = Settings(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))
