@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, UseAppendAction
 
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
-from splat_py.files import is_file
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.scene.splat_source import SplatSource
-from splat_py.splats.splat_types import BUILT_IN, Parameter, read_parameters
+from splat_py.splats.splat_types import BUILT_IN, Parameter, read_parameters, require_slang_file
 
 # What fields were called in checkpoints and run.json that are older than this.
 _OLD_NAMES = {
@@ -149,8 +147,8 @@ class TrainConfig:
         check_fields(self, _RANGES)
         if self.splat_source:
             SplatSource(self.splat, self.splat_source)
-        elif self.splat not in BUILT_IN and not is_file(Path(self.splat)):
-            raise SplatError(f"splat is {self.splat!r}; use {', '.join(BUILT_IN)}, or the name of a Slang file")
+        elif self.splat not in BUILT_IN:
+            require_slang_file(self.splat)
         self.parameters()
 
     def parameters(self) -> dict[str, Parameter]:

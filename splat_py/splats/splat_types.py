@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from splat_py.errors import SplatError
-from splat_py.files import is_file
 from splat_py.scene.splat_source import MOST_PARAMS, SplatSource, require_name
 
 if TYPE_CHECKING:
@@ -113,11 +112,18 @@ def named_type(name: str) -> str | UserType:
     """
     if name in BUILT_IN:
         return name
-    if not is_file(Path(name)):
-        raise SplatError(f"splat is {name!r}; use {', '.join(BUILT_IN)}, or the name of a Slang file")
+    require_slang_file(name)
     from splat_py import shaders
 
     return own_type(shaders.load(name))
+
+
+def require_slang_file(name: str) -> None:
+    """Raise SplatError unless there is such a file."""
+    from splat_py.files import is_file
+
+    if not is_file(Path(name)):
+        raise SplatError(f"splat is {name!r}; use {', '.join(BUILT_IN)}, or the name of a Slang file")
 
 
 def own_type(splat: ShaderModule | UserType) -> UserType:

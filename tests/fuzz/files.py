@@ -11,14 +11,22 @@ from splat_py.splats.config import TrainConfig
 from splat_py.volume.config import VolumeConfig
 
 GAUSSIANS = 3
+OWN = {"splat": "Wide", "splat_source": "import splat.prelude;\n\nstruct Wide : IFalloff\n{\n}", "splat_param": ("a=1", "b=2")}
 # What the header is called in a file's metadata.
-KINDS = {"splats": "splat_py", "blobs": "splat_py.image.checkpoint", "volume": "splat_py", "result": "splat_py.image"}
+KINDS = {
+    "splats": "splat_py",
+    "own splats": "splat_py",
+    "blobs": "splat_py.image.checkpoint",
+    "volume": "splat_py",
+    "result": "splat_py.image",
+}
 
 
 def header_of(kind: str) -> dict[str, Any]:
     """Header of a checkpoint of Gaussians, blobs or a volume, or of blobs as a result."""
     return {
         "splats": {"step": 4, "config": dataclasses.asdict(TrainConfig(steps=10, sh_degree=1)), "capacity": 12},
+        "own splats": {"step": 4, "config": dataclasses.asdict(TrainConfig(10, 1, **OWN)), "capacity": 12},  # type: ignore[arg-type]
         "blobs": {"step": 4, "steps": 10, "picture": "5f"},
         "volume": {"step": 2, "config": dataclasses.asdict(VolumeConfig((4, 8), 3, 1))},
         "result": {"width": 6, "height": 5, "psnr": 30.0},
@@ -28,8 +36,15 @@ def header_of(kind: str) -> dict[str, Any]:
 def arrays_of(kind: str) -> dict[str, np.ndarray]:
     """The tensors beside `header_of`."""
     shapes: dict[str, tuple[int, ...]]
-    if kind == "splats":
-        rows = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": (4, 3)}
+    if kind in ("splats", "own splats"):
+        rows: dict[str, tuple[int, ...]] = {
+            "means": (3,),
+            "quats": (4,),
+            "log_scales": (3,),
+            "logit_opacities": (),
+            "sh": (4, 3),
+        }
+        rows |= {"extras": (2,)} if kind == "own splats" else {}
         shapes = {f"{name}{suffix}": (GAUSSIANS, *row) for name, row in rows.items() for suffix in ("", ".m", ".v")}
         shapes |= dict.fromkeys(("gradient_norms", "times_seen", "max_radii"), (GAUSSIANS,))
     elif kind == "volume":

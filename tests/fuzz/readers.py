@@ -27,11 +27,12 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.run_folder import RunFolder
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.field import RadianceField
-from tests.fuzz.files import KINDS, arrays_of, header_of
+from tests.fuzz.files import KINDS, OWN, arrays_of, header_of
 from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
 from tests.gsplat.test_compression import splats
 from tests.scene.captures import picture, ring, write_colmap, write_transforms
 
+_OWN_LINES = str(OWN["splat_source"]).split("\n")
 POINTS = np.arange(12.0).reshape(4, 3)
 
 
@@ -47,11 +48,14 @@ class Reader:
 # PLY
 
 
-def _ply_bytes(text: bool, cloud: bool) -> bytes:
-    names = ["x", "y", "z", "red", "green", "blue"] if cloud else _gaussian_names()
+def _ply_bytes(text: bool, cloud: bool, own: bool = False) -> bytes:
+    names = ["x", "y", "z", "red", "green", "blue"] if cloud else _gaussian_names() + ["splat_a", "splat_b"] * own
     kinds = ["float"] * 3 + ["uchar"] * 3 if cloud else ["float"] * len(names)
     rows = np.random.default_rng(0).uniform(1, 2, (5, len(names)))
-    head = ["ply", f"format {'ascii' if text else 'binary_little_endian'} 1.0", "element vertex 5"]
+    head = ["ply", f"format {'ascii' if text else 'binary_little_endian'} 1.0"]
+    if own:
+        head += ["comment splat_py splat Wide a b", *(f"comment splat_py source {json.dumps(line)}" for line in _OWN_LINES)]
+    head.append("element vertex 5")
     head += [f"property {kind} {name}" for kind, name in zip(kinds, names, strict=True)]
     dtype = np.dtype([(name, "<f4" if kind == "float" else "u1") for kind, name in zip(kinds, names, strict=True)])
     table = np.array([tuple(row) for row in rows], dtype)
@@ -65,7 +69,7 @@ def _gaussian_names() -> list[str]:
 
 
 def _write_ply(cloud: bool) -> Callable[[Path, Random], None]:
-    samples = [_ply_bytes(text, cloud) for text in (False, True)]
+    samples = [_ply_bytes(text, cloud, own) for text in (False, True) for own in ((False,) if cloud else (False, True))]
 
     def write(folder: Path, random: Random) -> None:
         data = random.choice(samples)
@@ -177,8 +181,15 @@ def _write_field_tensors(folder: Path, random: Random) -> None:
 # The rest
 
 _RUN = {
-    "data": {"data": "/captures/fox", "downscale": 2.0, "format": "auto", "test_every": 8, "memory_limit": 4096},
-    "config": asdict(TrainConfig()),
+    "data": {
+        "data": "/captures/fox",
+        "downscale": 2.0,
+        "format": "auto",
+        "test_every": 8,
+        "undistort": True,
+        "memory_limit": 4096,
+    },
+    "config": asdict(TrainConfig(**OWN)),  # type: ignore[arg-type]
     "dataset": "0" * 64,
 }
 
@@ -240,6 +251,7 @@ READERS: dict[str, Reader] = {
     "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes), _read_capture),
     "COLMAP text": Reader(900, _write_capture("text", damaged_text), _read_capture),
     "checkpoint": Reader(1000, _write_tensors("splats"), _loads(Checkpoint.load)),
+    "checkpoint of one's own splats": Reader(1000, _write_tensors("own splats"), _loads(Checkpoint.load)),
     "checkpoint of blobs": Reader(600, _write_tensors("blobs"), _loads(FitCheckpoint.load)),
     "checkpoint of a volume": Reader(600, _write_tensors("volume"), _loads(VolumeCheckpoint.load)),
     "blobs": Reader(500, _write_tensors("result"), _loads(ImageFit.load)),
