@@ -30,6 +30,7 @@ from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
+from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
@@ -396,6 +397,18 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
 @pytest.mark.parametrize("name", falloffs.BUILT_IN)
 def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(falloffs.test_against_float64, name, packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("segment", [None, 8])
+def test_surfels(segment: int | None, packed: bool, metal: MetalOnCpu) -> None:
+    metal.tuning = replace(metal.tuning, segment=segment)
+    every_order(metal, partial(surfels.test_against_float64, packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(surfels.test_without_depth_and_without_gradients_of_cameras, packed))
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
