@@ -56,9 +56,11 @@ class UserType:
 
 
 def specialising(module: str, entry: str, constants: dict[str, Any]) -> dict[str, Any]:
-    """Without those of the module's constants that the entry point does not refer to: kernels would differ in nothing."""
+    """Without those of the module's constants that neither the entry point refers to nor a type that it is given: kernels would
+    differ in nothing."""
     path = f"kernels/{module}"
-    unused = declared(path).externs - mentioned(path, entry).externs
+    types = tuple(sorted(value for value in constants.values() if isinstance(value, str)))
+    unused = declared(path).externs - mentioned(path, entry, types).externs
     return {name: value for name, value in constants.items() if name not in unused}
 
 

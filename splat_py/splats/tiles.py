@@ -155,6 +155,8 @@ class Binning:
         self, recorder: Recorder, entry: str, threads: int, constants: dict[str, bool] | None = None, **others: Array | None
     ) -> None:
         splats, grid = self.splats, self.grid
+        # The others do not ask where splats are.
+        bounds = self._bounds if entry in ("countTiles", "emitIsects") else {}
         recorder.dispatch(
             "tiles",
             entry,
@@ -187,7 +189,7 @@ class Binning:
             | others,
             TILE=grid.tile_size,
             **id_constants(splats.packed),
-            **self._bounds,
+            **bounds,
             **(constants or {}),
         )
 

@@ -32,6 +32,7 @@ from tests.splats import test_camera_models as camera_models
 from tests.splats import test_colors as colors
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
+from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
@@ -429,6 +430,18 @@ def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("segment", [None, 8])
+def test_surfels(segment: int | None, packed: bool, metal: MetalOnCpu) -> None:
+    metal.tuning = replace(metal.tuning, segment=segment)
+    every_order(metal, partial(surfels.test_against_float64, packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(surfels.test_without_depth_and_without_gradients_of_cameras, packed))
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)

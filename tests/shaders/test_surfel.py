@@ -18,7 +18,7 @@ PRINCIPAL = np.array([0.4 * SIDE, 0.55 * SIDE])
 
 
 def ray_transforms(count: int, *, nearest: float, oblique: bool = False) -> tuple[Array, Array]:
-    """T [N, 9] and box centres [N, 2] of surfels that are `nearest` times as far away as they reach towards the camera, or more."""
+    """T [N, 9] and box centres [N, 2] of surfels `nearest` times as far away as they reach towards the camera, or more."""
     rng = np.random.default_rng(52)
     depth = rng.uniform(1, 4, count)
     at = rng.uniform(-0.2 * SIDE, 1.2 * SIDE, (count, 2))

@@ -58,7 +58,7 @@ def check(seed: int, **options: Any) -> dict[str, Any]:
     for name, actual in zip(OUTPUTS, (images, alphas, normals, distortion, median), strict=True):
         wanted = torch.stack([getattr(r, name) for r in renders])
         assert wanted[trusted].abs().max() > 0.1, name
-        torch.testing.assert_close(actual.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(actual.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5)
         v = torch.randn(actual.shape, generator=generator) * trusted[..., None]
         loss = loss + (actual * v).sum()
         wanted_loss = wanted_loss + (wanted * v).sum()
@@ -83,3 +83,22 @@ def check(seed: int, **options: Any) -> dict[str, Any]:
 def test_against_float64(packed: bool) -> None:
     meta = check(91, packed=packed)
     assert meta["means2d"].shape == ((N * CAMERAS, 2) if packed else (CAMERAS, N, 2))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_without_depth_and_without_gradients_of_cameras(packed: bool) -> None:
+    """The same picture, and the same gradients of the surfels."""
+    results = []
+    for render_mode, of_cameras in (("RGB+D", True), ("RGB", False)):
+        inputs = surfels_of(92)
+        for name in ("viewmats", "Ks"):
+            inputs[name] = inputs[name].detach().requires_grad_(of_cameras)
+        images, alphas, normals, of_depths, distortion, median, _ = of_scene(inputs, render_mode=render_mode, packed=packed)
+        outputs = [images[..., :3], alphas, normals, distortion, median]
+        assert (of_depths is None) == (render_mode == "RGB")
+        assert not distortion.any()
+        loss = sum((output.square().sum() for output in outputs), torch.zeros(()))
+        leaves = [inputs[name] for name in ("means", "quats", "scales", "opacities", "colors")]
+        results.append([*outputs, *torch.autograd.grad(loss, leaves)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * max(float(other.detach().abs().max()), 1e-3))
