@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.commands.terminal import console, track
 from splat_py.errors import SplatError
 from splat_py.scene.missing_poses import require_scene
 from splat_py.scene.videos import require_video_name
+from splat_py.splats.own_types import OwnTypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,12 +49,10 @@ class Render:
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
     downscale: float | None = None
-    # The Slang file that the scene was trained with, if with one.
-    splat: str | None = None
-    # Or compile the source that the scene carries. It could read and write any memory of yours.
-    trust_source: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
+    # Slang files that the scene was trained with, named again.
+    own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)
 
     def run(self) -> None:
         """Render with a progress bar."""
@@ -77,7 +76,7 @@ class Render:
         from splat_py.splats.run_folder import open_scene
 
         device = get_device(self.device)
-        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.splat, self.trust_source)
+        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
         self._check_size(dataset)
 
         def draw(camera: Camera) -> NDArray[np.float32]:

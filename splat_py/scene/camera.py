@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
 
 Float64Array = NDArray[np.float64]
 
@@ -67,6 +71,7 @@ class Camera:
         width, height: the picture's sides in pixels.
         name: what to call the view, for files and messages.
         distortion: of its lens; None of a pinhole.
+        model: what projects, as `rasterization` takes it; None is what the lens does.
 
     Raises:
         SplatError: a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no
@@ -79,6 +84,7 @@ class Camera:
     height: int
     name: str = ""
     distortion: Distortion | None = None
+    model: str | UserType | None = None
 
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
@@ -155,7 +161,7 @@ class Camera:
     def resized(self, width: int, height: int) -> Camera:
         """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
-        return Camera(self.viewmat, K, width, height, self.name, self.distortion)
+        return Camera(self.viewmat, K, width, height, self.name, self.distortion, self.model)
 
     def scaled(self, factor: float) -> Camera:
         """The same view with sides multiplied by `factor` > 0 and rounded to whole pixels (at least one)."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pycolmap
 
 
-
 class _Model(NamedTuple):
     """A camera model of COLMAP's."""
 

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
 from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
-from splat_py.scene.splat_source import MOST_PARAMS, SplatSource, require_name
+from splat_py.scene.slang_source import MOST_PARAMS, SlangSource, require_name
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -36,7 +36,7 @@ class Gaussians:
         logit_opacities: [N].
         sh: [N, K, 3], spherical-harmonics coefficients of rgb with K = (degree + 1)², degree 0 to 3.
         params: [N] each, what `splat` takes of each, by name in its order.
-        splat: what is drawn, as in `rasterization`: a name, or a type of one's own; of a file a `SplatSource`, which is not
+        splat: what is drawn, as in `rasterization`: a name, or a type of one's own; of a file a `SlangSource`, which is not
             compiled before it is trusted (`trust_source`).
     """
 
@@ -46,7 +46,7 @@ class Gaussians:
     logit_opacities: torch.Tensor
     sh: torch.Tensor
     params: dict[str, torch.Tensor] = field(default_factory=dict)
-    splat: str | UserType | SplatSource = "Gaussian"
+    splat: str | UserType | SlangSource = "Gaussian"
 
     def __len__(self) -> int:
         return self.means.shape[0]
@@ -78,9 +78,9 @@ class Gaussians:
         Raises:
             SplatError: it cannot be compiled.
         """
-        from splat_py.splats.splat_types import trusted
+        from splat_py.splats.own_types import SPLAT
 
-        return replace(self, splat=trusted(self.splat, None, True, "the scene"))
+        return replace(self, splat=SPLAT.trusted(self.splat, None, True, "the scene"))
 
     @classmethod
     def from_points(
@@ -145,7 +145,7 @@ class Gaussians:
             torch.from_numpy(arrays.logit_opacities),
             torch.from_numpy(arrays.sh),
             params={name: torch.from_numpy(values) for name, values in arrays.params.items()},
-            splat=SplatSource(arrays.splat, arrays.source) if arrays.source else arrays.splat,
+            splat=SlangSource(arrays.splat, arrays.source) if arrays.source else arrays.splat,
         )
         try:
             gaussians.validate()
@@ -167,8 +167,8 @@ class Gaussians:
             raise SplatError(f"params has {len(self.params)} parameters; a splat has {MOST_PARAMS} at most")
         for name in self.params:
             require_name("a parameter in params", name)
-        if not isinstance(self.splat, str | SplatSource):
-            SplatSource(self.splat.name, self.splat.text)
+        if not isinstance(self.splat, str | SlangSource):
+            SlangSource(self.splat.name, self.splat.text)
         tensors = {name: getattr(self, name) for name in shapes}
         for name, tensor in self.params.items():
             tensors[f"params[{name!r}]"], shapes[f"params[{name!r}]"] = tensor, (count,)

@@ -23,7 +23,7 @@ from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path, is_file, parse_json, reason
-from splat_py.scene.splat_source import MOST_PARAMS, MOST_SOURCE, SplatSource, require_name
+from splat_py.scene.slang_source import MOST_PARAMS, MOST_SOURCE, SlangSource, require_name
 
 Float32Array = NDArray[np.float32]
 
@@ -146,13 +146,13 @@ def _read_splat(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[
         if len(set(names)) < len(names) or len(names) > MOST_PARAMS:
             raise ValueError(f"its parameters are {' '.join(names)[:100]}")
         if sum(map(len, lines)) > 7 * MOST_SOURCE:
-            raise ValueError("the splat's source is too long")
+            raise ValueError("the Slang source is too long")
         texts = [parse_json(line) for line in lines]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a line of the source is no string")
         source = "\n".join(texts)
         if source:
-            SplatSource(splat, source)
+            SlangSource(splat, source)
     except ValueError as error:
         raise SplatError(f"{path} is damaged in what it says of its splats ({reason(error)}); export it again") from error
     return splat, names, source

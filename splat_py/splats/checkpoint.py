@@ -12,7 +12,7 @@ from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.splat_source import SplatSource
+from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.parameters import EXTRAS, GROUPS, MOMENTS, Parameters, State, groups_of
 
@@ -35,9 +35,9 @@ class Checkpoint:
     capacity: int
 
     def gaussians(self) -> Gaussians:
-        """The Gaussians. What their splats are may be a `SplatSource`."""
+        """The Gaussians. What their splats are may be a `SlangSource`."""
         config = self.config
-        splat = SplatSource(config.splat, config.splat_source) if config.splat_source else config.splat
+        splat = SlangSource(config.splat, config.splat_source) if config.splat_source else config.splat
         return gaussians_of(self.state, config, splat)
 
     def save(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Checkpoint:
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 
 
-def gaussians_of(state: State, config: TrainConfig, splat: str | UserType | SplatSource) -> Gaussians:
+def gaussians_of(state: State, config: TrainConfig, splat: str | UserType | SlangSource) -> Gaussians:
     """The Gaussians of a state. Its arrays are theirs."""
     tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
     params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}

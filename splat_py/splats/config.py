@@ -10,8 +10,8 @@ from tyro.conf import Suppress, UseAppendAction
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.scene.splat_source import SplatSource
-from splat_py.splats.splat_types import BUILT_IN, Parameter, read_parameters, require_slang_file
+from splat_py.splats.own_types import SLOTS
+from splat_py.splats.splat_types import BUILT_IN, Parameter, read_parameters
 
 # What fields were called in checkpoints and run.json that are older than this.
 _OLD_NAMES = {
@@ -79,8 +79,12 @@ class TrainConfig:
     splat_param: Annotated[tuple[str, ...], UseAppendAction] = ()
     # Their learning rate.
     splat_param_lr: float = 1e-3
-    # The text of the Slang file; `splat` is then the name of the type in it.
+    # What projects: what the capture says (dataset); pinhole, fisheye, ortho, equirectangular; or a Slang file with a type that
+    # implements ICameraModel, which gets the coefficients of the capture's lenses.
+    camera: str = "dataset"
+    # The texts of Slang files; the options are then names of types in them.
     splat_source: Suppress[str] = ""
+    camera_source: Suppress[str] = ""
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
@@ -137,18 +141,18 @@ class TrainConfig:
         if len(fields) < len(content):
             raise TypeError("a field has both its present and its former name")
         config = dataclass_of(cls, fields)
-        if not config.splat_source and config.splat not in BUILT_IN:
-            raise SplatError(f"splat is {config.splat[:40]!r}, and its source is not there")
+        for slot in SLOTS:
+            name, source = slot.fields(config)
+            if not source and name not in slot.names:
+                raise SplatError(f"{slot.option} is {name[:40]!r}, and its source is not there")
         config.validate()
         return config
 
     def validate(self) -> None:
         """Raise a SplatError that names a field of the wrong type or out of range."""
         check_fields(self, _RANGES)
-        if self.splat_source:
-            SplatSource(self.splat, self.splat_source)
-        elif self.splat not in BUILT_IN:
-            require_slang_file(self.splat)
+        for slot in SLOTS:
+            slot.validate(*slot.fields(self))
         self.parameters()
 
     def parameters(self) -> dict[str, Parameter]:

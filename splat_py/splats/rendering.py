@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Camera
-from splat_py.scene.dataset import NEAR
+from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.splat_source import SplatSource
+from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.rasterization import rasterization
 
 
@@ -36,7 +41,7 @@ def render(
     Raises:
         SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
-    if isinstance(gaussians.splat, SplatSource):
+    if isinstance(gaussians.splat, SlangSource):
         raise SplatError(
             f"the scene carries Slang source of its own, {gaussians.splat.name}, which could read and write any memory; "
             "call its trust_source() if you trust it"
@@ -45,7 +50,6 @@ def render(
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
 
-    lens = camera.distortion
     images, _, _ = rasterization(
         gaussians.means,
         gaussians.quats,
@@ -61,11 +65,39 @@ def render(
         near_plane=near,
         packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
-        camera_model="fisheye" if lens is not None and lens.fisheye else "pinhole",
-        radial_coeffs=None if lens is None else row(lens.radial[: 4 if lens.fisheye else 6]),
-        tangential_coeffs=None if lens is None or lens.fisheye else row(lens.tangential),
+        **_lens_of(camera, row),
         splat=gaussians.splat,
         params=gaussians.params,
         device=device,
     )
     return images[0].clamp(0, 1).cpu().numpy()
+
+
+def through(dataset: Dataset, model: str | UserType) -> Dataset:
+    """A dataset whose cameras project as `model` says: "dataset" as they do."""
+    if model == "dataset":
+        return dataset
+    views = [replace(view, camera=with_model(view.camera, model)) for view in dataset.views]
+    return replace(dataset, views=views, _images=dataset._images)
+
+
+def with_model(camera: Camera, model: str | UserType) -> Camera:
+    """A camera that projects otherwise. Coefficients of a lens stay where they mean something."""
+    lens = camera.distortion
+    means = lens is not None and model == ("fisheye" if lens.fisheye else "pinhole")
+    return replace(camera, model=model, distortion=lens if means or not isinstance(model, str) else None)
+
+
+def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[str, Any]:
+    """The arguments of `rasterization`."""
+    lens = camera.distortion
+    own = camera.model is not None and not isinstance(camera.model, str)
+    if own:
+        coefficients = None if lens is None else row([*lens.radial, *lens.tangential])
+        return {"camera_model": camera.model, "camera_params": coefficients}
+    arguments: dict[str, Any] = {"camera_model": camera.model or ("fisheye" if lens and lens.fisheye else "pinhole")}
+    if lens is not None:
+        arguments["radial_coeffs"] = row(lens.radial[: 4 if lens.fisheye else 6])
+    if lens is not None and not lens.fisheye:
+        arguments["tangential_coeffs"] = row(lens.tangential)
+    return arguments

@@ -20,8 +20,8 @@ from splat_py.scene.options import DataOptions
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import Scores, ViewScore, evaluate
+from splat_py.splats.own_types import SLOTS
 from splat_py.splats.run_folder import RunFolder
-from splat_py.splats.splat_types import named_type
 from splat_py.splats.trainer import StepReport, Trainer
 
 # Points of the training curve in metrics.json.
@@ -67,20 +67,31 @@ def train(
             refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
         recorded = folder.record() if checkpoint else None
-        splat = named_type(config.splat) if not config.splat_source else None
-        if isinstance(splat, UserType):
-            config = replace(config, splat=splat.name, splat_source=splat.text)
+        named: dict[str, UserType] = {}
+        for slot in SLOTS:
+            name, source = slot.fields(config)
+            kind = name if source else slot.named(name)
+            if not isinstance(kind, str):
+                named[slot.option] = kind
+                config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
         record = RunRecord(options, config)
         if checkpoint and recorded:
-            _refuse_other_splats(folder, recorded.config, checkpoint.config, config)
+            _refuse_other_types(folder, recorded.config, checkpoint.config, config)
             record = recorded.resumed(out, record, TrainConfig(), given, "steps")
             if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
                 warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
                 return _stored_scores(folder)
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(out)
-        named = splat if isinstance(splat, UserType) else None
-        trainer = Trainer(dataset, record.config, device=device, resume=checkpoint, splat=named, trust_source=trust_source)
+        trainer = Trainer(
+            dataset,
+            record.config,
+            device=device,
+            resume=checkpoint,
+            splat=named.get("splat"),
+            camera=named.get("camera"),
+            trust_source=trust_source,
+        )
         with removed_without(folder.checkpoint, folder.record_file):
             if recorded is None or record.changes(recorded):
                 folder.describe(record)
@@ -89,15 +100,17 @@ def train(
             return _fit(trainer, folder, on_step)
 
 
-def _refuse_other_splats(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
-    """What splats are is compared as text: the same file may be elsewhere now."""
-    if (recorded.splat, recorded.splat_source, recorded.splat_param) != (saved.splat, saved.splat_source, saved.splat_param):
-        raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their splats differ")
-    if asked.splat_source not in ("", recorded.splat_source):
-        raise SplatError(
-            f"--splat is a source of {asked.splat}, but the run in {folder.root} was begun with {recorded.splat} of another "
-            "source, or without; name the same, or choose another --out"
-        )
+def _refuse_other_types(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
+    """Types of one's own are compared as text: the same file may be elsewhere now."""
+    for slot in SLOTS:
+        if slot.fields(recorded) != slot.fields(saved) or recorded.parameters() != saved.parameters():
+            raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
+        (name, source), (was, text) = slot.fields(asked), slot.fields(recorded)
+        if source not in ("", text):
+            raise SplatError(
+                f"--{slot.option} is a source of {name}, but the run in {folder.root} was begun with {was} of another source, "
+                "or without; name the same, or choose another --out"
+            )
 
 
 def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:

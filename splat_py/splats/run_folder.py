@@ -20,7 +20,8 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.splat_types import named_type, trusted
+from splat_py.splats.own_types import CAMERA, SPLAT, OwnTypes
+from splat_py.splats.rendering import through
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,20 @@ class RunFolder:
 
 
 def open_scene(
-    scene: Path, data: Path | None, downscale: float | None, splat: str | None = None, trust_source: bool = False
+    scene: Path, data: Path | None, downscale: float | None, own: OwnTypes | None = None
 ) -> tuple[Gaussians, Dataset, TrainConfig]:
     """A scene, and the capture whose cameras and photographs go with it.
 
     Args:
         scene: a run's folder, or a .ply.
         data, downscale: of the capture; by default those of the run. A .ply has none.
-        splat: the file with the Slang source that the scene carries.
-        trust_source: or compile what it carries.
+        own: Slang source that the scene was trained with, and for a .ply the camera.
 
     Raises:
         SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
     """
-    if scene.suffix.lower() == ".ply":
+    own, is_ply = own or OwnTypes(), scene.suffix.lower() == ".ply"
+    if is_ply:
         if data is None:
             raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
         gaussians, options, config = Gaussians.load_ply(scene), DataOptions(data), TrainConfig()
@@ -106,10 +107,13 @@ def open_scene(
         record = folder.record()
         options, config = record.data, record.config
         gaussians = folder.gaussians()
-    named = None if splat is None else named_type(splat)
-    gaussians = replace(gaussians, splat=trusted(gaussians.splat, named, trust_source, str(scene)))
+    named = None if own.splat is None else SPLAT.named(own.splat)
+    gaussians = replace(gaussians, splat=SPLAT.trusted(gaussians.splat, named, own.trust_source, str(scene)))
+    named = None if own.camera is None else CAMERA.named(own.camera)
+    recorded = (named or "dataset") if is_ply else CAMERA.of(config)
+    camera = CAMERA.trusted(recorded, named, own.trust_source, str(scene))
     if data is not None:
         options = replace(options, data=data)
     if downscale is not None:
         options = replace(options, downscale=downscale)
-    return gaussians, options.load(), config
+    return gaussians, through(options.load(), camera), config

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,11 +33,13 @@ from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients
 from splat_py.splats.densification import densify, reset_opacities
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
+from splat_py.splats.own_types import CAMERA, SPLAT
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.rendering import through
 from splat_py.splats.shade import Shading
-from splat_py.splats.splat_types import begun_with
+from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.splats.validation import SPLATS
 
@@ -75,6 +78,7 @@ class Trainer:
         resume: continue from this checkpoint, with its configuration.
         splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it. A
             checkpoint that carries the source of one is resumed with the same.
+        camera: what projects, in the place of `config.camera`, in the same way.
         params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in the order
             of `extras`. Built-in types have theirs.
         trust_source: or compile what the checkpoint carries. It could read and write any memory.
@@ -92,14 +96,19 @@ class Trainer:
         device: Device | None = None,
         resume: Checkpoint | None = None,
         splat: str | UserType | ShaderModule | None = None,
+        camera: str | UserType | ShaderModule | None = None,
         params: Mapping[str, float] | None = None,
         trust_source: bool = False,
     ) -> None:
-        self.dataset = dataset
         self.device = device or get_device()
         self.device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
         config = resume.config if resume else config or TrainConfig()
-        self.config, self.splat = begun_with(config, splat, params, resumed=resume is not None, trust_source=trust_source)
+        resumed = resume is not None
+        config, self.splat = SPLAT.begun_with(config, splat, resumed=resumed, trust_source=trust_source)
+        config, model = CAMERA.begun_with(config, camera, resumed=resumed, trust_source=trust_source)
+        self.config = with_parameters(config, params, resumed)
+        self.config.validate()
+        self.dataset = through(dataset, model)
         self.profile: Profile | None = None
         memory = self.device.memory
         self._settings = Settings(
@@ -208,8 +217,9 @@ class Trainer:
         cameras = self._cameras_of(view)
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
-        if cameras.lenses is not None:
-            settings = replace(settings, camera_model=camera_model(self.dataset.views[view].camera))
+        model = camera_model(self.dataset.views[view].camera)
+        if model != settings.camera_model:
+            settings = replace(settings, camera_model=cast(str, model))
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
@@ -332,7 +342,10 @@ def device_camera(device: Device, camera: Camera) -> Cameras:
     return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
 
 
-def camera_model(camera: Camera) -> str:
-    """The type in slang/splat that projects as a camera does."""
-    lens = camera.distortion
-    return CAMERA_MODELS["pinhole"] if lens is None else LENS_MODELS["fisheye" if lens.fisheye else "pinhole"]
+def camera_model(camera: Camera) -> str | UserType:
+    """The type in slang/splat that projects as a camera does, or the user's own."""
+    lens, model = camera.distortion, camera.model
+    if model is not None and not isinstance(model, str):
+        return model
+    name = model or ("fisheye" if lens and lens.fisheye else "pinhole")
+    return (CAMERA_MODELS if lens is None else LENS_MODELS)[name]

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import SplatError
+from splat_py import SplatError, shaders
 from splat_py.scene import Camera, Gaussians, load_dataset, orbit
 from splat_py.scene.camera import Distortion
 from splat_py.scene.options import DataOptions, fingerprint
+from splat_py.splats.checkpoint import gaussians_of
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import evaluate
+from splat_py.splats.own_types import OwnTypes
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.rendering import render
 from splat_py.splats.run import train
@@ -151,6 +153,73 @@ def test_training_through_lenses_is_better_than_to_ignore_them(capture: Path) ->
     # Measured: 32.4 and 20.6 dB.
     assert scores[0] > 30
     assert scores[0] > scores[1] + 8
+
+
+OWN_PINHOLE = """
+import splat.prelude;
+import splat.camera_model;
+
+struct Mine : ICameraModel
+{
+    [Differentiable]
+    static float2 project(Camera camera, float3 t)
+    {
+        return camera.focal * (t.xy / t.z) + camera.principal;
+    }
+
+    [Differentiable]
+    static override float3 linearisationPoint(Camera camera, float3 t, no_diff ImageSize image)
+    {
+        return float3(clampedSlope(camera, t, image) * t.z, t.z);
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def panorama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs of an equidistant fisheye, of which the file says nothing."""
+    root = tmp_path_factory.mktemp("fisheye") / "capture"
+    cameras = [replace(camera, K=[[20.0, 0, 20], [0, 20, 20], [0, 0, 1]]) for camera in ring(4, 1.9, 40, 40)]
+    write_transforms(root, cameras)
+    for camera in cameras:
+        photograph = render(known_gaussians(), replace(camera, model="fisheye"))
+        write_image(root / "images" / camera.name, (photograph * 255).astype(np.uint8))
+    return root
+
+
+def test_a_camera_that_the_capture_does_not_know(panorama: Path, tmp_path: Path) -> None:
+    options, config = DataOptions(panorama, test_every=2), TrainConfig(steps=3, sh_degree=0, camera="fisheye", init_num_pts=99)
+    train(options, config, tmp_path / "run")
+    _, dataset, read = open_scene(tmp_path / "run", None, None)
+    assert read.camera == "fisheye" and {view.camera.model for view in dataset.views} == {"fisheye"}
+    assert evaluate(known_gaussians(), dataset).psnr > 45
+    assert evaluate(known_gaussians(), options.load()).psnr < 25
+    # Of a .ply anything may be said.
+    _, dataset, _ = open_scene(tmp_path / "run" / "scene.ply", panorama, None, OwnTypes(camera="fisheye"))
+    assert evaluate(known_gaussians(), dataset).psnr > 45
+    with pytest.raises(SplatError, match="run has the camera fisheye, and not ortho; leave --camera out"):
+        open_scene(tmp_path / "run", None, None, OwnTypes(camera="ortho"))
+    with pytest.raises(SplatError, match=r"--camera is ortho, but the run in .* was begun with fisheye"):
+        train(options, replace(config, steps=6, camera="ortho"), tmp_path / "run", resume=True)
+
+
+def test_a_pinhole_of_ones_own_trains_as_the_built_in_one(panorama: Path) -> None:
+    config = TrainConfig(steps=6, sh_degree=0, init_num_pts=200, accumulate="pair")
+    first = Trainer(load_dataset(panorama), config)
+    other = Trainer(load_dataset(panorama), config, camera=shaders.source(OWN_PINHOLE))
+    assert (other.config.camera, other.config.camera_source) == ("Mine", OWN_PINHOLE)
+    one, same = first.checkpoint(), other.checkpoint()
+    for trainer in (first, other):
+        while trainer.step < 6:
+            trainer.advance()
+    # Quaternions of what is round yet follow the rounding.
+    images = [render(trainer.gaussians(), first.dataset.views[0].camera) for trainer in (first, other)]
+    np.testing.assert_allclose(images[0], images[1], atol=2e-3)
+    assert np.abs(images[0] - render(gaussians_of(one.state, config, "Gaussian"), first.dataset.views[0].camera)).max() > 0.02
+    with pytest.raises(SplatError, match=r"the checkpoint carries Slang source of its own, Mine, .*--camera FILE"):
+        Trainer(load_dataset(panorama), resume=same)
+    Trainer(load_dataset(panorama), resume=same, trust_source=True).advance()
 
 
 def test_a_run_is_compared_at_the_photographs_as_they_were_taken(capture: Path, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from splat_py.gpu.kernels import UserType
 from splat_py.scene import Camera, Dataset, Gaussians, load_dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.scene.options import DataOptions
-from splat_py.scene.splat_source import MOST_SOURCE, SplatSource
+from splat_py.scene.slang_source import MOST_SOURCE, SlangSource
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.own_types import OwnTypes
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.rendering import render
 from splat_py.splats.run import train
@@ -171,7 +172,7 @@ def test_a_ply_keeps_parameters_and_source(splat: str, tmp_path: Path) -> None:
     assert list(loaded.params) == list(gaussians.params)
     for name, values in gaussians.params.items():
         assert torch.equal(loaded.params[name], values)
-    assert loaded.splat == (SplatSource("Wide", OWN) if splat == "own" else splat)
+    assert loaded.splat == (SlangSource("Wide", OWN) if splat == "own" else splat)
     header = (tmp_path / "a.ply").read_bytes().partition(b"end_header")[0].decode("ascii")
     assert all(f"property float splat_{name}\n" in header for name in gaussians.params)
     # Read again from what was not trusted, it is the same file.
@@ -257,7 +258,7 @@ def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Data
     state = Parameters.fresh(Trainer(dataset, CONFIG).device, gaussians).state()
     Checkpoint(0, config, state, 1).save(path)
     header, arrays = load_tensors(path, "splat_py")
-    assert isinstance(Checkpoint.load(path).gaussians().splat, SplatSource)
+    assert isinstance(Checkpoint.load(path).gaussians().splat, SlangSource)
     save_tensors(path, "splat_py", {**header, "config": {**header["config"], **change}}, arrays)
     with pytest.raises(SplatError, match=message):
         Checkpoint.load(path)
@@ -278,23 +279,23 @@ def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_keeps_the_source_as_text(run: Path) -> None:
     content = json.loads((run / "run.json").read_text(encoding="utf-8"))["config"]
     assert (content["splat"], content["splat_source"], content["splat_param"]) == ("Wide", OWN, list(OWN_PARAMS))
-    assert Gaussians.load_ply(run / "scene.ply").splat == SplatSource("Wide", OWN)
+    assert Gaussians.load_ply(run / "scene.ply").splat == SlangSource("Wide", OWN)
     assert "held_out" in json.loads((run / "metrics.json").read_text())
 
 
 def test_a_scene_opens_where_its_source_is_named_or_trusted(run: Path, tmp_path: Path) -> None:
     with pytest.raises(SplatError, match=r"run carries Slang source of its own, Wide, .*--splat FILE.*--trust-source"):
         open_scene(run, None, None)
-    named, _, _ = open_scene(run, None, None, str(own_file(tmp_path)))
-    trusted, dataset, _ = open_scene(run, None, None, trust_source=True)
+    named, _, _ = open_scene(run, None, None, OwnTypes(str(own_file(tmp_path))))
+    trusted, dataset, _ = open_scene(run, None, None, OwnTypes(trust_source=True))
     images = [render(gaussians, dataset.views[0].camera) for gaussians in (named, trusted)]
     np.testing.assert_array_equal(*images)
     other = tmp_path / "other.slang"
     other.write_text(OWN.replace("-0.5", "-0.6"), encoding="utf-8")
     with pytest.raises(SplatError, match=r"this source is not the one of .*run, of type Wide"):
-        open_scene(run, None, None, str(other))
-    with pytest.raises(SplatError, match="has splats of type Wide, and not BetaKernel"):
-        open_scene(run, None, None, "BetaKernel")
+        open_scene(run, None, None, OwnTypes(str(other)))
+    with pytest.raises(SplatError, match="has the splat Wide, and not BetaKernel; leave --splat out"):
+        open_scene(run, None, None, OwnTypes("BetaKernel"))
 
 
 def test_resuming_a_run_with_a_source(run: Path, capture: Path, tmp_path: Path) -> None:
@@ -322,9 +323,13 @@ def test_contradictions_of_a_checkpoint(dataset: Dataset, tmp_path: Path) -> Non
     trainer.save_checkpoint(tmp_path / "c.safetensors")
     checkpoint = Checkpoint.load(tmp_path / "c.safetensors")
     Trainer(dataset, resume=checkpoint, splat="BetaKernel", params={"b": 0.0})
-    for options in ({"splat": "GeneralizedExponential"}, {"params": {"b": 1.0}}, {"splat": shaders.source(OWN)}):
-        with pytest.raises(SplatError, match="the checkpoint was begun with BetaKernel; resume it without splat and params"):
-            Trainer(dataset, resume=checkpoint, **options)  # type: ignore[arg-type]
+    for splat in ("GeneralizedExponential", shaders.source(OWN)):
+        with pytest.raises(SplatError, match="but the checkpoint was begun with BetaKernel; resume it without splat"):
+            Trainer(dataset, resume=checkpoint, splat=splat)
+    with pytest.raises(SplatError, match=r"params has b=1\.0, but the checkpoint was begun with none"):
+        Trainer(dataset, resume=checkpoint, params={"b": 1.0})
+    with pytest.raises(SplatError, match="camera is fisheye, but the checkpoint was begun with dataset"):
+        Trainer(dataset, resume=checkpoint, camera="fisheye")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class SplatSource:
-    """The name and the source of a type that implements `IFalloff`, as a file has them."""
+class SlangSource:
+    """The name and the source of a type of somebody's own, as a file has them."""
 
     name: str
     text: str
@@ -35,6 +35,6 @@ def require_name(what: str, name: object) -> None:
 def check_source(text: str) -> None:
     """Raise SplatError unless this may be source text: nothing else is known of it then."""
     if len(text) > MOST_SOURCE:
-        raise SplatError(f"the splat's source has {len(text):,} characters; {MOST_SOURCE:,} are the most")
+        raise SplatError(f"the Slang source has {len(text):,} characters; {MOST_SOURCE:,} are the most")
     if not all(character.isprintable() or character in "\n\t" for character in text):
-        raise SplatError("the splat's source holds characters that no text has")
+        raise SplatError("the Slang source holds characters that no text has")
