@@ -13,7 +13,7 @@ from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.hash_volume import MOST_LEVELS, MOST_SIZE, HashShape
+from splat_py.volume.hash_volume import MOST_LEVELS, MOST_SIZE, OCCUPANCY, HashShape
 from splat_py.volume.marching import Box, row_floats
 
 
@@ -24,7 +24,7 @@ class VolumeCheckpoint:
     # Steps done.
     step: int
     config: VolumeConfig
-    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1]. Of both box [2, 3] and
+    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1], occupied. Of both box [2, 3] and
     # background [3].
     state: dict[str, NDArray]
 
@@ -61,8 +61,8 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
         if not 1 <= levels <= MOST_LEVELS or not 1 <= floats <= 4 * levels * MOST_SIZE:
             raise ValueError(f"it has {levels} levels with {floats} numbers")
         tables = dict.fromkeys(("parameters", "m", "v"), (floats,))
-        shapes = {**tables, "cells": (levels,), "size": (1,), "box": (2, 3), "background": (3,)}
-        require_layout(layout, shapes, {"cells": "I32", "size": "I32", "box": "F64"})
+        shapes = {**tables, "cells": (levels,), "size": (1,), "occupied": (OCCUPANCY**3,), "box": (2, 3), "background": (3,)}
+        require_layout(layout, shapes, {"cells": "I32", "size": "I32", "occupied": "U8", "box": "F64"})
         return
     _, (x, y, z, row) = layout["grid"]
     if row != row_floats((config.sh_degree + 1) ** 2):

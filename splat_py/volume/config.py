@@ -40,7 +40,7 @@ class VolumeConfig:
     # Place samples at random in their steps.
     jitter: bool = False
     # What is fitted: voxels, or a hash grid with small networks (Müller et al. 2022), which has all its detail from the first
-    # step on. Its stages only sample rays more densely, its rate is a twentieth of --rate, and it has no --sh-degree and no
+    # step on. Its stages only sample rays more densely, its rate is 0.15 times --rate, and it has no --sh-degree and no
     # --total-variation.
     field: Literal["grid", "hash"] = "grid"
     # MiB that a hash grid may take: 32 are those of 64³ voxels of degree 2.

@@ -139,7 +139,7 @@ class VolumeTrainer:
         batches = self._batches.of(self._views_at(step))
         scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
         recorder = self.device.record(self.profile)
-        volume.record_occupancy(recorder, march)
+        optimiser.record_occupancy(recorder, march, step)
         first_ray = 0
         for batch in batches:
             image, v_image = self._image_for(batch.rays.count)

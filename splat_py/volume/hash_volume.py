@@ -19,7 +19,7 @@ from splat_py.volume.marching import Box, March, Marched
 FEATURES = constant("splat/hash_grid", "FEATURES")
 HIDDEN = constant("splat/hash_field", "HIDDEN")
 _HARMONICS = constant("splat/hash_field", "HARMONICS")
-_OCCUPANCY = constant("kernels/hash_place", "OCCUPANCY")
+OCCUPANCY = constant("kernels/hash_place", "OCCUPANCY")
 LEVELS = 8
 MOST_LEVELS = 16
 MOST_CELLS = 1023
@@ -117,7 +117,7 @@ class HashVolume(Marched):
         super().__init__(device)
         self.parameters, self.shape = parameters, shape
         self._cells = device.memory.array(np.array(shape.cells, np.uint32))
-        self._occupied = device.memory.empty(_OCCUPANCY**3, np.uint32)
+        self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
 
     def empty_gradients(self) -> Array:
         """See `Marched`: [replicas, floats]."""
@@ -131,9 +131,9 @@ class HashVolume(Marched):
         recorder.dispatch(
             self._module("hash_occupancy"),
             "markHashOccupied",
-            linear_groups(_OCCUPANCY**3),
+            linear_groups(OCCUPANCY**3),
             {**march.box.uniforms, **self._field_uniforms(march), "leastDensity": least},
-            {**self._table(None), "occupied": self._occupied},
+            {**self._table(None), "occupied": self.occupied},
             FEATURE_COUNT=FEATURES * len(self.shape.cells),
         )
 
@@ -172,7 +172,7 @@ class HashVolume(Marched):
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
         of_grids: dict[str, Array | None] = dict.fromkeys(("grid", "occupancy", "vGrid"))
-        return {**of_grids, **self._table(gradients), "occupiedCells": self._occupied}
+        return {**of_grids, **self._table(gradients), "occupiedCells": self.occupied}
 
     def _table(self, gradients: Array | None) -> dict[str, Array | None]:
         names = ("table", "weights"), ("vTable", "vWeights") if self.groups else ("vTable",)

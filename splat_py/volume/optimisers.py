@@ -22,6 +22,7 @@ from splat_py.volume.hash_volume import FEATURES, HIDDEN, HashShape, HashVolume
 from splat_py.volume.marching import (
     FIT_ARRAYS,
     Box,
+    March,
     Marched,
     Volume,
     check_stages,
@@ -62,6 +63,10 @@ class FieldOptimiser(ABC):
     @abstractmethod
     def begin_stage(self, stage: int) -> None:
         """Before the first step of each stage but the first."""
+
+    def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
+        """Note which parts hold anything, before a step."""
+        self.volume.record_occupancy(recorder, march)
 
     @abstractmethod
     def record(self, recorder: Recorder, step: int) -> None:
@@ -167,8 +172,10 @@ class HashOptimiser(FieldOptimiser):
 
     # Müller et al. 2022: a tiny epsilon, as entries that few samples reach have tiny gradients.
     ADAM = Adam(epsilon=1e-15, beta1=0.9, beta2=0.99)
-    # Of the rate of a grid's colours; all rates fall during the fit.
-    RATE, LAST_RATE = 0.05, 0.1
+    # To find what is empty takes as long as some thousand rays: once in so many steps.
+    OCCUPANCY_EVERY = 16
+    # Of the rate of a grid's colours: 0.03, thrice that of the paper, whose fits have ten times the steps. It falls during the fit.
+    RATE, LAST_RATE = 0.15, 0.1
 
     volume: HashVolume
 
@@ -183,11 +190,18 @@ class HashOptimiser(FieldOptimiser):
             first, m, v = _first_values(self.shape, config.seed), None, None
         self._check_memory()
         self.volume = HashVolume(device, self._put(first, m, v), self.shape)
+        if resumed:
+            self.volume.occupied.write(resumed["occupied"].astype(np.uint32))
         self._clear_gradients()
 
     def begin_stage(self, stage: int) -> None:
         """See `FieldOptimiser`."""
         self.size = self.size_at(stage)
+
+    def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
+        """Now and then."""
+        if step % self.OCCUPANCY_EVERY == 0:
+            self.volume.record_occupancy(recorder, march)
 
     def record(self, recorder: Recorder, step: int) -> None:
         """Adam."""
@@ -202,10 +216,11 @@ class HashOptimiser(FieldOptimiser):
         return HashRadianceField(table, weights, self.shape, self.box.numpy(), background)
 
     def state(self) -> State:
-        """parameters, m, v: [floats]; cells [levels] and size [1] of the shape."""
+        """parameters, m, v: [floats]; cells [levels] and size [1] of the shape; occupied [cells that are empty or not]."""
         arrays = {"parameters": self.volume.parameters, "m": self.m, "v": self.v}
         shape = {"cells": np.array(self.shape.cells, np.int32), "size": np.array([self.shape.size], np.int32)}
-        return {**{name: np.array(array.numpy()) for name, array in arrays.items()}, **shape}
+        occupied = np.array(self.volume.occupied.numpy(), np.uint8)
+        return {**{name: np.array(array.numpy()) for name, array in arrays.items()}, **shape, "occupied": occupied}
 
     def parts(self, state: State) -> Mapping[str, NDArray]:
         """See `FieldOptimiser`."""
