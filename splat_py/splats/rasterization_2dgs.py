@@ -143,7 +143,8 @@ def rasterization_2dgs(
         device=device,
     )
     densify = torch.zeros_like(splats.means2d, requires_grad=torch.is_grad_enabled())
-    drawn = replace(splats, conics=with_densify(splats.conics, densify))
+    ray_transforms = splats.conics.unflatten(-1, (3, 3))
+    drawn = replace(splats, conics=with_densify(ray_transforms.flatten(-2), densify))
     lists = bin_tiles(
         splats,
         options.width,
@@ -173,6 +174,6 @@ def rasterization_2dgs(
 
     meta = meta_of(splats, lists, surface.rendered, lead, means.shape[-2])
     del meta["conics"]
-    meta["ray_transforms"] = splats.conics.unflatten(-1, (3, 3))
-    meta |= {"normals": normals, "render_distort": distortion, "gradient_2dgs": densify, "backend": "native"}
+    meta |= {"ray_transforms": ray_transforms, "normals": normals, "render_distort": distortion, "gradient_2dgs": densify}
+    meta["backend"] = "native"
     return images, alphas, of_surfels, of_depths, distortion, median, meta
