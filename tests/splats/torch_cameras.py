@@ -29,19 +29,22 @@ def log(rotation: Tensor) -> Tensor:
     return s * torch.atan2(squared.sqrt(), (rotation.trace() - 1) / 2) / squared.sqrt()
 
 
-def exp(vector: Tensor) -> Tensor:
-    x, y, z = vector
+def cross_matrix(v: Tensor) -> Tensor:
+    x, y, z = v
     zero = torch.zeros_like(x)
-    return torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
 
 
 def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
     """World point [3] → pixel [2] and point in camera space, where the row that sees it is read."""
     axis, backwards = SHUTTERS[shutter]
     turn = log(last[:3, :3] @ first[:3, :3].T)
+    angle, axes = turn.norm(), cross_matrix(turn / turn.norm())
+    starts, rates = first[:3, :3], (axes @ first[:3, :3], axes @ axes @ first[:3, :3])
 
     def at(time: Tensor, p: Tensor) -> Tensor:
-        return exp(turn * time) @ first[:3, :3] @ p + first[:3, 3] * (1 - time) + last[:3, 3] * time
+        rotation = starts + (angle * time).sin() * rates[0] + (1 - (angle * time).cos()) * rates[1]
+        return rotation @ p + first[:3, 3] * (1 - time) + last[:3, 3] * time
 
     def camera(p: Tensor) -> tuple[Tensor, Tensor]:
         time = torch.tensor(0.5).double()
