@@ -24,8 +24,8 @@ class VolumeCheckpoint:
     # Steps done.
     step: int
     config: VolumeConfig
-    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1], occupied. Of both box [2, 3] and
-    # background [3].
+    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1], occupied. Of both
+    # box [2, 3] and background [3].
     state: dict[str, NDArray]
 
     def save(self, path: Path) -> None:

@@ -174,7 +174,7 @@ class HashOptimiser(FieldOptimiser):
     ADAM = Adam(epsilon=1e-15, beta1=0.9, beta2=0.99)
     # To find what is empty takes as long as some thousand rays: once in so many steps.
     OCCUPANCY_EVERY = 16
-    # Of the rate of a grid's colours: 0.03, thrice that of the paper, whose fits have ten times the steps. It falls during the fit.
+    # Of the rate of a grid's colours: 0.03, thrice the paper's, whose fits have ten times the steps. It falls during the fit.
     RATE, LAST_RATE = 0.15, 0.1
 
     volume: HashVolume

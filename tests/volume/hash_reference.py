@@ -1,17 +1,21 @@
-"""The oracle for hash grids: encoding and networks of Müller et al. 2022 in float64 NumPy. Shares no code with splat_py."""
+"""The oracle for hash grids: encoding, networks (Müller et al. 2022) and march in float64 torch, whose gradients are autograd's.
+
+Shares no code with splat_py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-
-from tests.reference import sh_basis
-from tests.volume import reference as ref
-from tests.volume.reference import Array
+import torch
+from torch import Tensor
 
 HIDDEN = 16
-PRIMES = np.array([1, 2654435761, 805459861], np.uint64)
+
+
+def f64(array: object) -> Tensor:
+    return torch.as_tensor(np.asarray(array, np.float64))
 
 
 def entries_of(cells: list[int], size: int) -> list[int]:
@@ -23,66 +27,77 @@ def weight_count(levels: int) -> int:
     return HIDDEN * (2 * levels + 2) + HIDDEN * (2 * levels + 9 + 4)
 
 
+def harmonics(d: Tensor) -> Tensor:
+    """[N, 9] of directions [N, 3], degree 2, with the signs of Kerbl et al. 2023."""
+    x, y, z = d.unbind(1)
+    one = torch.full_like(x, 0.28209479177387814)
+    a, b, c, e = 0.4886025119029199, 1.0925484305920792, 0.31539156525252005, 0.5462742152960396
+    second = [b * x * y, -b * y * z, c * (2 * z * z - x * x - y * y), -b * x * z, e * (x * x - y * y)]
+    return torch.stack([one, -a * y, a * z, -a * x, *second], 1)
+
+
 @dataclass(frozen=True)
 class HashGrid:
     """table [entries, 2], weights as `weight_count` has them, levels' cells and most entries, density of a network's 0."""
 
-    table: Array
-    weights: Array
+    table: Tensor
+    weights: Tensor
     cells: list[int]
     size: int
     unit_density: float
 
-    def features(self, places: Array) -> Array:
+    def features(self, places: Tensor) -> Tensor:
         """[N, 2 · levels] at places [N, 3] of the unit cube."""
         found, first = [], 0
         for cells, entries in zip(self.cells, entries_of(self.cells, self.size), strict=True):
-            base = np.clip(np.floor(places * cells), 0, cells - 1).astype(np.int64)
+            base = torch.clip(torch.floor(places.detach() * cells), 0, cells - 1)
             fraction = places * cells - base
-            level = np.zeros((len(places), 2))
+            level = torch.zeros(len(places), 2, dtype=torch.float64)
             for corner in np.ndindex(2, 2, 2):
-                vertex = base + corner
+                x, y, z = (base.long() + torch.tensor(corner)).unbind(1)
                 if (cells + 1) ** 3 <= self.size:
-                    index = vertex @ np.array([1, cells + 1, (cells + 1) ** 2])
+                    index = x + (cells + 1) * (y + (cells + 1) * z)
                 else:
-                    x, y, z = (vertex.astype(np.uint64) * PRIMES & np.uint64(0xFFFFFFFF)).T
-                    index = ((x ^ y ^ z) % np.uint64(self.size)).astype(np.int64)
-                weight = np.where(np.array(corner) == 1, fraction, 1 - fraction).prod(1)
-                level += weight[:, None] * self.table[first + index]
+                    # Below 2⁶³, and the lowest bits are those of 32.
+                    index = (x ^ (y * 2654435761) ^ (z * 805459861)) % self.size
+                weight = torch.where(torch.tensor(corner) == 1, fraction, 1 - fraction).prod(1)
+                level = level + weight[:, None] * self.table[first + index]
             found.append(level)
             first += entries
-        return np.concatenate(found, axis=1)
+        return torch.cat(found, 1)
 
-    def query(self, places: Array, directions: Array) -> tuple[Array, Array]:
+    def query(self, places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
         """Densities [N] and colours [N, 3]."""
         x = self.features(places)
         n = x.shape[1]
         dense = self.weights[: HIDDEN * (n + 2)].reshape(HIDDEN, n + 2)
         color = self.weights[HIDDEN * (n + 2) :].reshape(HIDDEN, n + 13)
-        logarithm = np.maximum(x @ dense[:, :n].T + dense[:, n], 0) @ dense[:, n + 1]
-        seen = np.concatenate([x, sh_basis(directions, 2)], axis=1)
-        rgb = np.maximum(seen @ color[:, : n + 9].T + color[:, n + 9], 0) @ color[:, n + 10 :]
-        return np.exp(np.minimum(logarithm, 15)) * self.unit_density, 1 / (1 + np.exp(-rgb))
+        logarithm = torch.relu(x @ dense[:, :n].T + dense[:, n]) @ dense[:, n + 1]
+        seen = torch.cat([x, harmonics(directions)], 1)
+        rgb = torch.relu(seen @ color[:, : n + 9].T + color[:, n + 9]) @ color[:, n + 10 :]
+        return torch.exp(torch.clip(logarithm, max=15)) * self.unit_density, torch.sigmoid(rgb)
 
 
 def march(
-    grid: HashGrid, box: Array, background: Array, origins: Array, directions: Array, steps_per_unit: float, min_T: float = 1e-6
-) -> Array:
-    """Colour, transmittance and depth [R, 5] of rays with unit directions, samples in the middles of their steps."""
+    grid: HashGrid, box: Tensor, background: Tensor, origins: Tensor, directions: Tensor, steps_per_unit: float, min_T: float = 1e-6
+) -> Tensor:
+    """Colour, transmittance and depth [R, 5] of rays with directions of any length, samples in the middles of their steps."""
     results = []
-    for origin, direction in zip(origins, directions, strict=True):
-        near, far = ref.chord(origin, direction, box)
-        if far <= near:
-            results.append([*background, 1, 0])
+    for origin, direction in zip(origins, directions / directions.norm(dim=1, keepdim=True), strict=True):
+        ends = (box - origin) / direction
+        near = torch.clip(ends.amin(0).max(), min=0)
+        length = ends.amax(0).min() - near
+        if length <= 0:
+            results.append(torch.cat([background, f64([1, 0])]))
             continue
-        count = max(int(np.ceil((far - near) * steps_per_unit - 1e-3)), 1)
-        step = (far - near) / count
-        t = near + (np.arange(count) + 0.5) * step
+        count = max(int(np.ceil(float(length.detach()) * steps_per_unit - 1e-3)), 1)
+        step = length / count
+        t = near + (torch.arange(count, dtype=torch.float64) + 0.5) * step
         places = (origin + t[:, None] * direction - box[0]) / (box[1] - box[0]).max()
-        density, color = grid.query(places, np.broadcast_to(direction, places.shape))
-        through = np.exp(-density * step)
-        T = np.concatenate([[1.0], np.cumprod(through)])
+        density, color = grid.query(places, direction.expand(places.shape))
+        through = torch.exp(-density * step)
+        T = torch.cat([torch.ones(1, dtype=torch.float64), torch.cumprod(through, 0)])
         last = int((T[:-1] > min_T).sum())
         w = (T[:-1] * (1 - through))[:last]
-        results.append([*(w @ color[:last] + T[last] * background), T[last], w @ t[:last]])
-    return np.array(results)
+        results.append(torch.cat([w @ color[:last] + T[last] * background, T[last : last + 1], (w @ t[:last])[None]]))
+    return torch.stack(results)
