@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,9 +72,23 @@ class ShaderFunction:
         return f"{self._module.name}.{self._name}{self._parameters}"
 
     def __getitem__(self, arguments: Any) -> ShaderFunction:
-        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`. Types may be of any of our modules."""
-        several = ", ".join(map(str, arguments if isinstance(arguments, tuple) else (arguments,)))
-        return ShaderFunction(self._module.importing(several), f"{self._name}<{several}>")
+        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`.
+
+        Types are named, of any of our modules, or given as a module of yours that declares one.
+        """
+        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        parameters = self._parameters.strip("<>").split(",")
+        names, theirs = [], []
+        for argument, parameter in zip_longest(given, parameters[: len(given)], fillvalue=""):
+            if isinstance(argument, ShaderModule):
+                interface = re.match(r"\s*\w+ : (\w+)", parameter)
+                if interface is None:
+                    raise SplatError(f"{self!r} takes a number where {argument.name} is given")
+                theirs.append(argument.path)
+                argument = argument.type_of(interface[1])
+            names.append(str(argument))
+        several = ", ".join(names)
+        return ShaderFunction(self._module.importing(several, tuple(theirs)), f"{self._name}<{several}>")
 
     @property
     def slangpy(self) -> spy.Function:
@@ -85,7 +100,10 @@ class ShaderFunction:
     def reflection(self) -> Any:
         """SlangPy's description of the parameters and of the result."""
         self._require_arguments()
-        return self._module.slangpy.layout.find_function_by_name(self._name)
+        found = self._module.slangpy.layout.find_function_by_name(self._name)
+        if found is None:
+            raise SplatError(f"{self._module.name} has no function {self._name}; what stands in brackets does not fit")
+        return found
 
     def __call__(self, *arguments: Value) -> Any:
         """The result [batch, …]: an array, a struct's dict, or a number; `out` arrays are set.
@@ -154,7 +172,7 @@ class ShaderModule:
     ) -> None:
         self.device = device
         self._session = session or device.handle
-        self._path = path
+        self.path = path
         self.name = path.stem
         self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
         self.text = source = path.read_text(encoding="utf-8")
@@ -177,16 +195,29 @@ class ShaderModule:
             raise AttributeError(f"no public function {name} in {self!r}")
         return ShaderFunction(self, name, self._functions[name])
 
-    def importing(self, arguments: str) -> ShaderModule:
-        """The module, with the types that a generic's arguments name and that it does not import itself."""
+    def type_of(self, interface: str) -> str:
+        """The name of the type that implements an interface.
+
+        Raises:
+            SplatError: there is none, or more than one.
+        """
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", self.text, flags=re.DOTALL)
+        names = re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", code)
+        if len(names) != 1:
+            found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
+            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: struct Mine : {interface}")
+        return names[0]
+
+    def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
+        """The module, with files and the types that a generic's arguments name and that it does not import itself."""
         named = set(re.findall(r"[A-Za-z]\w*", arguments))
-        types = tuple(
+        types = files + tuple(
             file
             for file in (_library() if named else ())
             if file not in self._files and named & set(_PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
         )
         if types not in self._importing:
-            self._importing[types] = ShaderModule(self.device, self._path, self._session, types)
+            self._importing[types] = ShaderModule(self.device, self.path, self._session, types)
         return self._importing[types]
 
     def inner_product(self, name: str) -> spy.Function:

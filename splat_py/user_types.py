@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import re
 import shutil
 import tempfile
 from functools import cache
@@ -55,12 +54,7 @@ def user_type(module: ShaderModule | UserType, interface: str) -> UserType:
     """
     if isinstance(module, UserType):
         return module
-    text = module.text
-    names = re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL))
-    if len(names) != 1:
-        found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
-        raise SplatError(f"{module.name} has {found} that implements {interface}; declare one: struct Mine : {interface}")
-    return UserType(names[0], text)
+    return UserType(module.type_of(interface), module.text)
 
 
 def check(splat: ShaderModule | UserType | str, **ranges: tuple[float, float]) -> None:

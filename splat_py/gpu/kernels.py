@@ -23,7 +23,7 @@ from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.profiling import Profile
-from splat_py.gpu.sources import Source, constant, scope
+from splat_py.gpu.sources import Source, constant, declared, mentioned, scope
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -53,6 +53,13 @@ class UserType:
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+
+def specialising(module: str, entry: str, constants: dict[str, Any]) -> dict[str, Any]:
+    """Without those of the module's constants that the entry point does not refer to: kernels would differ in nothing."""
+    path = f"kernels/{module}"
+    unused = declared(path).externs - mentioned(path, entry).externs
+    return {name: value for name, value in constants.items() if name not in unused}
 
 
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
@@ -125,7 +132,8 @@ class KernelCache:
         self.observers: list[Callable[[str], None]] = []
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`."""
+        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them."""
+        constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         if key not in self._kernels:
             for observer in self.observers:

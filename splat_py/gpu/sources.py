@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -210,14 +210,18 @@ class Globals:
 
     buffers: dict[str, str]
     uniforms: dict[str, str]
+    # Names that a specialisation gives a value.
+    externs: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @cache
 def declared(module: str) -> Globals:
     """What slang/<module>.slang and all that it imports declare."""
     everything = [declaration for source in scope(module) for declaration in source.declarations]
-    fields = [field for declaration in everything if declaration.name == "Params" for field in declaration.members]
-    return Globals({d.name: d.type for d in everything if d.is_buffer}, {field.name: field.type for field in fields})
+    fields = [member for declaration in everything if declaration.name == "Params" for member in declaration.members]
+    externs = frozenset(name for source in scope(module) for name in source.externs)
+    buffers = {declaration.name: declaration.type for declaration in everything if declaration.is_buffer}
+    return Globals(buffers, {member.name: member.type for member in fields}, externs)
 
 
 @cache
@@ -238,14 +242,16 @@ def mentioned(module: str, entry: str) -> Globals:
         found: dict[Declaration, str] = {}
         for declaration, home in reached.items():
             words = declaration.words if declaration in new else frozenset()
-            if "bwd_diff" in called:
+            # The size of the entry point's workgroup is an attribute, too.
+            if "bwd_diff" in called or (declaration.name == entry and home == module):
                 words |= declaration.derivatives
             for word in words:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
             found |= {member: home for member in declaration.members if member.is_called(called)}
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
-    uniforms = declared(module).uniforms
+    everything = declared(module)
     return Globals(
         {declaration.name: declaration.type for declaration in reached if declaration.is_buffer},
-        {name: kind for name, kind in uniforms.items() if called & {f"params.{name}", "params"}},
+        {name: kind for name, kind in everything.uniforms.items() if called & {f"params.{name}", "params"}},
+        everything.externs.intersection(declaration.name for declaration in reached),
     )

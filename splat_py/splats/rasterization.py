@@ -20,7 +20,7 @@ from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
 from splat_py.splats.colors import color_model, color_type
 from splat_py.splats.data import Settings
-from splat_py.splats.flat import fill
+from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize

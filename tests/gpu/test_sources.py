@@ -9,7 +9,7 @@ import pytest
 
 from splat_py.errors import BindingError
 from splat_py.gpu import sources
-from splat_py.gpu.kernels import linear_groups, specialisation_source
+from splat_py.gpu.kernels import linear_groups, specialisation_source, specialising
 from splat_py.gpu.sources import constant, declared, mentioned
 
 _MODULES = {
@@ -139,6 +139,14 @@ def test_mentioned(entry: str, buffers: dict[str, str], uniforms: dict[str, str]
 
 
 @pytest.mark.usefixtures("modules")
+def test_specialised_by_what_it_refers_to() -> None:
+    # Its workgroup counts. A name that there is not is left for the error.
+    given = {"SIDE": 8, "Way": "Second", "AREA": 3}
+    assert specialising("parent", "read", given) == {"SIDE": 8, "AREA": 3}
+    assert specialising("parent", "differentiate", given) == {"AREA": 3}
+
+
+@pytest.mark.usefixtures("modules")
 def test_specialisation() -> None:
     text = "export static const uint SIDE = 8;\n"
     assert specialisation_source("parent", {"SIDE": 8}) == text
@@ -177,6 +185,10 @@ def test_a_type_or_its_alias(value: str) -> None:
     assert f"Accumulation : IAccumulation = {value};" in source
     with pytest.raises(BindingError, match=r"project: ANTIALIASED is 'true; .*'; it must be of type bool"):
         specialisation_source("project", {"ANTIALIASED": "true; export static const int X = 1"})
+
+
+def test_packing_knows_no_tiles() -> None:
+    assert specialising("rasterize", "packSplats", {"TILE": 4, "CHANNELS": 1}) == {"CHANNELS": 1}
 
 
 def test_the_librarys_own_constants() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device import _METAL_TUNING, Adapter, Device, Tuning, native_operators
-from splat_py.gpu.kernels import Kernel, KernelCache, Recorder
+from splat_py.gpu.kernels import Kernel, KernelCache, Recorder, specialising
 from splat_py.gpu.profiling import Profile
 from tests.metal.kernels import Specialisation
 from tests.metal.program import Buffer, Schedule
@@ -70,7 +70,7 @@ class DeclaredKernels(KernelCache):
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         """See `KernelCache`."""
-        specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
+        specialisation = Specialisation(module, entry, tuple(sorted(specialising(module, entry, constants).items())))
         return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder
+from splat_py.gpu.kernels import Recorder, specialising
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
@@ -51,6 +51,7 @@ class _Dispatches:
         self.found: dict[Specialisation, None] = {}
 
     def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
+        constants = specialising(module, entry, constants)
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:

@@ -120,6 +120,33 @@ def test_a_scalar_times_a_vector(name: str) -> None:
     np.testing.assert_allclose(v_t, [421, 421])
 
 
+HALVED = """
+import splat.prelude;
+// struct Other : IFalloff
+struct Halved : IFalloff
+{
+    [Differentiable]
+    static float value(float sigma, float4 extras) { return exp(sigma * extras.x * -0.5); }
+    static float sigmaMax(float opacity, float4 extras) { return log(opacity / ALPHA_MIN) / extras.x; }
+}
+"""
+
+
+def test_types_of_ones_own_in_brackets() -> None:
+    function = shaders.falloff.falloffOf[shaders.source(HALVED)]
+    sigma, extras = np.float32([0.5, 1, 2]), np.tile(np.float32([2, 0, 0, 0]), (3, 1))
+    np.testing.assert_allclose(function(sigma, extras), np.exp(-sigma), rtol=1e-6)
+    v_sigma, v_extras = shaders.gradients(function, 1.0, sigma, extras)
+    np.testing.assert_allclose(v_sigma, -np.exp(-sigma), rtol=1e-6)
+    np.testing.assert_allclose(v_extras[:, 0], -0.5 * sigma * np.exp(-sigma), rtol=1e-6)
+    with pytest.raises(SplatError, match="takes a number where"):
+        shaders.spherical_harmonics.shColor[shaders.source(HALVED)]
+    with pytest.raises(SplatError, match="no type that implements ICameraModel"):
+        shaders.camera_model.projectThrough[shaders.source(HALVED)]
+    with pytest.raises(SplatError, match="what stands in brackets does not fit"):
+        shaders.falloff.falloffOf[3](sigma, extras)
+
+
 def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
     file, inner = tmp_path / "own.slang", tmp_path / "my-inner.slang"
     inner.write_text("public float inner(float x) { return x + 1; }\n")
