@@ -169,9 +169,7 @@ class Sweeps:
         buffers = {"render": x, "photograph": y, "vRender": v_x, "sums": sums, "sumBits": sums.bits}
         for band in self._bands:
             for entry in entries if v_x is not None else entries[:2]:
-                compares = entry in ("ssimAlongColumns", "lossGradient")
-                constants = self._comparison.loss_constants(swapped) if compares else {}
-                self._dispatch(recorder, entry, band, buffers, image, constants)
+                self._dispatch(recorder, entry, band, buffers, image, self._comparison.loss_constants(swapped))
 
     def _dispatch(
         self,
