@@ -133,7 +133,7 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def _record_hash_grid(recorder: Recorder) -> None:
-    """Of hash grids: rays that want a gradient, with jitter, and a fit without; what jitter does has nothing to do with the field."""
+    """Of hash grids: rays that want a gradient, with jitter, and a fit without; jitter has nothing to do with the field."""
     empty = _Memory().empty
     shape = HashShape((2,) * LEVELS, 64)
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
