@@ -46,7 +46,7 @@ def _default_config() -> VolumeConfig:
 
 @dataclass
 class FitVolume:
-    """Fit a radiance field, a grid of density and view-dependent colour, to a folder of posed photographs.
+    """Fit a radiance field, a grid of density and view-dependent colour or a hash grid, to a folder of posed photographs.
 
     DATA is what `splat train` takes. The box to fill is where the cameras look, if --box does not say otherwise. The folder
     --out gets the field (field.safetensors), a checkpoint, held-out photographs beside their renders, metrics.json and a video.
@@ -97,6 +97,7 @@ class FitVolume:
         from splat_py.volume.checkpoint import VolumeCheckpoint
         from splat_py.volume.field import RadianceField
         from splat_py.volume.fitting import VolumeTrainer
+        from splat_py.volume.hash_field import HashRadianceField
         from splat_py.volume.views import Views
 
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
@@ -108,7 +109,8 @@ class FitVolume:
             if checkpoint.step >= record.config.steps == self._steps_of_metrics():
                 console.print(finished(self.out, "more --resolutions, after those it has, extend it"), soft_wrap=True)
                 if self.export is not None:
-                    RadianceField.load(self.out / "field.safetensors").save(self.export)
+                    kind = HashRadianceField if record.config.field == "hash" else RadianceField
+                    kind.load(self.out / "field.safetensors").save(self.export)
                 return
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(self.out)

@@ -185,6 +185,11 @@ def field(coefficients: int) -> Field:
     )
 
 
+def hash_grid(entries: int, weights: int) -> tuple[Floats, Floats]:
+    """Its table and the weights of its networks."""
+    return uniform(71, -1.5, 1.5, entries, 2), uniform(72, -0.5, 0.5, weights)
+
+
 def volume_camera() -> Camera:
     """A small camera in front of the box."""
     K = np.array([[11.0, 0, 5.2], [0, 12.0, 3.7], [0, 0, 1]])

@@ -254,6 +254,7 @@ READERS: dict[str, Reader] = {
     "checkpoint of one's own splats": Reader(1000, _write_tensors("own splats"), _loads(Checkpoint.load)),
     "checkpoint of blobs": Reader(600, _write_tensors("blobs"), _loads(FitCheckpoint.load)),
     "checkpoint of a volume": Reader(600, _write_tensors("volume"), _loads(VolumeCheckpoint.load)),
+    "checkpoint of a hash grid": Reader(400, _write_tensors("hash grid"), _loads(VolumeCheckpoint.load)),
     "blobs": Reader(500, _write_tensors("result"), _loads(ImageFit.load)),
     "field npz": Reader(600, _write_field, _loads(RadianceField.load, "file.npz")),
     "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),

@@ -27,6 +27,7 @@ from splat_py.splats.shade import Shading
 from splat_py.splats.surfels import SHAPE, SurfelGradients, SurfelProjection
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
+from splat_py.volume.hash_volume import LEVELS, HashShape, HashVolume
 
 TILE_SIZES = (4, 8, 16)
 MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
@@ -104,6 +105,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)
     for coefficients in marching.COEFFICIENTS:
         _record_volume(recorder, coefficients)
+    _record_hash_grid(recorder)
     dispatches.dispatch("loss", "ssimAlongColumns")
     dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
     # For torch: floats, of as many channels as there are.
@@ -138,6 +140,23 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
+
+
+def _record_hash_grid(recorder: Recorder) -> None:
+    """Of hash grids: rays that want a gradient, with jitter, and a fit without; jitter has nothing to do with the field."""
+    empty = _Memory().empty
+    shape = HashShape((2,) * LEVELS, 64)
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    for groups in (0, 2):
+        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+        volume = HashVolume(device, empty(shape.floats), shape)
+        volume.groups, volume.replicas = groups, groups + 1
+        march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
+        volume.record_occupancy(recorder, march)
+        volume.record_forward(recorder, march, rays, empty(3), image)
+        volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
+        arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
+        volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
 
 
 def declared() -> list[tuple[str, str]]:

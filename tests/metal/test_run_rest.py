@@ -32,6 +32,7 @@ from tests.splats import test_adam, test_loss
 from tests.splats import test_photometric_loss as photometric_losses
 from tests.splats import test_pixel_losses as pixel_losses
 from tests.volume import test_fit as volume_fits
+from tests.volume import test_hash_march as hash_marches
 from tests.volume import test_march as marches
 from tests.volume import test_rays as ray_gradients
 
@@ -235,6 +236,23 @@ def test_gradients_of_rays_through_a_volume(
         ray_gradients.assert_like_reference(coefficients, skip_empty, seed, 12, skip_empty=skip_empty)
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_hash_grids(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    hash_marches.assert_like_reference(16, inside=groups > 0, seed=7)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_steps_of_a_fit_of_a_hash_grid(
+    groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[0]
+    config = VolumeConfig((2, 4), 2, field="hash", table_mib=0.01)
+    expected = errors_of_steps(config, native)
+    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
+    assert len(expected) == 4 and expected[-1] != expected[0]
+
+
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     field, rays = marches.random_field(4), marches.random_rays(24)
     every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
@@ -245,6 +263,18 @@ def test_total_variation(size: int, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(size))
 
 
+def errors_of_steps(config: VolumeConfig, device: Device) -> list[float]:
+    """PSNR of three small photographs before each step."""
+    eyes = [(3, 1, 0), (-2, -1, 2), (0, 2, -3)]
+    cameras = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, 9, 7) for eye in eyes]
+    rng = np.random.default_rng(config.sh_degree)
+    images = rng.uniform(size=(3, 7, 9, 3)).astype(np.float32)
+    views = Views.of_arrays(images, *(np.stack([getattr(camera, name) for camera in cameras]) for name in ("viewmat", "K")))
+    found: list[float] = []
+    VolumeTrainer(views, volume_fits.BOX, config, device=device).fit(lambda report: found.append(report.psnr))
+    return found
+
+
 @pytest.mark.parametrize("sh_degree", range(3))
 @pytest.mark.parametrize("groups", [0, 2])
 def test_steps_of_a_volume_fit(
@@ -252,22 +282,11 @@ def test_steps_of_a_volume_fit(
 ) -> None:
     """The same error after each of four steps, one of them on a finer grid, as on the machine's own device."""
     schedules = persistent_groups(groups, metal, monkeypatch)
-    eyes = [(3, 1, 0), (-2, -1, 2), (0, 2, -3)]
-    cameras = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, 9, 7) for eye in eyes]
-    rng = np.random.default_rng(sh_degree)
-    images = rng.uniform(size=(3, 7, 9, 3)).astype(np.float32)
-    views = Views.of_arrays(images, *(np.stack([getattr(camera, name) for camera in cameras]) for name in ("viewmat", "K")))
     config = VolumeConfig((3, 6), 2, sh_degree=sh_degree, total_variation=1e-3, jitter=True)
-
-    def errors(device: Device) -> list[float]:
-        found: list[float] = []
-        VolumeTrainer(views, volume_fits.BOX, config, device=device).fit(lambda report: found.append(report.psnr))
-        return found
-
-    expected = errors(native)
+    expected = errors_of_steps(config, native)
 
     def check() -> None:
-        np.testing.assert_allclose(errors(metal), expected, rtol=1e-4)
+        np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
 
     assert len(expected) == 4 and expected[-1] != expected[0]
     every_order(metal, check, schedules[1:])

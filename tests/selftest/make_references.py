@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from safetensors.numpy import save_file
 
 import tests.reference as ref
+import tests.volume.hash_reference as hash_ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
 from splat_py.fit.adam import Adam
@@ -47,6 +49,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "image": image(),
         "image step": image_step(),
         "volume step": volume_step(),
+        "volume hash": volume_hash(),
         "portable": portable(),
     }
     found |= {f"project {mode}": project(mode == "antialiased") for mode in ("classic", "antialiased")}
@@ -338,6 +341,22 @@ def volume(coefficients: int, jitter: bool) -> Arrays:
     adjoints = [f64(inputs.v(56 + i, array)) for i, array in enumerate(march)]
     v = volume_ref.march_backward(field_of(f), *rays, inputs.STEPS_PER_UNIT, *adjoints, seed)
     return results | dict(zip(("v_density", "v_sh", "v_background"), v, strict=True))
+
+
+def volume_hash() -> Arrays:
+    """Colours, transmittances and depths through a hash grid, and what autograd makes of them."""
+    f, shape = inputs.field(1), volumes.HASH_SHAPE
+    parameters = inputs.hash_grid(shape.entries, shape.weights)
+    leaves = [hash_ref.f64(a).requires_grad_() for a in (*parameters, f.origins, f.directions)]
+    box = hash_ref.f64(inputs.VOLUME_BOX)
+    grid = hash_ref.HashGrid(leaves[0], leaves[1], list(shape.cells), shape.size, 1 / float((box[1] - box[0]).max()))
+    found = hash_ref.march(grid, box, hash_ref.f64(f.background), (leaves[2], leaves[3]), inputs.STEPS_PER_UNIT)
+    results = found.detach().numpy()
+    arrays = {"colors": results[:, :3], "transmittances": results[:, 3], "depths": results[:, 4]}
+    adjoints = [f64(inputs.v(73 + i, array)).reshape(len(results), -1) for i, array in enumerate(arrays.values())]
+    gradients = torch.autograd.grad(found, leaves, hash_ref.f64(np.concatenate(adjoints, axis=1)))
+    names = ("v_table", "v_weights", "v_origins", "v_directions")
+    return arrays | {name: gradient.numpy() for name, gradient in zip(names, gradients, strict=True)}
 
 
 def volume_step() -> Arrays:

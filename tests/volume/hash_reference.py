@@ -1,4 +1,4 @@
-"""The oracle for hash grids: encoding, networks (Müller et al. 2022) and march in float64 torch, whose gradients are autograd's.
+"""The oracle for hash grids: encoding, networks (Müller et al. 2022) and march in float64 torch, with autograd's gradients.
 
 Shares no code with splat_py.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from tests.volume.reference import uniform
 
 HIDDEN = 16
 
@@ -79,11 +81,18 @@ class HashGrid:
 
 
 def march(
-    grid: HashGrid, box: Tensor, background: Tensor, origins: Tensor, directions: Tensor, steps_per_unit: float, min_T: float = 1e-6
+    grid: HashGrid,
+    box: Tensor,
+    background: Tensor,
+    rays: tuple[Tensor, Tensor],
+    steps_per_unit: float,
+    seed: int | None = None,
+    min_T: float = 1e-6,
 ) -> Tensor:
-    """Colour, transmittance and depth [R, 5] of rays with directions of any length, samples in the middles of their steps."""
+    """Colour, transmittance and depth [R, 5] of rays with directions of any length; jittered if there is a seed."""
     results = []
-    for origin, direction in zip(origins, directions / directions.norm(dim=1, keepdim=True), strict=True):
+    origins, directions = rays
+    for ray, (origin, direction) in enumerate(zip(origins, directions / directions.norm(dim=1, keepdim=True), strict=True)):
         ends = (box - origin) / direction
         near = torch.clip(ends.amin(0).max(), min=0)
         length = ends.amax(0).min() - near
@@ -92,7 +101,8 @@ def march(
             continue
         count = max(int(np.ceil(float(length.detach()) * steps_per_unit - 1e-3)), 1)
         step = length / count
-        t = near + (torch.arange(count, dtype=torch.float64) + 0.5) * step
+        offsets = f64(np.full(count, 0.5) if seed is None else uniform(ray, count, seed))
+        t = near + (torch.arange(count) + offsets) * step
         places = (origin + t[:, None] * direction - box[0]) / (box[1] - box[0]).max()
         density, color = grid.query(places, direction.expand(places.shape))
         through = torch.exp(-density * step)

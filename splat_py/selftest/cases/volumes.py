@@ -14,12 +14,16 @@ from splat_py.selftest.cases.case import Arrays, Case, gradients_of, leaves_of, 
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.fitting import VolumeTrainer
+from splat_py.volume.hash_volume import HashShape
 from splat_py.volume.marching import row_floats
 from splat_py.volume.views import Views
 
 CONFIG = VolumeConfig((max(inputs.VOLUME_SIZE),), sh_degree=0, total_variation=0.01)
 # Coefficients, and whether samples jitter.
 RENDERS = ((1, False), (4, True), (9, False))
+
+# Dense levels and hashed ones, as many as a fit's.
+HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
 
 
 def cases() -> list[Case]:
@@ -29,6 +33,7 @@ def cases() -> list[Case]:
     for k, jitter in RENDERS:
         name = f"volume, {k} coefficients{', jitter' if jitter else ''}"
         found.append(Case(name, f"volume {k} {jitter}", partial(_render, k, jitter), needs=needs))
+    found.append(Case("volume, hash grid", "volume hash", _render_hash, needs=needs))
     return [*found, Case("volume, fitting step", "volume step", _fitting_step, needs=needs)]
 
 
@@ -52,6 +57,19 @@ def _render(coefficients: int, jitter: bool, device: Device, stored: Arrays) -> 
     gradients = gradients_of(list(results), v_results, leaves)
     outputs = dict(zip(names, results, strict=True))
     return to_numpy(outputs | dict(zip(("v_density", "v_sh", "v_background"), gradients, strict=True)))
+
+
+def _render_hash(device: Device, stored: Arrays) -> Arrays:
+    f, parameters = inputs.field(1), inputs.hash_grid(HASH_SHAPE.entries, HASH_SHAPE.weights)
+    table, weights, origins, directions = leaves = leaves_of(*parameters, f.origins, f.directions)
+    field = volume.HashRadianceField(table, weights, HASH_SHAPE, np.array(inputs.VOLUME_BOX), f.background)
+    how = {"steps_per_unit": inputs.STEPS_PER_UNIT, "skip_empty": False, "device": device}
+    results = field.march(origins, directions, **how)  # type: ignore[arg-type]
+    names = ("colors", "transmittances", "depths")
+    v_results = [inputs.v(73 + i, stored[name]) for i, name in enumerate(names)]
+    gradients = gradients_of(list(results), v_results, leaves)
+    outputs = dict(zip(names, results, strict=True))
+    return to_numpy(outputs | dict(zip(("v_table", "v_weights", "v_origins", "v_directions"), gradients, strict=True)))
 
 
 def checkpoint() -> VolumeCheckpoint:
