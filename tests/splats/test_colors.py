@@ -12,6 +12,7 @@ from torch import Tensor
 
 import splat_py as splat
 from splat_py import SplatError, shaders
+from splat_py.gpu.kernels import UserType
 from splat_py.splats.colors import network_weights
 from tests.splats.comparison import assert_close
 from tests.splats.test_camera_models import scene_of
@@ -80,7 +81,7 @@ KINDS = {
 
 
 def type_of(name: str) -> Any:
-    return shaders.source(OWN) if name == "own" else name
+    return UserType("Lit", OWN) if name == "own" else name
 
 
 def inputs_of(name: str, seed: int, each_camera: bool = False) -> dict[str, Tensor]:
