@@ -24,6 +24,7 @@ from splat_py.splats.data import Settings
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
+from splat_py.splats.ray_splats import RAY_GAUSSIAN, project_inputs
 from splat_py.splats.shade import shade
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
@@ -139,6 +140,8 @@ def rasterization(
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
+        with_eval3d: evaluate Gaussians where a pixel's ray comes nearest to their means, without projecting them (Wu et al.
+            2025): exact however wide the view; `eps2d` and `with_ut` have no effect. Pinholes without a lens.
         backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
             mean of what is given, anywhere (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
@@ -169,8 +172,7 @@ def rasterization(
     reject_unsupported(
         {
             "distributed": distributed,
-            "with_ut": with_ut,
-            "with_eval3d": with_eval3d,
+            "with_ut": with_ut and not with_eval3d,
             "return_normals": return_normals,
             "global_z_order": global_z_order,
             "rays": rays,
@@ -220,6 +222,7 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
+        with_eval3d=bool(with_eval3d),
     )
     check_tensors(inputs.named())
     check_options(options)
@@ -278,7 +281,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
     lenses = inputs.lenses()
     settings = _settings(options, inputs, device)
-    splats = project(
+    splats = project_inputs(inputs, options, settings, device) if options.with_eval3d else project(
         inputs.means,
         inputs.quats,
         inputs.scales,
@@ -312,6 +315,8 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
 
     meta = meta_of(splats, lists, rendered, lead, inputs.means.shape[-2])
     meta["backend"] = "native"
+    if options.with_eval3d:
+        del meta["conics"]
     if inputs.extra_signals is not None:
         extra = inputs.extra_signals.shape[-1]
         images, meta["render_extra_signals"] = images[..., :-extra], images[..., -extra:]
@@ -340,6 +345,7 @@ def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
         radius_clip=options.radius_clip,
         accumulation=accumulation(device, options.accumulate),
         native_atomics=device.native_float_atomics,
+        **(RAY_GAUSSIAN if options.with_eval3d else {}),
     )
 
 

@@ -87,6 +87,7 @@ class Options:
     accumulate: Accumulate
     max_alpha: float
     falloff: str | UserType
+    with_eval3d: bool = False
 
 
 # How splats may fade: the type in slang/splat, and its parameters.
