@@ -15,8 +15,8 @@ from splat_py.gsplat.checks import leading
 from splat_py.gsplat.pixels import TILE_SIZES, Lists
 from splat_py.splats.data import Settings
 from splat_py.splats.project import ProjectedSplats
+from splat_py.splats.ray_splats import SURFEL, project_for_rays
 from splat_py.splats.surface import rasterize_surface, with_densify
-from splat_py.splats.surfels import SHAPE, project_surfels
 from splat_py.splats.tensors import check_shape, check_tensors
 from splat_py.splats.tiles import TileGrid
 
@@ -67,9 +67,9 @@ def fully_fused_projection_2dgs(
         far=far_plane,
         radius_clip=radius_clip,
         native_atomics=device.native_float_atomics,
-        **SHAPE,
+        **SURFEL,
     )
-    splats, normals = project_surfels(
+    splats, normals = project_for_rays(
         means,
         quats,
         scales,
@@ -164,7 +164,7 @@ def rasterize_to_pixels_2dgs(
         absgrad=absgrad,
         accumulation=accumulation(device, accumulate),
         native_atomics=device.native_float_atomics,
-        **SHAPE,
+        **SURFEL,
     )
     rows, columns = isect_offsets.shape[-2:]
     tiles = lists.binned(device, TileGrid(tile_size, columns, rows, math.prod(images)), opacities.numel(), settings.per_isect)

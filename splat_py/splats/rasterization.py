@@ -25,6 +25,7 @@ from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
+from splat_py.splats.ray_splats import RAY_GAUSSIAN, project_inputs
 from splat_py.splats.shade import shade
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
@@ -146,6 +147,8 @@ def rasterization(
             move from viewmats to viewmats_rs [..., C, 4, 4]; a `RollingShutterType` of gsplat's or of `splat_py.gsplat`.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
+        with_eval3d: evaluate Gaussians where a pixel's ray comes nearest to their means, without projecting them (Wu et al.
+            2025): exact however wide the view; `eps2d` and `with_ut` have no effect. Pinholes without a lens.
         backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
             mean of what is given, anywhere (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
@@ -181,7 +184,6 @@ def rasterization(
     reject_unsupported(
         {
             "distributed": distributed,
-            "with_eval3d": with_eval3d,
             "return_normals": return_normals,
             "global_z_order": global_z_order,
             "rays": rays,
@@ -231,9 +233,10 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
-        unscented=UnscentedTransform.of(ut_params) if with_ut else None,
+        unscented=UnscentedTransform.of(ut_params) if with_ut and not with_eval3d else None,
         shutter=shutter_of(rolling_shutter),
         color=color_type(color),
+        with_eval3d=bool(with_eval3d),
     )
     check_tensors(inputs.named())
     check_options(options)
@@ -289,26 +292,9 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
     if options.absgrad and channels > MAX_CHANNELS:
         # Absolute values of one pass's gradients do not add up to those of all.
         raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
-    lenses = inputs.lenses()
     settings = _settings(options, inputs, device)
-    splats = project(
-        inputs.means,
-        inputs.quats,
-        inputs.scales,
-        inputs.opacities,
-        inputs.viewmats,
-        inputs.Ks,
-        width,
-        height,
-        settings,
-        covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
-        extras=inputs.extras,
-        lenses=lenses,
-        viewmats_rs=inputs.viewmats_rs,
-        packed=options.packed,
-        sparse_grad=options.sparse_grad,
-        device=device,
-    )
+    to_splats = project_inputs if options.with_eval3d else _project
+    splats = to_splats(inputs, options, settings, device)
     if inputs.extras is not None:
         splats = replace(splats, extras=_gather(inputs.extras, inputs, splats))
     lists = bin_tiles(
@@ -326,6 +312,8 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
 
     meta = meta_of(splats, lists, rendered, lead, inputs.means.shape[-2])
     meta["backend"] = "native"
+    if options.with_eval3d:
+        del meta["conics"]
     if inputs.extra_signals is not None:
         extra = inputs.extra_signals.shape[-1]
         images, meta["render_extra_signals"] = images[..., :-extra], images[..., -extra:]
@@ -333,6 +321,27 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         expected = images[..., -1:] / alphas.clamp(min=1e-10)
         images = torch.cat([images[..., :-1], expected], -1)
     return images, alphas, meta
+
+
+def _project(inputs: Inputs, options: Options, settings: Settings, device: Device) -> ProjectedSplats:
+    return project(
+        inputs.means,
+        inputs.quats,
+        inputs.scales,
+        inputs.opacities,
+        inputs.viewmats,
+        inputs.Ks,
+        options.width,
+        options.height,
+        settings,
+        covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
+        extras=inputs.extras,
+        lenses=inputs.lenses(),
+        viewmats_rs=inputs.viewmats_rs,
+        packed=options.packed,
+        sparse_grad=options.sparse_grad,
+        device=device,
+    )
 
 
 # Of a symmetric matrix.
@@ -356,6 +365,7 @@ def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
         radius_clip=options.radius_clip,
         accumulation=accumulation(device, options.accumulate),
         native_atomics=device.native_float_atomics,
+        **(RAY_GAUSSIAN if options.with_eval3d else {}),
     )
 
 

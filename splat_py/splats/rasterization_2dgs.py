@@ -16,8 +16,8 @@ from splat_py.splats.data import Settings
 from splat_py.splats.depth_maps import depth_to_normal
 from splat_py.splats.meta import meta_of
 from splat_py.splats.rasterization import _device_for, _features
+from splat_py.splats.ray_splats import SURFEL, project_for_rays
 from splat_py.splats.surface import rasterize_surface, with_densify
-from splat_py.splats.surfels import SHAPE, project_surfels
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import Inputs, Options, RenderMode, check_cameras, check_options, check_shapes
@@ -126,9 +126,9 @@ def rasterization_2dgs(
         radius_clip=radius_clip,
         accumulation=accumulation(device, accumulate),
         native_atomics=device.native_float_atomics,
-        **SHAPE,
+        **SURFEL,
     )
-    splats, normals = project_surfels(
+    splats, normals = project_for_rays(
         means,
         quats,
         scales,

@@ -91,6 +91,7 @@ class Options:
     accumulate: Accumulate
     max_alpha: float
     falloff: str | UserType
+    with_eval3d: bool = False
     unscented: UnscentedTransform | None = None
     shutter: str | None = None
     color: str | UserType = "SphericalHarmonics"

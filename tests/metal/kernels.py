@@ -23,8 +23,8 @@ from splat_py.splats.colors import ColorModel, harmonics, network_weights
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.ray_splats import RAY_GAUSSIAN, SURFEL, RayGradients, RayProjection
 from splat_py.splats.shade import Shading
-from splat_py.splats.surfels import SHAPE, SurfelGradients, SurfelProjection
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 from splat_py.volume.hash_volume import LEVELS, HashShape, HashVolume
@@ -90,8 +90,8 @@ def shipped() -> list[Specialisation]:
         _record_tiles(recorder, tuning)
     _record_gaussians(recorder)
     _record_packed(recorder)
-    _record_surfels(recorder)
     _record_cameras(recorder)
+    _record_along_rays(recorder)
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
@@ -279,26 +279,29 @@ def _record_packed(recorder: Recorder) -> None:
         _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=ids)
 
 
-def _record_surfels(recorder: Recorder) -> None:
+def _record_along_rays(recorder: Recorder) -> None:
+    """Surfels, and Gaussians that are evaluated in space."""
     device = _device(_GPU_TUNING)
     empty = device.memory.empty
-    surfels = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
     packed = PackedIds.empty(device, 8, 1)
     views = (StridedView(empty((8, size)), size) for size in (2, 9, 3))
-    v_splats = SurfelGradients(*views, empty(8))
-    for ids, camera_gradient in product((None, packed), (False, True)):
-        settings = Settings(16, camera_gradient=camera_gradient, **SHAPE)
-        projection = SurfelProjection.of(device, surfels, cameras, settings, (8,), ids)
+    v_splats = RayGradients(*views, empty(8))
+    for kind, ids, camera_gradient in product((SURFEL, RAY_GAUSSIAN), (None, packed), (False, True)):
+        settings = Settings(16, camera_gradient=camera_gradient, **kind)
+        projection = RayProjection.of(device, gaussians, cameras, settings, (8,), ids)
         if ids is None:
             projection.record_visible(recorder, PrefixSum(device, 8))
         projection.record(recorder)
-        projection.record_backward(recorder, v_splats, surfels, empty((1, CAMERA_ROW)))
+        projection.record_backward(recorder, v_splats, gaussians, empty((1, CAMERA_ROW)))
     # Three channels are normals, and with distortion two are depth and that.
     for channels, distortion, segments, ids in ((6, False, 1, None), (8, True, 1, packed), (8, True, 2, None)):
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
-        settings = Settings(16, **SHAPE)
+        settings = Settings(16, **SURFEL)
         _record_rasterization(recorder, tuning, settings, channels, segments, ids, distortion=distortion, median=True)
+    for ids in (None, packed):
+        _record_rasterization(recorder, _GPU_TUNING, Settings(16, **RAY_GAUSSIAN), 3, packed=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:

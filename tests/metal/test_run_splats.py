@@ -31,6 +31,7 @@ from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
 from tests.splats import test_cameras as moving_cameras
 from tests.splats import test_colors as colors
+from tests.splats import test_eval3d as eval3d
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
@@ -454,6 +455,12 @@ def test_surfels(segment: int | None, packed: bool, metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(surfels.test_without_depth_and_without_gradients_of_cameras, packed), SCHEDULES[2:])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gaussians_along_rays(packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(eval3d.test_against_float64, packed))
+    every_order(metal, partial(eval3d.test_without_gradients_of_cameras, packed), SCHEDULES[2:])
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)

@@ -10,7 +10,7 @@ from splat_py import shaders
 from splat_py.shaders import shape as shape_shader
 from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
 from tests.shaders.test_footprint import CENTRES, SIDE, per_tile, visited
-from tests.splats.surfel_rendering import box_centres, rotations
+from tests.splats.ray_rendering import box_centres, rotations
 
 RNG = np.random.default_rng(51)
 FOCAL = np.array([60.0, 70.0])

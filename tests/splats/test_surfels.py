@@ -12,7 +12,7 @@ import splat_py as splat
 from splat_py import SplatError
 from splat_py.gsplat.strategy import DefaultStrategy
 from tests.splats.comparison import assert_close
-from tests.splats.surfel_rendering import Rendered, render
+from tests.splats.ray_rendering import Rendered, render
 from tests.splats.test_camera_models import scene_of
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2

@@ -1,4 +1,6 @@
-"""Surfels → splats (kernels/surfels.slang), in the place of stage 1: what it records, and its `autograd.Function`."""
+"""Gaussians → splats that are evaluated along rays (kernels/ray_splats.slang), in the place of stage 1: what is recorded, and
+the `autograd.Function`.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,28 @@ from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, Splats, StridedView, id_buffers, id_constants
 from splat_py.splats.project import ProjectedSplats, Projection
 from splat_py.splats.tensors import as_tensor, check_tensors, sparse_rows, strided_view, zeros_or
+from splat_py.splats.validation import Inputs, Options
 
-# The rows of a surfel's ray transform (slang/splat/surfel.slang).
-SHAPE: dict[str, Any] = {"shape": "Surfel", "shape_floats": 9}
+# Of `Settings`: what is evaluated along rays. Each has nine numbers (slang/splat/ray_splat.slang).
+SURFEL: dict[str, Any] = {"shape": "Surfel", "shape_floats": 9}
+RAY_GAUSSIAN: dict[str, Any] = {"shape": "RayGaussian", "shape_floats": 9}
 
 
 @dataclass(frozen=True)
-class SurfelGradients:
+class RayGradients:
     """∂L/∂splats, as the rasteriser's backward pass leaves them."""
 
     means2d: StridedView
-    ray_transforms: StridedView
+    shapes: StridedView
     normals: StridedView
     depths: Array
 
 
 @dataclass(frozen=True)
-class SurfelProjection:
-    """N surfels, C cameras that see them, and the splats they make, whose conics are ray transforms [..., 9]."""
+class RayProjection:
+    """N Gaussians, C cameras that see them, and the splats they make, whose conics are shapes [..., 9]."""
 
-    surfels: GaussianArrays
+    gaussians: GaussianArrays
     cameras: Cameras
     splats: Splats
     normals: Array  # [..., 3] in camera space
@@ -49,16 +53,16 @@ class SurfelProjection:
     def of(
         cls,
         device: Device,
-        surfels: GaussianArrays,
+        gaussians: GaussianArrays,
         cameras: Cameras,
         settings: Settings,
         shape: tuple[int, ...],
         packed: PackedIds | None = None,
-    ) -> SurfelProjection:
+    ) -> RayProjection:
         """With arrays for splats of this shape, which `record` writes all of but their opacities."""
         empty = device.memory.empty
         splats = replace(Splats.empty(device, *shape, packed=packed), conics=empty((*shape, 9)))
-        return cls(surfels, cameras, splats, empty((*shape, 3)), settings)
+        return cls(gaussians, cameras, splats, empty((*shape, 3)), settings)
 
     def record(self, recorder: Recorder) -> None:
         """Write `splats` and `normals`."""
@@ -66,35 +70,35 @@ class SurfelProjection:
         outputs = {
             "means2d": self.splats.means2d,
             "depths": self.splats.depths,
-            "rayTransforms": self.splats.conics,
+            "shapes": self.splats.conics,
             "normals": self.normals,
         }
-        self._dispatch(recorder, "projectSurfels", linear_groups(self.splats.count), {}, outputs)
+        self._dispatch(recorder, "projectForRaysForward", linear_groups(self.splats.count), {}, outputs)
 
     def record_backward(
-        self, recorder: Recorder, v_splats: SurfelGradients, v_surfels: GaussianArrays, v_cameras: Array
+        self, recorder: Recorder, v_splats: RayGradients, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → those of surfels, opacities left out, overwritten, and of cameras [C, CAMERA_ROW], added to."""
+        """Gradients of splats → of Gaussians, opacities left out, overwritten, and of cameras [C, CAMERA_ROW], added to."""
         recorder.stage("project backward")
         settings = self.settings
         rows = CameraGradients(recorder, v_cameras, self._per_scene, settings)
         uniforms: dict[str, int | float] = {}
-        views = {"mean": v_splats.means2d, "rayTransform": v_splats.ray_transforms, "normal": v_splats.normals}
+        views = {"mean": v_splats.means2d, "shape": v_splats.shapes, "normal": v_splats.normals}
         for name, view in views.items():
             uniforms |= {f"{name}Stride": view.stride, f"{name}Offset": view.offset}
         self._dispatch(
             recorder,
-            "projectSurfelsBackward",
+            "projectForRaysBackward",
             (*linear_groups(self._per_scene)[:2], self.cameras.scenes),
             uniforms,
             {
                 "vMeans2d": v_splats.means2d.array,
                 "vDepths": v_splats.depths,
-                "vRayTransforms": v_splats.ray_transforms.array,
+                "vShapes": v_splats.shapes.array,
                 "vNormals": v_splats.normals.array,
-                "vMeans": v_surfels.means,
-                "vQuats": v_surfels.quats,
-                "vScales": v_surfels.scales,
+                "vMeans": v_gaussians.means,
+                "vQuats": v_gaussians.quats,
+                "vScales": v_gaussians.scales,
                 **rows.buffers,
             },
             CAMERA_GRADIENT=settings.camera_gradient,
@@ -103,14 +107,14 @@ class SurfelProjection:
         rows.record_sum(recorder)
 
     def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
-        """Count the splats that are visible, of all cameras and surfels; `splats` may be empty."""
+        """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
         groups = linear_groups(visible.count)
-        self._dispatch(recorder, "findVisibleSurfels", groups, {"splats": visible.count}, {"isVisible": flags})
+        self._dispatch(recorder, "findVisibleByRays", groups, {"splats": visible.count}, {"isVisible": flags})
         visible.record(recorder, flags)
 
-    def pack(self, device: Device) -> SurfelProjection:
+    def pack(self, device: Device) -> RayProjection:
         """The same with splats that are packed. Reads back how many there are."""
         visible = PrefixSum(device, self.cameras.count * self._per_scene)
         recorder = device.record()
@@ -119,13 +123,13 @@ class SurfelProjection:
         packed = PackedIds.empty(device, int(visible.total.numpy()[0]), self.cameras.count)
         recorder = device.record()
         recorder.clear(packed.offsets)
-        Projection(self.surfels, self.cameras, self.splats, self.settings).record_packing(recorder, visible, packed)
+        Projection(self.gaussians, self.cameras, self.splats, self.settings).record_packing(recorder, visible, packed)
         recorder.submit()
-        return SurfelProjection.of(device, self.surfels, self.cameras, self.settings, (packed.images.size,), packed)
+        return RayProjection.of(device, self.gaussians, self.cameras, self.settings, (packed.images.size,), packed)
 
     @property
     def _per_scene(self) -> int:
-        return self.surfels.count // self.cameras.scenes
+        return self.gaussians.count // self.cameras.scenes
 
     def _dispatch(
         self,
@@ -136,9 +140,9 @@ class SurfelProjection:
         buffers: Mapping[str, Array | None],
         **constants: bool | str | int | UserType,
     ) -> None:
-        settings, surfels, cameras = self.settings, self.surfels, self.cameras
+        settings, gaussians, cameras = self.settings, self.gaussians, self.cameras
         recorder.dispatch(
-            "surfels",
+            "ray_splats",
             entry,
             groups,
             {
@@ -153,10 +157,10 @@ class SurfelProjection:
                 **uniforms,
             },
             {
-                "means": surfels.means,
-                "quats": surfels.quats,
-                "scales": surfels.scales,
-                "opacities": surfels.opacities,
+                "means": gaussians.means,
+                "quats": gaussians.quats,
+                "scales": gaussians.scales,
+                "opacities": gaussians.opacities,
                 "viewmats": cameras.viewmats,
                 "Ks": cameras.Ks,
                 "radii": self.splats.radii,
@@ -164,12 +168,13 @@ class SurfelProjection:
                 **buffers,
             },
             **id_constants(self.splats.packed),
+            **({} if settings.shape == "Surfel" else {"Primitive": settings.shape, "Shape": settings.shape}),
             **constants,
         )
 
 
 @opaque
-def project_surfels(
+def project_for_rays(
     means: Tensor,
     quats: Tensor,
     scales: Tensor,
@@ -184,29 +189,65 @@ def project_surfels(
     sparse_grad: bool = False,
     device: Device | None = None,
 ) -> tuple[ProjectedSplats, Tensor]:
-    """Surfels on the cameras' image planes (Huang et al. 2024). Tensors as in `rasterization_2dgs`.
+    """Surfels (Huang et al. 2024), or Gaussians (Wu et al. 2025), before pinholes. Tensors as in `rasterization`.
 
-    Differentiable in means, quats, scales, viewmats and Ks; in opacities, as the splats' are the surfels' own. Everything of a
-    culled splat but its opacity is zero.
+    Differentiable in means, quats, scales, viewmats and Ks; in opacities, as the splats' are the Gaussians' own. Everything of
+    a culled splat but its opacity is zero.
 
     Args:
-        settings: with `SHAPE`.
+        settings: with `SURFEL` or `RAY_GAUSSIAN`.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
 
     Returns:
-        Splats whose conics are the rows of ray transforms [..., C, N, 9], and unit normals in camera space [..., C, N, 3].
+        Splats whose conics are shapes [..., C, N, 9], of surfels the rows of ray transforms, and unit normals of surfels
+        [..., C, N, 3] in camera space, of Gaussians zero.
 
     Raises:
         SplatError: a tensor is not float32, or on another device than the others.
     """
     check_tensors({"means": means, "quats": quats, "scales": scales, "opacities": opacities, "viewmats": viewmats, "Ks": Ks})
     frame = _Frame(width, height, settings, device or device_for(means), packed, sparse_grad)
-    outputs = _ProjectSurfels.apply(means, quats, scales, opacities.detach(), viewmats, Ks, frame)
-    means2d, depths, ray_transforms, normals, radii, ids = outputs
-    splats = ProjectedSplats(means2d, depths, ray_transforms, depths, radii, ids)
+    outputs = _ProjectForRays.apply(means, quats, scales, opacities.detach(), viewmats, Ks, frame)
+    means2d, depths, shapes, normals, radii, ids = outputs
+    splats = ProjectedSplats(means2d, depths, shapes, depths, radii, ids)
     of_splats = opacities[..., None, :].expand(depths.shape) if ids is None else opacities.flatten()[splats.gaussian_ids]
     return replace(splats, opacities=of_splats), normals
+
+
+def project_inputs(inputs: Inputs, options: Options, settings: Settings, device: Device) -> ProjectedSplats:
+    """What `rasterization` is given, as Gaussians that are evaluated along rays.
+
+    Raises:
+        NotImplementedError: it asks for what they are not.
+    """
+    unsupported = {
+        f"camera_model={options.camera_model!r}": options.camera_model != "pinhole",
+        "a rolling shutter": options.shutter is not None,
+        "distortion coefficients": inputs.lenses() is not None,
+        "covars": inputs.covars is not None,
+        f"rasterize_mode={options.rasterize_mode!r}": options.rasterize_mode != "classic",
+        "splat and params": settings.falloff != "GaussianFalloff",
+    }
+    for asked, is_asked in unsupported.items():
+        if is_asked:
+            raise NotImplementedError(f"with_eval3d=True does not support {asked}; leave one of them out")
+    assert inputs.quats is not None and inputs.scales is not None
+    splats, _ = project_for_rays(
+        inputs.means,
+        inputs.quats,
+        inputs.scales,
+        inputs.opacities,
+        inputs.viewmats,
+        inputs.Ks,
+        options.width,
+        options.height,
+        settings,
+        packed=options.packed,
+        sparse_grad=options.sparse_grad,
+        device=device,
+    )
+    return splats
 
 
 @dataclass(frozen=True)
@@ -221,7 +262,7 @@ class _Frame:
     sparse_grad: bool
 
 
-class _ProjectSurfels(torch.autograd.Function):
+class _ProjectForRays(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -234,14 +275,14 @@ class _ProjectSurfels(torch.autograd.Function):
         frame: _Frame,
     ) -> tuple[Any, ...]:
         device = frame.device
-        surfels = GaussianArrays(*(device.memory.array(t.detach().contiguous()) for t in (means, quats, scales, opacities)))
+        gaussians = GaussianArrays(*(device.memory.array(t.detach().contiguous()) for t in (means, quats, scales, opacities)))
         poses, intrinsics = (device.memory.array(t.detach().flatten(0, -3).contiguous()) for t in (viewmats, Ks))
         cameras = Cameras(poses, intrinsics, frame.width, frame.height, math.prod(means.shape[:-2]))
         if frame.packed:
-            work = SurfelProjection.of(device, surfels, cameras, frame.settings, (0,)).pack(device)
+            work = RayProjection.of(device, gaussians, cameras, frame.settings, (0,)).pack(device)
         else:
             shape = (*viewmats.shape[:-2], means.shape[-2])
-            work = SurfelProjection.of(device, surfels, cameras, frame.settings, shape)
+            work = RayProjection.of(device, gaussians, cameras, frame.settings, shape)
         recorder = device.record()
         work.record(recorder)
         recorder.submit()
@@ -259,15 +300,15 @@ class _ProjectSurfels(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, frame = kept(ctx)
         memory, count = frame.device.memory, work.splats.count
-        v_means2d, v_depths, v_ray_transforms, v_normals, *_ = gradients
-        v_splats = SurfelGradients(
+        v_means2d, v_depths, v_shapes, v_normals, *_ = gradients
+        v_splats = RayGradients(
             means2d=strided_view(memory, v_means2d, count, 2),
-            ray_transforms=strided_view(memory, v_ray_transforms, count, 9),
+            shapes=strided_view(memory, v_shapes, count, 9),
             normals=strided_view(memory, v_normals, count, 3),
             depths=zeros_or(memory, v_depths, (count,)),
         )
         of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5))
-        v = work.surfels.map(lambda array: memory.empty(array.shape))
+        v = work.gaussians.map(lambda array: memory.empty(array.shape))
         v_cameras = memory.empty((work.cameras.count, CAMERA_ROW))
         recorder = frame.device.record()
         recorder.clear(v_cameras)
@@ -275,12 +316,12 @@ class _ProjectSurfels(torch.autograd.Function):
         work.record_backward(recorder, v_splats, v, v_cameras)
         recorder.submit()
         like = ctx.saved_tensors[1]
-        v_surfels: list[Tensor | None] = [as_tensor(array, like) for array in (v.means, v.quats, v.scales)]
+        v_gaussians: list[Tensor | None] = [as_tensor(array, like) for array in (v.means, v.quats, v.scales)]
         if frame.sparse_grad:
             ids = as_tensor(work.splats.packed.gaussians, like).view(torch.int32).long().unique()
-            v_surfels = [None if dense is None else sparse_rows(dense, ids) for dense in v_surfels]
+            v_gaussians = [None if dense is None else sparse_rows(dense, ids) for dense in v_gaussians]
         v_viewmats, v_Ks = None, None
         if of_cameras:
             lead = ctx.saved_tensors[5].shape[:-2]
             v_viewmats, v_Ks, _ = (part.unflatten(0, lead) for part in camera_gradients(as_tensor(v_cameras, like)))
-        return *v_surfels, None, v_viewmats, v_Ks, None
+        return *v_gaussians, None, v_viewmats, v_Ks, None

@@ -1,7 +1,8 @@
-"""A whole render of surfels in torch's float64, differentiated by torch: every ray is intersected with every plane in space."""
+"""A whole render in torch's float64, differentiated by torch, of splats that rays meet in space: every ray with every splat."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +25,6 @@ class Rendered:
     median: Tensor  # [H, W, 1]
     # [H, W] where float32 may decide otherwise.
     untrusted: Tensor
-    # [H, W, N] α of every surfel wherever one looks, before any threshold, surfels as they came.
-    alphas: Tensor
-    means2d: Tensor  # [N, 2]
 
 
 def rotations(quats: Tensor) -> Tensor:
@@ -49,6 +47,28 @@ def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
     return torch.stack(centres, -1)
 
 
+def on_planes(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, pixels: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
+    """σ [H, W, N] of surfels, and where float32 may take the filter for the plane, or the other way round."""
+    # λ ray = mean + axes (s, t). Solved as it stands: the gradient of a rotation is that of nine independent numbers.
+    axes = frames[:, :, :2] * scales[:, None, :2]
+    shape = (*rays.shape[:2], len(mean))
+    system = torch.cat([rays[:, :, None, :, None].expand(*shape, 3, 1), -axes.expand(*shape, 3, 2)], -1)
+    along, *local = torch.linalg.solve(system, mean.expand(*shape, 3)).unbind(-1)
+    plane = local[0] ** 2 + local[1] ** 2
+    image = (pixels[:, :, None] - box_centres(mean, axes, K)).square().sum(-1) / VARIANCE
+    return torch.where((along > 0) & (plane < image), plane, image), (plane / image - 1).abs()
+
+
+def beside_rays(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    """σ [H, W, N] of Gaussians: the least squared distance of the mean from the ray, from the camera on."""
+    white = frames.mT / scales[:, :, None]
+    centre = torch.einsum("nij,nj->ni", white, mean)
+    direction = torch.einsum("nij,hwj->hwni", white, rays)
+    nearest = ((centre * direction).sum(-1) / direction.square().sum(-1)).clamp(min=0)
+    distance = (nearest[..., None] * direction - centre).square().sum(-1)
+    return distance, torch.ones_like(distance)
+
+
 def render(
     means: Tensor,
     quats: Tensor,
@@ -60,6 +80,7 @@ def render(
     width: int,
     height: int,
     *,
+    sigmas: Callable[..., tuple[Tensor, Tensor]] = on_planes,
     background: Tensor | None = None,
     max_alpha: float = 0.999,
     margin: float = 1e-4,
@@ -74,26 +95,16 @@ def render(
 
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
     rays = torch.stack([(x - K[0, 2]) / K[0, 0], (y - K[1, 2]) / K[1, 1], torch.ones_like(x)], -1)
-    # λ ray = mean + axes (s, t). Solved as it stands: the gradient of a rotation is that of nine independent numbers.
-    axes = frames[:, :, :2] * scales[:, None, :2]
-    shape = (*rays.shape[:2], len(mean))
-    system = torch.cat([rays[:, :, None, :, None].expand(*shape, 3, 1), -axes.expand(*shape, 3, 2)], -1)
-    along, *local = torch.linalg.solve(system, mean.expand(*shape, 3)).unbind(-1)
-    on_plane = local[0] ** 2 + local[1] ** 2
-    means2d = box_centres(mean, axes, K)
-    on_image = (torch.stack([x, y], -1)[:, :, None] - means2d).square().sum(-1) / VARIANCE
-    sigma = torch.where((along > 0) & (on_plane < on_image), on_plane, on_image)
+    sigma, undecided = sigmas(mean, frames, scales, rays, torch.stack([x, y], -1), K)
 
-    raw = opacities * torch.exp(-0.5 * sigma)
-    everywhere = raw
-    raw = raw[..., order]
+    raw = (opacities * torch.exp(-0.5 * sigma))[..., order]
     alphas = raw.clamp(max=max_alpha)
     alphas = torch.where(alphas < MIN_ALPHA, 0.0, alphas)
     after = (1 - alphas).cumprod(-1)
     stopped = (after <= MIN_T).cummax(-1).values
     near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
     near.append((after - 0.5).abs() < margin)
-    near.append(((on_plane / on_image - 1).abs() < margin)[..., order] & (raw > MIN_ALPHA))
+    near.append((undecided < margin)[..., order] & (raw > MIN_ALPHA))
     alphas = torch.where(stopped, 0.0, alphas)
     after = (1 - alphas).cumprod(-1)
     before = torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
@@ -114,6 +125,4 @@ def render(
         distortion[..., None],
         median[..., None],
         torch.stack(near).any(0).any(-1),
-        everywhere,
-        means2d,
     )
