@@ -157,6 +157,7 @@ def damaged_arrays(arrays: dict[str, np.ndarray], random: Random) -> dict[str, n
     else:
         arrays[name] = values.copy()
         with np.errstate(over="ignore"):
-            number = random.choice((np.nan, np.inf, -1.0, 1e30, 3.4e38))
+            limits = np.iinfo(values.dtype) if values.dtype.kind in "iu" else None
+            number = random.choice((limits.min, 3, limits.max) if limits else (np.nan, np.inf, -1.0, 1e30, 3.4e38))
             arrays[name].reshape(-1)[random.randrange(values.size)] = number
     return arrays
