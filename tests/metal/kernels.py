@@ -323,7 +323,7 @@ def _record_cameras(recorder: Recorder) -> None:
         splats = Splats.empty(device, 8, packed=ids)
         work = Projection(replace(gaussians, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
         if ids is not None:
-            work.record_visible(recorder, PrefixSum(device, 8))
+            replace(work, splats=Splats.empty(device, 8)).record_visible(recorder, PrefixSum(device, 8))
         work.record(recorder)
         v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
         work.record_backward(recorder, v_splats, work.gaussians, empty((1, row_length(cameras))))
