@@ -23,13 +23,14 @@ from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
 from splat_py.selftest import checking, inputs
-from splat_py.selftest.cases import Arrays, splats, training, volumes
+from splat_py.selftest.cases import Arrays, rays, splats, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.parameters import GROUPS
 from splat_py.volume.optimisers import GridOptimiser
 from tests.image import reference as image_ref
 from tests.reference.ssim import ssim_map
+from tests.splats import ray_rendering
 
 FILE = Path(checking.__file__).with_name("references.safetensors")
 MIN_ALPHA = 1 / 255
@@ -57,6 +58,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
     found |= {f"tiles {size}": tiles(size) for size in (4, 8, 16)}
     found |= {f"rasterize {c}": rasterize(inputs.splats(c), *splats.size_for(c)) for c in splats.CHANNELS}
     found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in splats.RENDERS}
+    found |= {f"rays {kind}": along_rays(kind) for kind in rays.KINDS}
     found |= {f"adam {row}": adam(row, head) for row, head in training.ADAM_ROWS}
     found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in volumes.RENDERS}
     return {f"{case}:{name}": stored(array) for case, arrays in found.items() for name, array in arrays.items()}
@@ -229,6 +231,26 @@ def render(mode: str, filtering: str) -> Arrays:
     if "RGB" in mode:
         results |= {"v_sh": v[0].colors + v[1].colors, "v_backgrounds": np.stack([g.background for g in v])}
     return results | by_kind(np.stack([g.viewmat for g in v]), np.stack([g.K for g in v]))
+
+
+def along_rays(kind: str) -> Arrays:
+    *leaves, colors = (torch.from_numpy(f64(array)).requires_grad_() for array in rays.given())
+    means, quats, scales, opacities, viewmats, Ks = leaves
+    surfels = kind == "surfels"
+    depths = means @ viewmats[0, 2, :3] + viewmats[0, 2, 3]
+    features = torch.cat([colors, depths[:, None]], -1) if surfels else colors
+    sigmas = ray_rendering.on_planes if surfels else ray_rendering.beside_rays
+    r = ray_rendering.render(means, quats, scales, opacities, features, viewmats[0], Ks[0], *rays.SIDES, sigmas=sigmas)
+    outputs = {"image": r.image[None]} | ({"distortion": r.distortion[None]} if surfels else {"alphas": r.alpha[None]})
+    assert r.untrusted.float().mean() < 0.1
+    results: Arrays = {name: output.detach().numpy().copy() for name, output in outputs.items()}
+    for array in results.values():
+        array[:, r.untrusted.numpy()] = np.nan
+    adjoints = [torch.from_numpy(f64(inputs.v(85 + i, array))) for i, array in enumerate(results.values())]
+    v = torch.autograd.grad(list(outputs.values()), leaves, adjoints)
+    *v_gaussians, v_viewmats, v_Ks = (gradient.numpy() for gradient in v)
+    results |= {f"v_{name}": gradient for name, gradient in zip(rays.NAMES[:4], v_gaussians, strict=True)}
+    return results | by_kind(v_viewmats, v_Ks)
 
 
 def loss() -> Arrays:

@@ -89,16 +89,18 @@ def test_against_float64(packed: bool) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_without_depth_and_without_gradients_of_cameras(packed: bool) -> None:
-    """The same picture, and the same gradients of the surfels."""
+    """Nor distortion. The same picture, and the same gradients of the surfels."""
     results = []
     for render_mode, of_cameras in (("RGB+D", True), ("RGB", False)):
         inputs = surfels_of(92)
         for name in ("viewmats", "Ks"):
             inputs[name] = inputs[name].detach().requires_grad_(of_cameras)
-        images, alphas, normals, of_depths, distortion, median, _ = of_scene(inputs, render_mode=render_mode, packed=packed)
-        outputs = [images[..., :3], alphas, normals, distortion, median]
+        images, alphas, normals, of_depths, distortion, median, _ = of_scene(
+            inputs, render_mode=render_mode, packed=packed, distloss=of_cameras
+        )
+        outputs = [images[..., :3], alphas, normals, median]
         assert (of_depths is None) == (render_mode == "RGB")
-        assert not distortion.any()
+        assert distortion.any() == of_cameras
         loss = sum((output.square().sum() for output in outputs), torch.zeros(()))
         leaves = [inputs[name] for name in ("means", "quats", "scales", "opacities", "colors")]
         results.append([*outputs, *torch.autograd.grad(loss, leaves)])
