@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,26 +57,44 @@ def constant(module: str, name: str) -> Any:
     """
     for source in scope(module):
         if name in source.constants:
-            expression = _SUFFIX.sub(r"\1", source.constants[name]).strip()
-            try:
-                return _value(ast.parse(expression, mode="eval").body, source.name)
-            except (SyntaxError, TypeError) as error:
-                raise ValueError(f"slang/{source.name}.slang: the value of {name} cannot be read: {expression}") from error
+            return _evaluated(f"slang/{source.name}.slang", name, source.constants[name], partial(constant, source.name))
     raise KeyError(f"slang/{module}.slang knows no constant {name}")
 
 
-def _value(node: ast.expr, module: str) -> Any:
+def constant_of(text: str, name: str, default: Any = None) -> Any:
+    """The value of a `static const` of Slang source, made of numbers and of its own constants; `default` if there is none.
+
+    Raises:
+        ValueError: its value takes more than that.
+    """
+    constants = dict(_CONSTANT.findall(_IGNORED.sub(" ", text)))
+
+    def value_of(name: str) -> Any:
+        return _evaluated("the source", name, constants.pop(name, "nothing known"), value_of)
+
+    return value_of(name) if name in constants else default
+
+
+def _evaluated(where: str, name: str, expression: str, value_of: Callable[[str], Any]) -> Any:
+    expression = _SUFFIX.sub(r"\1", expression).strip()
+    try:
+        return _value(ast.parse(expression, mode="eval").body, value_of)
+    except (SyntaxError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{where}: the value of {name} cannot be read: {expression}") from error
+
+
+def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
     match node:
         case ast.Constant(int() | float() as value):
             return value
         case ast.Name(name):
-            return constant(module, name)
+            return value_of(name)
         case ast.UnaryOp(ast.USub(), operand):
-            return -_value(operand, module)
+            return -_value(operand, value_of)
         case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, module), _value(right, module))
+            return _OPERATORS[type(op)](_value(left, value_of), _value(right, value_of))
         case ast.Call(ast.Name(), arguments, []):
-            return tuple(_value(argument, module) for argument in arguments)
+            return tuple(_value(argument, value_of) for argument in arguments)
     raise TypeError(ast.unparse(node))
 
 

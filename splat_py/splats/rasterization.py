@@ -5,7 +5,6 @@ Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,14 +12,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from splat_py import portable
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
+from splat_py.splats.colors import color_model, color_type
 from splat_py.splats.data import Settings
+from splat_py.splats.flat import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
@@ -97,6 +97,8 @@ def rasterization(
     max_alpha: float = 0.999,
     splat: str | UserType | ShaderModule = "Gaussian",
     params: Mapping[str, Tensor] | None = None,
+    color: str | UserType | ShaderModule = "SphericalHarmonics",
+    weights: Tensor | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
@@ -151,6 +153,10 @@ def rasterization(
             Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang): `splat_py.shaders.source(text)`.
         params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
             Differentiable.
+        color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
+            features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
+            2025); or Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
+        weights: [W] that all Gaussians share, where such a type has some. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
@@ -200,6 +206,7 @@ def rasterization(
         None if is_neutral("tangential_coeffs", tangential_coeffs) else tangential_coeffs,
         None if is_neutral("thin_prism_coeffs", thin_prism_coeffs) else thin_prism_coeffs,
         extras,
+        weights,
     )
     options = Options(
         width=width,
@@ -220,19 +227,20 @@ def rasterization(
         accumulate=accumulate,
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
+        color=color_type(color),
     )
     check_tensors(inputs.named())
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
     if "RGB" not in render_mode:
-        inputs = replace(inputs, colors=None, backgrounds=None)
+        inputs = replace(inputs, colors=None, backgrounds=None, weights=None)
     check_shapes(inputs, options)
     check_cameras(inputs)
     if backend not in ("auto", "native", "portable"):
         raise SplatError(f"backend is {backend!r}; use auto, native or portable")
     if backend == "portable":
-        return _fill(inputs, options)
+        return fill(inputs, options)
     return _render(inputs, options, _device_for(inputs, device))
 
 
@@ -270,8 +278,7 @@ def _device_for(inputs: Inputs, device: Device | None) -> Device:
 def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Project, shade, bin, rasterise."""
     width, height, lead = options.width, options.height, inputs.viewmats.shape[:-2]
-    channels = sum(part.shape[-1] for part in (inputs.colors, inputs.extra_signals) if part is not None)
-    channels += "D" in options.render_mode
+    channels = options.channels(inputs)
     device.memory.limits.check_images(lead.numel(), height, width, min(channels, MAX_CHANNELS))
     if options.absgrad and channels > MAX_CHANNELS:
         # Absolute values of one pass's gradients do not add up to those of all.
@@ -374,7 +381,11 @@ def _features(
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 
     parts, backgrounds = [], inputs.backgrounds
-    if inputs.colors is not None:
+    if inputs.colors is not None and options.has_features:
+        model = color_model(options.color, inputs.colors.shape[-1], 0 if inputs.weights is None else len(inputs.weights))
+        placed = (inputs.means, inputs.colors, inputs.viewmats, splats.radii)
+        parts.append(shade(*placed, model, settings, weights=inputs.weights, packed=splats.packed, device=device))
+    elif inputs.colors is not None:
         parts.append(of_splats(inputs.colors, options.sh_degree, True))
     if "D" in options.render_mode:
         parts.append(splats.depths[..., None])
@@ -398,46 +409,3 @@ def _gather(features: Tensor, inputs: Inputs, splats: ProjectedSplats) -> Tensor
     assert ids is not None and splats.image_ids is not None
     n = inputs.means.shape[-2]
     return rows[splats.image_ids * n + ids % n if each_camera else ids]
-
-
-def _fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """The portable baseline in the place of a render: images [..., C, H, W, 3], each of one colour, wherever the cameras look.
-
-    Of spherical harmonics the constant term is the colour. The background shows through, as behind a render.
-    """
-    means, quats, scales, colors = inputs.means, inputs.quats, inputs.scales, inputs.colors
-    harmonics = options.sh_degree is not None
-    unsupported = {
-        f"render_mode={options.render_mode!r}": options.render_mode != "RGB",
-        "absgrad": options.absgrad,
-        "sparse_grad": options.sparse_grad,
-        "covars": inputs.covars is not None,
-        "extra_signals": inputs.extra_signals is not None,
-    }
-    for asked, is_asked in unsupported.items():
-        if is_asked:
-            raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
-    assert quats is not None and scales is not None and colors is not None
-    if colors.shape[-1] != 3:
-        raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
-    width, height, lead, n = options.width, options.height, inputs.viewmats.shape[:-2], means.shape[-2]
-    # Y₀ = ½ √(1/π)
-    rgb = (colors[..., 0, :] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0) if harmonics else colors
-    rgb = (rgb if rgb.dim() > means.dim() else rgb[..., None, :, :]).expand(*lead, n, 3)
-
-    def each_view(tensor: Tensor) -> Tensor:
-        return tensor.unsqueeze(len(lead) - 1).expand(*lead, *tensor.shape[len(lead) - 1 :]).flatten(0, len(lead) - 1)
-
-    views = (rgb.flatten(0, -3), *map(each_view, (means, scales, quats, inputs.opacities)))
-    flat = torch.stack(
-        [
-            portable.splat(mean, scale, quat, opacity[:, None], color, mean.new_zeros(n, 0, 3), width, height)
-            for color, mean, scale, quat, opacity in zip(*views, strict=True)
-        ]
-    )
-    images = flat.reshape(*lead, height, width, 4)
-    filled, alphas = images[..., :3], images[..., 3:]
-    if inputs.backgrounds is not None:
-        filled = filled + (1 - alphas) * inputs.backgrounds[..., None, None, :]
-    meta = {"width": width, "height": height, "n_batches": lead[:-1].numel(), "n_cameras": lead[-1], "backend": "portable"}
-    return filled, alphas, meta

@@ -26,6 +26,7 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
+from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
@@ -223,7 +224,7 @@ class Trainer:
 
         projection = Projection(parameters.gaussians, cameras, splats, settings)
         means, degree = parameters.gaussians.means, self.config.degree_at(step)
-        shading = Shading(means, parameters.sh, cameras, splats.radii, self._colors, degree, settings)
+        shading = Shading(means, parameters.sh, cameras, splats.radii, self._colors, harmonics(degree), settings)
         recorder = self.device.record(self.profile)
         projection.record(recorder)
         shading.record(recorder)

@@ -15,6 +15,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
+from splat_py.splats.colors import color_model
 from splat_py.splats.data import STOPS
 from splat_py.splats.tensors import check_shape
 
@@ -49,6 +50,7 @@ class Inputs:
     tangential_coeffs: Tensor | None = None
     thin_prism_coeffs: Tensor | None = None
     extras: Tensor | None = None
+    weights: Tensor | None = None
 
     def lenses(self) -> Tensor | None:
         """[..., C, 12] the coefficients of all kinds, zero where they are not given; None where none are."""
@@ -87,6 +89,17 @@ class Options:
     accumulate: Accumulate
     max_alpha: float
     falloff: str | UserType
+    color: str | UserType = "SphericalHarmonics"
+
+    @property
+    def has_features(self) -> bool:
+        """Whether `colors` are features, of which a type makes rgb."""
+        return self.color != "SphericalHarmonics"
+
+    def channels(self, inputs: Inputs) -> int:
+        """Of the images, depth included."""
+        own, more = (0 if part is None else part.shape[-1] for part in (inputs.colors, inputs.extra_signals))
+        return (3 if own and self.has_features else own) + more + ("D" in self.render_mode)
 
 
 # How splats may fade: the type in slang/splat, and its parameters.
@@ -172,9 +185,13 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
+        if options.has_features and options.sh_degree is not None:
+            raise SplatError("sh_degree is of SphericalHarmonics; leave it or color out")
         _check_features("colors", inputs.colors, "sh_degree", options.sh_degree, scenes, c, n)
+        _check_color(inputs.colors, inputs.weights, options)
         if inputs.backgrounds is not None:
-            check_shape("backgrounds", inputs.backgrounds, (*scenes, c, inputs.colors.shape[-1]))
+            channels = 3 if options.has_features else inputs.colors.shape[-1]
+            check_shape("backgrounds", inputs.backgrounds, (*scenes, c, channels))
     if inputs.extra_signals is not None:
         degree = options.extra_signals_sh_degree
         _check_features("extra_signals", inputs.extra_signals, "extra_signals_sh_degree", degree, scenes, c, n)
@@ -197,6 +214,15 @@ def _check_features(
             )
     if features.shape[-1] == 0:
         raise SplatError(f"{name} has no channels; give at least one")
+
+
+def _check_color(colors: Tensor, weights: Tensor | None, options: Options) -> None:
+    if weights is not None:
+        check_shape("weights", weights, ("W",))
+    if options.has_features:
+        color_model(options.color, colors.shape[-1], 0 if weights is None else len(weights))
+    elif weights is not None:
+        raise SplatError("weights are given, which SphericalHarmonics do not have; leave weights out")
 
 
 def check_options(options: Options) -> None:

@@ -18,6 +18,7 @@ from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
 from splat_py.splats.camera_gradients import CAMERA_ROW, LENS
+from splat_py.splats.colors import ColorModel, harmonics, network_weights
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
@@ -217,9 +218,26 @@ def _record_packed(recorder: Recorder) -> None:
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
         settings = Settings(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))
-        shading = Shading(gaussians.means, sh, cameras, radii, colors, degree, settings, ids, as_color)
+        color = harmonics(degree, as_color)
+        shading = Shading(gaussians.means, sh, cameras, radii, colors, color, settings, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+    weights = empty(network_weights(5, 3))
+    for color, accumulation, ids, camera_gradient in product(
+        (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),
+        ACCUMULATIONS,
+        (None, packed),
+        (False, True),
+    ):
+        # How weights add up has little to do with the rest.
+        if accumulation != "PerWave" and (color.weights == 0 or ids or camera_gradient):
+            continue
+        settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation)
+        radii, features = empty((8, 2), np.int32), empty((8, color.features))
+        shared = weights if color.weights else None
+        shading = Shading(gaussians.means, features, cameras, radii, empty((8, 3)), color, settings, ids, shared)
+        shading.record(recorder)
+        shading.record_backward(recorder, v_colors, gaussians.means, features, v_cameras, v_weights=shared)
     for tile_size in TILE_SIZES:
         settings = Settings(tile_size, max_alpha=0.99)
         _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=packed)
@@ -259,6 +277,6 @@ def _record_gaussians(recorder: Recorder) -> None:
         for camera_gradient, add_to_means, accumulation in product(*[(False, True)] * 2, ACCUMULATIONS):
             native = degree < 3
             settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
-            shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), degree, settings)
+            shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), settings)
             shading.record(recorder)
             shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras, add_to_means)

@@ -18,6 +18,7 @@ import torch
 
 from splat_py.gpu.device import Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.colors import harmonics
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
@@ -28,6 +29,7 @@ from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
+from tests.splats import test_colors as colors
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
 from tests.splats.torch_rendering import covariances
@@ -210,7 +212,7 @@ def test_colours_add_to_the_gradients_of_means(
         v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
         recorder = metal.record()
         colors = metal.memory.empty((2, count, 3))
-        shading = Shading(means, sh, cameras, radii, colors, degree, settings)
+        shading = Shading(means, sh, cameras, radii, colors, harmonics(degree), settings)
         shading.record_backward(recorder, StridedView(array(v_colors), 3), v_means, v_sh, v_cameras, add)
         recorder.submit()
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
@@ -399,6 +401,34 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
 @pytest.mark.parametrize("name", falloffs.BUILT_IN)
 def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(falloffs.test_against_float64, name, packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["SphericalGaussians", "ColorNetwork"])
+def test_colors(name: str, packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(colors.check, name, 91, packed=packed))
+
+
+@pytest.mark.parametrize(
+    ("name", "packed", "accumulate"),
+    [
+        ("SphericalGaussians", False, "wave"),
+        ("SphericalGaussians", True, "wave"),
+        ("ColorNetwork", True, "wave"),
+        *(("ColorNetwork", False, accumulate) for accumulate in ("wave", "pixel", "group", "pair")),
+    ],
+)
+def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate: str, metal: MetalOnCpu) -> None:
+    inputs: dict[str, Any] = colors.inputs_of(name, 94)
+
+    def check() -> None:
+        options = {"color": name, "packed": packed}
+        found = gradients_of_gaussians(inputs, False, accumulate=accumulate, **options)
+        expected = gradients_of_gaussians(inputs, True, accumulate="wave", **options)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
+
+    every_order(metal, check)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
