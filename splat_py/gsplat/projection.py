@@ -10,10 +10,10 @@ from splat_py.errors import SplatError
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Operator, device_for
 from splat_py.gsplat.checks import check_camera_model, leading
+from splat_py.splats.cameras import CAMERA_MODELS
 from splat_py.splats.data import Settings
 from splat_py.splats.project import project
 from splat_py.splats.tensors import check_shape, check_tensors
-from splat_py.splats.validation import CAMERA_MODELS
 
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
 # with its margin for rounding (slang/splat/footprint.slang).

@@ -10,15 +10,23 @@ from torch import Tensor
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.splats.data import Settings
+from splat_py.splats.data import Cameras, Settings
 
-# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; and its lens, where it has one (kernels/cameras.slang).
+# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; its lens, where it has one; with a rolling shutter the last row's
+# [R|t] (kernels/cameras.slang).
 CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
 LENS: int = constant("kernels/cameras", "LENS")
+POSE_ROW: int = constant("kernels/cameras", "POSE_ROW")
+
+
+def row_length(cameras: Cameras) -> int:
+    """Of a camera's gradient row."""
+    has_last_pose = cameras.viewmats.shape[1] == 2
+    return CAMERA_ROW + (0 if cameras.lenses is None else LENS) + (POSE_ROW if has_last_pose else 0)
 
 
 class CameraGradients:
-    """Rows [C, CAMERA_ROW], with a lens LENS longer, of one recording, and where they add up."""
+    """Rows [C, `row_length`] of one recording, and where they add up."""
 
     def __init__(self, recorder: Recorder, v_cameras: Array, gaussians: int, settings: Settings) -> None:
         self.buffers: dict[str, Array | None] = {"vCameras": v_cameras, "vCameraBits": v_cameras.bits, "vCameraParts": None}
@@ -45,9 +53,12 @@ class CameraGradients:
 
 def camera_gradients(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows [C, CAMERA_ROW or more] → gradients of viewmats [C, 4, 4], Ks [C, 3, 3] and lenses [C, LENS or 0]."""
-    v_viewmats = torch.zeros(rows.shape[0], 4, 4, device=rows.device)
-    v_viewmats[:, :3] = rows[:, :12].reshape(-1, 3, 4)
     v_Ks = torch.zeros(rows.shape[0], 3, 3, device=rows.device)
     v_Ks[:, 0, 0], v_Ks[:, 1, 1] = rows[:, 12], rows[:, 13]
     v_Ks[:, :2, 2] = rows[:, 14:CAMERA_ROW]
-    return v_viewmats, v_Ks, rows[:, CAMERA_ROW:]
+    return pose_gradients(rows[:, :POSE_ROW]), v_Ks, rows[:, CAMERA_ROW : CAMERA_ROW + LENS]
+
+
+def pose_gradients(rows: Tensor) -> Tensor:
+    """[C, POSE_ROW] → [C, 4, 4]."""
+    return torch.nn.functional.pad(rows.reshape(-1, 3, 4), (0, 0, 0, 1))

@@ -14,6 +14,7 @@ import numpy as np
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.splats.cameras import UnscentedTransform
 
 # Floats of a splat's gradient row: mean2d 2, conic 3, opacity 1; colours, extras and |mean2d| follow (kernels/rasterize.slang).
 MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET = 0, 2, 5, 6
@@ -37,7 +38,11 @@ class Settings:
     # Or compare-and-swap, where a device cannot add to floats atomically.
     native_atomics: bool = True
     # A type that implements ICameraModel (splat/camera_model.slang).
-    camera_model: str = "Pinhole"
+    camera_model: str | UserType = "Pinhole"
+    # Sigma points in the place of the Jacobian.
+    unscented: UnscentedTransform | None = None
+    # The name of a rolling shutter's type (splats/cameras.py); cameras then have two poses.
+    shutter: str | None = None
     # How splats fade, and how many extra numbers each has for it (splat/falloff.slang).
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
@@ -80,7 +85,7 @@ class Settings:
 class Cameras:
     """C cameras with images of one size."""
 
-    viewmats: Array  # [C, 4, 4] world → camera
+    viewmats: Array  # [C, 4, 4] world → camera, or with a rolling shutter [C, 2, 4, 4]: at its first and at its last row
     Ks: Array  # [C, 3, 3]
     width: int
     height: int

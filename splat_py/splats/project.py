@@ -16,7 +16,8 @@ from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sorting import PrefixSum
-from splat_py.splats.camera_gradients import CAMERA_ROW, LENS, CameraGradients, camera_gradients
+from splat_py.splats.camera_gradients import LENS, POSE_ROW, CameraGradients, camera_gradients, pose_gradients, row_length
+from splat_py.splats.cameras import UnscentedTransform, readout
 from splat_py.splats.data import (
     Cameras,
     GaussianArrays,
@@ -27,7 +28,7 @@ from splat_py.splats.data import (
     id_buffers,
     id_constants,
 )
-from splat_py.splats.tensors import as_tensor, check_tensors, strided_view, zeros_or
+from splat_py.splats.tensors import as_tensor, check_tensors, sparse_rows, strided_view, zeros_or
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Projection:
     def record_backward(
         self, recorder: Recorder, v_splats: SplatGradients, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, CAMERA_ROW (+ LENS)], added to."""
+        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, `row_length`], added to."""
         recorder.stage("project backward")
         settings = self.settings
         per_scene = self._per_scene
@@ -142,6 +143,10 @@ class Projection:
             constants["COVARS"] = True
         if self.cameras.lenses is not None:
             constants["WITH_LENS"] = True
+        if settings.unscented is not None:
+            constants["UNSCENTED"] = True
+        if settings.shutter is not None:
+            constants["ROLLING"] = True
         recorder.dispatch(
             "project",
             entry,
@@ -157,6 +162,8 @@ class Projection:
                 "far": settings.far,
                 "radiusClip": settings.radius_clip,
             }
+            | readout(settings.shutter, self.cameras.width, self.cameras.height)
+            | (settings.unscented or UnscentedTransform()).uniforms()
             | (uniforms or {}),
             {
                 "means": gaussians.means,
@@ -234,18 +241,21 @@ def project(
     covars: Tensor | None = None,
     extras: Tensor | None = None,
     lenses: Tensor | None = None,
+    viewmats_rs: Tensor | None = None,
     packed: bool = False,
     sparse_grad: bool = False,
     device: Device | None = None,
 ) -> ProjectedSplats:
-    """First stage: EWA projection (Zwicker et al. 2001). Tensors as in `rasterization`.
+    """First stage: EWA projection (Zwicker et al. 2001), or by the unscented transform. Tensors as in `rasterization`.
 
     Differentiable in all tensors. Everything of a culled splat is zero.
 
     Args:
         covars: [..., N, 6] in the place of quats and scales: xx, xy, xz, yy, yz, zz.
         extras: [..., N, E] extra numbers of the falloff (`Settings.falloff`), on which it depends what is visible.
-        lenses: [..., C, 12] distortion of cameras that have lenses: radial 6, tangential 2, thin prism 4.
+        lenses: [..., C, 12] distortion of cameras that have lenses: radial 6, tangential 2, thin prism 4; or the coefficients
+            of a camera model of one's own.
+        viewmats_rs: [..., C, 4, 4] with a rolling shutter (`Settings.shutter`), poses at the last row.
         packed: splats of those alone that are visible.
         sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
 
@@ -253,10 +263,10 @@ def project(
         SplatError: a tensor is not float32, or on another device than the others.
     """
     inputs = {"means": means, "quats": quats, "scales": scales, "opacities": opacities, "covars": covars}
-    check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks})
+    check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs})
     device = device or device_for(means)
     frame = _Frame(width, height, settings, device, packed, sparse_grad, extras)
-    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, lenses, frame)
+    outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, lenses, viewmats_rs, frame)
     return ProjectedSplats(*outputs)
 
 
@@ -285,13 +295,14 @@ class _Project(torch.autograd.Function):
         Ks: Tensor,
         covars: Tensor | None,
         lenses: Tensor | None,
+        viewmats_rs: Tensor | None,
         frame: _Frame,
     ) -> tuple[Any, ...]:
         device = frame.device
         gaussians = _gaussians(device, means, quats, scales, opacities, covars)
         if frame.extras is not None:
             gaussians = replace(gaussians, extras=device.memory.array(frame.extras.detach().contiguous()))
-        cameras = _cameras(device, means, viewmats, Ks, lenses, frame.width, frame.height)
+        cameras = _cameras(device, means, viewmats, Ks, lenses, viewmats_rs, frame.width, frame.height)
         if frame.packed:
             work = Projection(gaussians, cameras, Splats.empty(device, 0), frame.settings).pack(device)
         else:
@@ -303,7 +314,7 @@ class _Project(torch.autograd.Function):
         outputs = tuple(
             as_tensor(a, means) for a in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)
         )
-        keep(ctx, (work, frame), means, quats, scales, opacities, covars, viewmats, Ks, lenses, outputs[-1])
+        keep(ctx, (work, frame), means, quats, scales, opacities, covars, viewmats, Ks, lenses, viewmats_rs, outputs[-1])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[-1])
         return *outputs, splats.packed
@@ -314,13 +325,13 @@ class _Project(torch.autograd.Function):
         work, frame = kept(ctx)
         viewmats = ctx.saved_tensors[6]
         v_means2d, v_depths, v_conics, v_opacities, *_ = gradients
-        of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7))
+        of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7, 8))
         v = _gradients(work, frame.device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], of_cameras)
         v_gaussians: list[Tensor | None] = [v.means, v.quats, v.scales]
         if frame.sparse_grad:
             ids = as_tensor(work.splats.packed.gaussians, v.means).view(torch.int32).long().unique()
             v_gaussians = [None if dense is None else sparse_rows(dense, ids) for dense in v_gaussians]
-        return *v_gaussians, v.opacities, v.viewmats, v.Ks, v.covars, v.lenses, None
+        return *v_gaussians, v.opacities, v.viewmats, v.Ks, v.covars, v.lenses, v.viewmats_rs, None
 
 
 class ProjectionGradients(NamedTuple):
@@ -334,6 +345,7 @@ class ProjectionGradients(NamedTuple):
     viewmats: Tensor | None
     Ks: Tensor | None
     lenses: Tensor | None
+    viewmats_rs: Tensor | None
 
 
 @opaque
@@ -355,11 +367,12 @@ def project_backward(
     *,
     covars: Tensor | None = None,
     lenses: Tensor | None = None,
+    viewmats_rs: Tensor | None = None,
     device: Device | None = None,
 ) -> ProjectionGradients:
     """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
     device = device or device_for(means)
-    cameras = _cameras(device, means, viewmats, Ks, lenses, width, height)
+    cameras = _cameras(device, means, viewmats, Ks, lenses, viewmats_rs, width, height)
     work = Projection(_gaussians(device, means, quats, scales, opacities, covars), cameras, splats.arrays(device), settings)
     return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], True)
 
@@ -373,12 +386,22 @@ def _gaussians(
 
 
 def _cameras(
-    device: Device, means: Tensor, viewmats: Tensor, Ks: Tensor, lenses: Tensor | None, width: int, height: int
+    device: Device,
+    means: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    lenses: Tensor | None,
+    viewmats_rs: Tensor | None,
+    width: int,
+    height: int,
 ) -> Cameras:
     array = device.memory.array
-    poses, intrinsics = (array(t.detach().flatten(0, -3).contiguous()) for t in (viewmats, Ks))
+    poses, intrinsics = (t.detach().flatten(0, -3) for t in (viewmats, Ks))
+    if viewmats_rs is not None:
+        poses = torch.stack([poses, viewmats_rs.detach().flatten(0, -3)], 1)
     coefficients = None if lenses is None else array(lenses.detach().reshape(-1, LENS).contiguous())
-    return Cameras(poses, intrinsics, width, height, math.prod(means.shape[:-2]), coefficients)
+    scenes = math.prod(means.shape[:-2])
+    return Cameras(array(poses.contiguous()), array(intrinsics.contiguous()), width, height, scenes, coefficients)
 
 
 def _gradients(
@@ -400,16 +423,19 @@ def _gradients(
         depths=zeros_or(memory, v_depths, (count,)),
     )
     v = replace(work.gaussians, extras=None).map(lambda array: memory.empty(array.shape))
-    v_cameras = memory.empty((work.cameras.count, CAMERA_ROW + (0 if work.cameras.lenses is None else LENS)))
+    v_cameras = memory.empty((work.cameras.count, row_length(work.cameras)))
     recorder = device.record()
     recorder.clear(v_cameras)
     work = replace(work, settings=replace(work.settings, camera_gradient=of_cameras))
     work.record_backward(recorder, v_splats, v, v_cameras)
     recorder.submit()
     like = next((g for g in (v_means2d, v_depths, v_conics, v_opacities) if g is not None), torch.empty(0))
-    v_viewmats, v_Ks, v_lenses = None, None, None
+    v_viewmats, v_Ks, v_lenses, v_last = None, None, None, None
     if of_cameras:
-        v_viewmats, v_Ks, v_lenses = (part.unflatten(0, lead) for part in camera_gradients(as_tensor(v_cameras, like)))
+        rows = as_tensor(v_cameras, like)
+        v_viewmats, v_Ks, v_lenses = (part.unflatten(0, lead) for part in camera_gradients(rows))
+        if work.settings.shutter is not None:
+            v_last = pose_gradients(rows[:, -POSE_ROW:]).unflatten(0, lead)
     return ProjectionGradients(
         as_tensor(v.means, like),
         None if covars else as_tensor(v.quats, like),
@@ -419,11 +445,5 @@ def _gradients(
         v_viewmats,
         v_Ks,
         None if work.cameras.lenses is None else v_lenses,
+        v_last,
     )
-
-
-def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
-    """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
-    rows = dense.flatten(0, -2)[ids]
-    indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
-    return torch.sparse_coo_tensor(indices, rows, dense.shape, check_invariants=False, is_coalesced=True)

@@ -18,9 +18,10 @@ from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
+from splat_py.splats.cameras import UnscentedTransform, camera_type, midway, shutter_of
 from splat_py.splats.colors import color_model, color_type
 from splat_py.splats.data import Settings
-from splat_py.splats.flat import fill
+from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
@@ -28,8 +29,6 @@ from splat_py.splats.shade import shade
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
-    CAMERA_MODELS,
-    LENS_MODELS,
     SPLATS,
     Inputs,
     Options,
@@ -71,7 +70,7 @@ def rasterization(
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
     channel_chunk: int = 32,
     distributed: bool = False,
-    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] = "pinhole",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] | UserType | ShaderModule = "pinhole",
     segmented: bool = False,
     covars: Tensor | None = None,
     with_ut: bool = False,
@@ -86,7 +85,7 @@ def rasterization(
     lidar_coeffs: Any = None,
     external_distortion_coeffs: Any = None,
     rolling_shutter: Any = None,
-    viewmats_rs: Any = None,
+    viewmats_rs: Tensor | None = None,
     ut_params: Any = None,
     extra_signals: Tensor | None = None,
     extra_signals_sh_degree: int | None = None,
@@ -99,6 +98,7 @@ def rasterization(
     params: Mapping[str, Tensor] | None = None,
     color: str | UserType | ShaderModule = "SphericalHarmonics",
     weights: Tensor | None = None,
+    camera_params: Tensor | None = None,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
@@ -133,12 +133,17 @@ def rasterization(
         channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
         camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
             "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
-            distances; splats are cut off at the left and the right edge).
+            distances; splats are cut off at the left and the right edge); or Slang of yours with a type that implements
+            `ICameraModel` (slang/splat/camera_model.slang): `splat_py.shaders.source(text)`.
         radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
             pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
             radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
             fold it back into the image is culled.
         covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
+        with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) in the place of the
+            Jacobian, with gsplat's `UnscentedTransformParameters`; not with covars.
+        rolling_shutter, viewmats_rs: cameras read out row by row or column by column, from the first to the last of which they
+            move from viewmats to viewmats_rs [..., C, 4, 4]; a `RollingShutterType` of gsplat's or of `splat_py.gsplat`.
         extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
         backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
@@ -157,6 +162,7 @@ def rasterization(
             features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
             2025); or Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
         weights: [W] that all Gaussians share, where such a type has some. Differentiable.
+        camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
 
     Returns:
@@ -175,7 +181,6 @@ def rasterization(
     reject_unsupported(
         {
             "distributed": distributed,
-            "with_ut": with_ut,
             "with_eval3d": with_eval3d,
             "return_normals": return_normals,
             "global_z_order": global_z_order,
@@ -183,9 +188,6 @@ def rasterization(
             "ftheta_coeffs": ftheta_coeffs,
             "lidar_coeffs": lidar_coeffs,
             "external_distortion_coeffs": external_distortion_coeffs,
-            "rolling_shutter": rolling_shutter,
-            "viewmats_rs": viewmats_rs,
-            "ut_params": ut_params,
         }
     )
     if covars is not None:
@@ -207,6 +209,8 @@ def rasterization(
         None if is_neutral("thin_prism_coeffs", thin_prism_coeffs) else thin_prism_coeffs,
         extras,
         weights,
+        viewmats_rs,
+        camera_params,
     )
     options = Options(
         width=width,
@@ -228,6 +232,8 @@ def rasterization(
         max_alpha=max_alpha,
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
         color=color_type(color),
+        unscented=UnscentedTransform.of(ut_params) if with_ut else None,
+        shutter=shutter_of(rolling_shutter),
     )
     check_tensors(inputs.named())
     check_options(options)
@@ -298,6 +304,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         covars=None if inputs.covars is None else inputs.covars[..., *_UPPER],
         extras=inputs.extras,
         lenses=lenses,
+        viewmats_rs=inputs.viewmats_rs,
         packed=options.packed,
         sparse_grad=options.sparse_grad,
         device=device,
@@ -337,7 +344,9 @@ def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
         tile_size=device.tuning.tile_size if options.tile_size is None else options.tile_size,
         antialiased=options.rasterize_mode == "antialiased",
         absgrad=options.absgrad,
-        camera_model=(CAMERA_MODELS if inputs.lenses() is None else LENS_MODELS)[options.camera_model],
+        camera_model=camera_type(options.camera_model, inputs.lenses() is not None),
+        unscented=options.unscented,
+        shutter=options.shutter,
         max_alpha=options.max_alpha,
         falloff=options.falloff,
         extras=0 if inputs.extras is None else inputs.extras.shape[-1],
@@ -355,6 +364,8 @@ def _features(
 ) -> tuple[Tensor, Tensor | None]:
     """What is blended: colours, depth and further signals, one after another, and what is behind them."""
 
+    viewmats = inputs.viewmats if inputs.viewmats_rs is None else midway(inputs.viewmats, inputs.viewmats_rs)
+
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
         if degree is None:
             return _gather(features, inputs, splats)
@@ -368,7 +379,7 @@ def _features(
             shade(
                 means,
                 part,
-                inputs.viewmats,
+                viewmats,
                 splats.radii,
                 degree,
                 settings,

@@ -55,3 +55,10 @@ def strided_view(memory: Memory, gradient: Tensor | None, count: int, width: int
     if owner is None or not (width == 1 or rows.stride(1) == 1):
         return StridedView(memory.array(rows.contiguous()), width)
     return StridedView(owner, int(rows.stride(0)) if count > 1 else width, int(rows.storage_offset()))
+
+
+def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
+    """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
+    rows = dense.flatten(0, -2)[ids]
+    indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
+    return torch.sparse_coo_tensor(indices, rows, dense.shape, check_invariants=False, is_coalesced=True)

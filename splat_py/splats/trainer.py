@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +24,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.camera_gradients import CAMERA_ROW
+from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
@@ -40,7 +40,7 @@ from splat_py.splats.rendering import through
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
-from splat_py.splats.validation import CAMERA_MODELS, LENS_MODELS, SPLATS
+from splat_py.splats.validation import SPLATS
 
 # Capacity of tile lists to begin with.
 _ISECTS_PER_GAUSSIAN = 4
@@ -218,7 +218,7 @@ class Trainer:
         parameters, splats, settings = self.parameters, self._splats, self._settings
         model = camera_model(self.dataset.views[view].camera)
         if model != settings.camera_model:
-            settings = replace(settings, camera_model=cast(str, model))
+            settings = replace(settings, camera_model=model)
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 

@@ -15,15 +15,13 @@ from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
+from splat_py.splats.cameras import CAMERA_MODELS, UnscentedTransform
 from splat_py.splats.colors import color_model
 from splat_py.splats.data import STOPS
 from splat_py.splats.tensors import check_shape
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 _TILE_SIZES = (4, 8, 16)
-# gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
-CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
-LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 # What the lens of each has, and how many numbers.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -51,9 +49,13 @@ class Inputs:
     thin_prism_coeffs: Tensor | None = None
     extras: Tensor | None = None
     weights: Tensor | None = None
+    viewmats_rs: Tensor | None = None
+    camera_params: Tensor | None = None
 
     def lenses(self) -> Tensor | None:
         """[..., C, 12] the coefficients of all kinds, zero where they are not given; None where none are."""
+        if self.camera_params is not None:
+            return torch.nn.functional.pad(self.camera_params, (0, 12 - self.camera_params.shape[-1]))
         given = self.radial_coeffs, self.tangential_coeffs, self.thin_prism_coeffs
         if all(part is None for part in given):
             return None
@@ -84,11 +86,13 @@ class Options:
     sparse_grad: bool
     absgrad: bool
     rasterize_mode: str
-    camera_model: str
+    camera_model: str | UserType | ShaderModule
     extra_signals_sh_degree: int | None
     accumulate: Accumulate
     max_alpha: float
     falloff: str | UserType
+    unscented: UnscentedTransform | None = None
+    shutter: str | None = None
     color: str | UserType = "SphericalHarmonics"
 
     @property
@@ -175,13 +179,24 @@ def check_shapes(inputs: Inputs, options: Options) -> None:
         check_shape("covars", inputs.covars, (*scenes, n, 3, 3))
     check_shape("opacities", inputs.opacities, (*scenes, n))
     check_shape("Ks", inputs.Ks, (*scenes, c, 3, 3))
+    model = options.camera_model if isinstance(options.camera_model, str) else "a type of your own"
     for name in _COEFFICIENTS:
         coefficients = getattr(inputs, name)
         if coefficients is not None:
-            counts = _LENSES.get(options.camera_model, {}).get(name)
+            counts = _LENSES.get(model, {}).get(name)
             if counts is None:
-                raise SplatError(f"{name} means nothing to camera_model={options.camera_model!r}; leave {name} out")
+                raise SplatError(f"{name} means nothing to camera_model={model!r}; leave {name} out")
             check_shape(name, coefficients, *((*scenes, c, count) for count in counts))
+    if inputs.camera_params is not None:
+        if isinstance(options.camera_model, str):
+            raise SplatError(f"camera_params mean nothing to camera_model={model!r}; give the coefficients of its lens by name")
+        check_shape("camera_params", inputs.camera_params, *((*scenes, c, count) for count in range(1, 13)))
+    if (options.shutter is None) != (inputs.viewmats_rs is None):
+        raise SplatError("rolling_shutter and viewmats_rs belong together: the order of rows, and poses at the last one")
+    if inputs.viewmats_rs is not None:
+        check_shape("viewmats_rs", inputs.viewmats_rs, (*scenes, c, 4, 4))
+    if options.unscented is not None and inputs.covars is not None:
+        raise SplatError("with_ut needs quats and scales, on whose axes the sigma points lie; leave covars out")
     if "RGB" in options.render_mode:
         if inputs.colors is None:
             raise SplatError(f"colors is None; render_mode={options.render_mode!r} needs them")
@@ -229,7 +244,7 @@ def check_options(options: Options) -> None:
     """Raise SplatError for a value that makes no sense."""
     if options.render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
         raise SplatError(f"render_mode is {options.render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
-    if options.camera_model not in CAMERA_MODELS:
+    if isinstance(options.camera_model, str) and options.camera_model not in CAMERA_MODELS:
         raise NotImplementedError(
             f"splat_py.rasterization does not support camera_model={options.camera_model!r}; use {', '.join(CAMERA_MODELS)}"
         )
@@ -256,7 +271,7 @@ def check_options(options: Options) -> None:
 def check_cameras(inputs: Inputs) -> None:
     """Raise SplatError unless poses are finite and focal lengths positive."""
     Ks = inputs.Ks
-    for name in ("viewmats", "Ks", *_COEFFICIENTS):
+    for name in ("viewmats", "Ks", "viewmats_rs", "camera_params", *_COEFFICIENTS):
         tensor = getattr(inputs, name)
         if tensor is not None and not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")

@@ -31,16 +31,53 @@ class Rendered:
     conics: Tensor  # [N, 3]
 
 
-def covariances(quats: Tensor, scales: Tensor) -> Tensor:
-    """Σ = R diag(s)² Rᵀ [N, 3, 3], quaternions (w, x, y, z) of any length."""
+def rotations(quats: Tensor) -> Tensor:
+    """[N, 3, 3] of quaternions (w, x, y, z) of any length."""
     w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
     # Rodrigues: R = I + 2 w [v]× + 2 [v]×².
     zero = torch.zeros_like(x)
     rows = [torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))]
     cross = torch.stack(rows, -2)
-    rotation = torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
-    root = rotation * scales[:, None, :]
+    return torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
+
+
+def covariances(quats: Tensor, scales: Tensor) -> Tensor:
+    """Σ = R diag(s)² Rᵀ [N, 3, 3]."""
+    root = rotations(quats) * scales[:, None, :]
     return root @ root.mT
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Gaussians on a camera's image plane."""
+
+    means2d: Tensor  # [N, 2]
+    sharp: Tensor  # [N, 2, 2] covariances without the filter
+    depths: Tensor  # [N]
+    visible: Tensor  # [N]
+
+
+def project(
+    means: Tensor, sigma: Tensor, viewmat: Tensor, K: Tensor, width: int, height: int, camera_model: str, lens: Tensor | None
+) -> Projected:
+    """By a camera's Jacobian."""
+    model = (MODELS if lens is None else LENS_MODELS)[camera_model]
+    focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    lens = torch.zeros(12).to(means) if lens is None else lens
+
+    def pixel(t: Tensor) -> Tensor:
+        return model(focal, principal, t, lens)
+
+    points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
+    depths = points.norm(dim=-1) if camera_model == "equirectangular" else points[:, 2]
+    at = points
+    if camera_model == "pinhole":
+        at = torch.stack([clamped(focal, principal, t, lens, width, height) for t in points])
+    means2d = torch.stack([pixel(t) for t in points])
+    jacobian = torch.func.vmap(torch.func.jacfwd(pixel))(at)
+    transform = jacobian @ viewmat[:3, :3]
+    sharp = transform @ sigma @ transform.mT
+    return Projected(means2d, sharp, depths, torch.ones_like(depths, dtype=torch.bool))
 
 
 def render(
@@ -61,28 +98,18 @@ def render(
     with_depth: bool = False,
     margin: float = 1e-4,
     falloff: Callable[[Tensor, Tensor], Tensor] = lambda sigma, order: torch.exp(-0.5 * sigma),
+    projected: Projected | None = None,
 ) -> Rendered:
     """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it. A lens is [12].
 
     Args:
+        projected: in the place of that camera's, `viewmat` and `K` then meaning nothing.
         falloff: of σ [H, W, N], and the order in which Gaussians come.
     """
-    model = (MODELS if lens is None else LENS_MODELS)[camera_model]
-    focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
-    lens = torch.zeros(12).to(means) if lens is None else lens
-
-    def project(t: Tensor) -> Tensor:
-        return model(focal, principal, t, lens)
-
-    points = means @ viewmat[:3, :3].T + viewmat[:3, 3]
-    depths = points.norm(dim=-1) if camera_model == "equirectangular" else points[:, 2]
-    at = points
-    if camera_model == "pinhole":
-        at = torch.stack([clamped(focal, principal, t, lens, width, height) for t in points])
-    means2d = torch.stack([project(t) for t in points])
-    jacobian = torch.func.vmap(torch.func.jacfwd(project))(at)
-    transform = jacobian @ viewmat[:3, :3]
-    sharp = transform @ sigma @ transform.mT
+    if projected is None:
+        projected = project(means, sigma, viewmat, K, width, height, camera_model, lens)
+    means2d, sharp, depths, visible = projected.means2d, projected.sharp, projected.depths, projected.visible
+    opacities = torch.where(visible, opacities, 0.0)
     blurred = sharp + EPS2D * torch.eye(2).to(means)
     inverse = torch.linalg.inv(blurred)
     if antialiased:
