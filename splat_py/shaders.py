@@ -287,13 +287,15 @@ def load(path: str | Path) -> ShaderModule:
     except (OSError, ValueError) as error:
         raise SplatError(f"{path} cannot be read: {reason(error)}; name a Slang file") from error
     except Exception as error:  # SlangPy's own, which has another name in each version
-        raise SplatError(f"{path} cannot be compiled: {_first_error(str(error))}") from error
+        raise SplatError(f"{path} cannot be compiled: {first_error(str(error))}") from error
     return known[1]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("source", "check"):
-        return getattr(import_module("splat_py.user_types"), name)
+    if name == "source":
+        return import_module("splat_py.user_types").source
+    if name == "check":
+        return import_module("splat_py.user_type_checks").check
     for path in _library():
         if path.stem == name:
             return load(path)
@@ -323,7 +325,7 @@ def _content(file: Path) -> dict[Path, bytes]:
     return content
 
 
-def _first_error(messages: str) -> str:
+def first_error(messages: str) -> str:
     """The first of Slang's messages, of one line or with a drawing, as a clause."""
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)

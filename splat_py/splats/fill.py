@@ -1,4 +1,4 @@
-"""The portable baseline in the place of a render."""
+"""The portable backend's answer to `rasterization`: an image of one colour, on any machine."""
 
 from __future__ import annotations
 

@@ -1,18 +1,23 @@
-"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang), as training records it."""
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang), as training records it. Another
+loss of pixels may take the place of L1."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.errors import SplatError
 from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.shaders import ShaderModule
+from splat_py.user_types import user_type
 
 CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
 _RADIUS = constant("splat/ssim", "SSIM_RADIUS")
@@ -32,7 +37,8 @@ class LossValues:
     """The loss and what it is made of."""
 
     loss: float
-    # Means over pixels and channels; PSNR over those pixels that count, in dB, or NaN if none does.
+    # Means over pixels and channels, `l1` of the loss in its place if there is one.
+    # PSNR over those pixels that count, in dB, or NaN if none does.
     l1: float
     ssim: float
     psnr: float
@@ -61,22 +67,52 @@ def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -
     return bands
 
 
+# Types in slang/splat/pixel_loss.slang, which are means over channels.
+PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
+# Of a vector in Slang.
+_MOST_CHANNELS = 4
+
+
+def pixel_loss_type(pixel_loss: Any) -> str | UserType:
+    """A built-in loss' name, or a caller's own type that implements IPixelLoss.
+
+    Raises:
+        SplatError: it is neither.
+    """
+    if isinstance(pixel_loss, UserType | ShaderModule):
+        return user_type(pixel_loss, "IPixelLoss")
+    if not isinstance(pixel_loss, str) or pixel_loss not in PIXEL_LOSSES:
+        given = repr(pixel_loss) if isinstance(pixel_loss, str) else f"a {type(pixel_loss).__name__}"
+        raise SplatError(f"pixel_loss is {given}; use {', '.join(PIXEL_LOSSES)}, or a type from splat_py.shaders.source")
+    return pixel_loss
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How images are compared.
 
     Attributes:
-        l1_weight, ssim_weight: the gradient is that of l1_weight · mean |x - y| + ssim_weight · mean SSIM(x, y).
+        pixel_weight, ssim_weight: the gradient is that of pixel_weight · mean loss(x, y) + ssim_weight · mean SSIM(x, y).
         channels: of the images.
         packed: y is bytes with weights as from `pack`, or else the bits of floats in x's layout.
         whole_windows: SSIM is of those windows only that lie in the image, or else of all, with zeros outside.
+        pixel_loss: implements IPixelLoss.
     """
 
-    l1_weight: float
+    pixel_weight: float
     ssim_weight: float
     channels: int = CHANNELS
     packed: bool = True
     whole_windows: bool = False
+    pixel_loss: str | UserType = "L1"
+
+    def loss_constants(self, swapped: bool) -> dict[str, bool | str | UserType]:
+        """What kernels that evaluate the pixels' loss are specialised by."""
+        if isinstance(self.pixel_loss, UserType):
+            constants: dict[str, bool | str | UserType] = {"PixelLoss": self.pixel_loss, "JOINT": True}
+            return constants | ({"SWAPPED": True} if swapped else {})
+        # Those do not mind in which order their arguments come.
+        return {} if self.pixel_loss == "L1" else {"PixelLoss": self.pixel_loss}
 
 
 class Sweeps:
@@ -86,12 +122,17 @@ class Sweeps:
         band_bytes: larger images are compared in several bands, so that no buffer takes more.
 
     Raises:
-        SplatError: the images are too large for the device.
+        SplatError: the images are too large for the device, or have more channels than a caller's own loss takes.
     """
 
     def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = _BAND_BYTES) -> None:
         self.width, self.height = width, height
         device.memory.limits.check_images(1, height, width, comparison.channels)
+        if isinstance(comparison.pixel_loss, UserType) and comparison.channels > _MOST_CHANNELS:
+            raise SplatError(
+                f"images has {comparison.channels} channels; a pixel loss of your own takes {_MOST_CHANNELS} at most, "
+                f"{', '.join(PIXEL_LOSSES)} any number"
+            )
         self._comparison = comparison
         constants = {"CHANNELS": comparison.channels, "PACKED": comparison.packed}
         self._constants = constants if constants != {"CHANNELS": CHANNELS, "PACKED": True} else {}
@@ -113,21 +154,32 @@ class Sweeps:
         border = WINDOW - 1 if self._comparison.whole_windows else 0
         return (self.width - border) * (self.height - border) * self._comparison.channels
 
-    def record(self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0) -> None:
+    def record(
+        self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0, swapped: bool = False
+    ) -> None:
         """Add to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one.
 
         Args:
             x, v_x: [images, H, W, channels] float32.
             y: [images, H, W] uint32 from `pack`; not packed, the `bits` of an array as x.
             image: which one of them.
+            swapped: the pixel loss is of y and x.
         """
         entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
         buffers = {"render": x, "photograph": y, "vRender": v_x, "sums": sums, "sumBits": sums.bits}
         for band in self._bands:
             for entry in entries if v_x is not None else entries[:2]:
-                self._dispatch(recorder, entry, band, buffers, image)
+                self._dispatch(recorder, entry, band, buffers, image, self._comparison.loss_constants(swapped))
 
-    def _dispatch(self, recorder: Recorder, entry: str, band: _Band, buffers: dict[str, Array | None], image: int) -> None:
+    def _dispatch(
+        self,
+        recorder: Recorder,
+        entry: str,
+        band: _Band,
+        buffers: dict[str, Array | None],
+        image: int,
+        constants: dict[str, bool | str | UserType],
+    ) -> None:
         runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
         recorder.dispatch(
             "loss",
@@ -136,7 +188,7 @@ class Sweeps:
             {
                 "width": self.width,
                 "height": self.height,
-                "l1Weight": self._comparison.l1_weight / self.count,
+                "pixelWeight": self._comparison.pixel_weight / self.count,
                 "ssimWeight": self._comparison.ssim_weight / self.ssim_count,
                 "firstPixel": (image * self.height + band.top) * self.width,
                 "top": band.top,
@@ -147,15 +199,25 @@ class Sweeps:
             buffers | {"alongRows": self._along_rows, "adjoints": self._adjoints},
             **self._constants,
             **(self._ssim_constants if entry == "ssimAlongColumns" else {}),
+            **constants,
         )
 
 
 class PhotometricLoss:
     """The loss for images of one size; arguments and errors as of `Sweeps`."""
 
-    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float, band_bytes: int = _BAND_BYTES) -> None:
+    def __init__(
+        self,
+        device: Device,
+        width: int,
+        height: int,
+        ssim_lambda: float,
+        band_bytes: int = _BAND_BYTES,
+        pixel_loss: str | UserType = "L1",
+    ) -> None:
         self.width, self.height, self.ssim_lambda = width, height, ssim_lambda
-        self._sweeps = Sweeps(device, width, height, Comparison(1 - ssim_lambda, -ssim_lambda), band_bytes)
+        comparison = Comparison(1 - ssim_lambda, -ssim_lambda, pixel_loss=pixel_loss)
+        self._sweeps = Sweeps(device, width, height, comparison, band_bytes)
         self.v_render = device.memory.empty((1, height, width, CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:

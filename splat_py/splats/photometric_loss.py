@@ -1,10 +1,11 @@
-"""L1 and SSIM of images for torch, by the kernels that training uses (kernels/loss.slang).
+"""Losses of pixels and SSIM of images for torch, by the kernels that training uses (kernels/loss.slang).
 
 SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.autograd import first_derivative, opaque
 from splat_py.gpu.device import device_for
-from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps
+from splat_py.gpu.kernels import UserType
+from splat_py.shaders import ShaderModule
+from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps, pixel_loss_type
 from splat_py.splats.tensors import as_tensor
 
 Padding = Literal["same", "valid", "reflect"]
@@ -24,7 +27,12 @@ _RADIUS = WINDOW // 2
 
 @opaque
 def photometric_loss(
-    images: Tensor, photographs: Tensor, ssim_lambda: float = 0.2, *, padding: Literal["same", "valid"] = "same"
+    images: Tensor,
+    photographs: Tensor,
+    ssim_lambda: float = 0.2,
+    *,
+    padding: Literal["same", "valid"] = "same",
+    pixel_loss: str | UserType | ShaderModule = "L1",
 ) -> Tensor:
     """(1 - λ) mean |images - photographs| + λ (1 - SSIM), as training minimises it (Kerbl et al. 2023, equation 7).
 
@@ -33,6 +41,9 @@ def photometric_loss(
             SSIM expects values from 0 to 1.
         ssim_lambda: λ, from 0 to 1.
         padding: of SSIM, as `ssim` takes it; training uses "same".
+        pixel_loss: in the place of |x - y|, "L1": "L2", (x - y)²; "Charbonnier", √((x - y)² + 0.001²) (Charbonnier et al.
+            1994); or Slang of yours with a type that implements `IPixelLoss` (slang/splat/pixel_loss.slang), for up to 4
+            channels.
 
     Returns:
         A scalar, the mean over all images. NaN in an image makes it NaN.
@@ -40,13 +51,14 @@ def photometric_loss(
     Differentiable once, in both; |x - y| has the gradient 0 where x = y.
 
     Raises:
-        SplatError: shapes that differ, or are no images; another type than float32; λ out of range.
+        SplatError: shapes that differ, or are no images; another type than float32; λ out of range; no such pixel loss.
     """
     if not 0 <= ssim_lambda <= 1:
         raise SplatError(f"ssim_lambda is {ssim_lambda}; it must lie between 0 and 1")
     _check("photographs", images, photographs, padding, {"same": 1, "valid": WINDOW})
-    whole_windows = padding == "valid"
-    return _compare(images, photographs, 1 - ssim_lambda, -ssim_lambda, whole_windows) + ssim_lambda
+    loss = pixel_loss_type(pixel_loss)
+    comparison = Comparison(1 - ssim_lambda, -ssim_lambda, whole_windows=padding == "valid", pixel_loss=loss)
+    return _compare(images, photographs, comparison) + ssim_lambda
 
 
 @opaque
@@ -70,7 +82,7 @@ def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Ten
     _check("others", images, others, padding, {"same": 1, "valid": WINDOW, "reflect": _RADIUS + 1})
     if padding == "reflect":
         images, others = _reflect(images), _reflect(others)
-    return _compare(images, others, 0.0, 1.0, padding != "same")
+    return _compare(images, others, Comparison(0.0, 1.0, whole_windows=padding != "same"))
 
 
 def _reflect(images: Tensor) -> Tensor:
@@ -98,24 +110,23 @@ def _check(name: str, images: Tensor, others: Tensor, padding: str, smallest: di
         raise SplatError(f"images has shape {list(images.shape)}; padding={padding!r} needs {side}×{side} pixels, use 'same'")
 
 
-def _compare(x: Tensor, y: Tensor, l1_weight: float, ssim_weight: float, whole_windows: bool) -> Tensor:
+def _compare(x: Tensor, y: Tensor, comparison: Comparison) -> Tensor:
     # The backward pass needs none of their pixels, but has to know where they come from (`first_derivative`).
     sources = (images.narrow(0, 0, 0).clone() for images in (x, y))
-    return cast(Tensor, _Compare.apply(x, y, l1_weight, ssim_weight, whole_windows, *sources))
+    return cast(Tensor, _Compare.apply(x, y, comparison, *sources))
 
 
 class _Compare(torch.autograd.Function):
-    """A weighted sum of mean |x - y| and mean SSIM(x, y), both of which are symmetric."""
+    """A weighted sum of the mean of a pixel loss and of mean SSIM(x, y), which is symmetric."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, l1_weight: float, ssim_weight: float, whole_windows: bool, *sources: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, weights: Comparison, *sources: Tensor) -> Tensor:
         height, width, channels = x.shape[-3:]
         images = x.numel() // (height * width * channels)
         device = device_for(x)
         device.memory.limits.check_images(images, height, width, channels)
-        comparison = Comparison(l1_weight / images, ssim_weight / images, channels, packed=False, whole_windows=whole_windows)
+        pixel_weight, ssim_weight = weights.pixel_weight / images, weights.ssim_weight / images
+        comparison = replace(weights, pixel_weight=pixel_weight, ssim_weight=ssim_weight, channels=channels, packed=False)
         sweeps = Sweeps(device, width, height, comparison)
         arrays = [device.memory.array(tensor.detach().contiguous()) for tensor in (x, y)]
         sums = [device.memory.empty(SUMS) for _ in arrays]
@@ -127,16 +138,15 @@ class _Compare(torch.autograd.Function):
             if i == 0 or v_of is not None:
                 recorder.clear(sums[i])
                 for image in range(images):
-                    sweeps.record(recorder, of, other.bits, sums[i], v_of, image)
+                    sweeps.record(recorder, of, other.bits, sums[i], v_of, image, swapped=i == 1)
         recorder.submit()
 
         ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients), *sources)
-        absolute, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])
+        pixels, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])
         # The sums are over all images, the weights for one of them.
-        l1, similar = absolute / sweeps.count, similarity / sweeps.ssim_count
-        return x.new_tensor(comparison.l1_weight * l1 + comparison.ssim_weight * similar)
+        return x.new_tensor(pixel_weight * pixels / sweeps.count + ssim_weight * similarity / sweeps.ssim_count)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_value: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors[:2]), *[None] * 5
+        return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors[:2]), *[None] * 3

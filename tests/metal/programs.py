@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from tests.metal.compiler import MetalKernel, emit_metal_kernel
+from splat_py.gpu.emission import MetalKernel, emit_metal_kernel
 from tests.metal.kernels import Specialisation
 from tests.metal.program import Buffer, Compiler, Program, Schedule
 

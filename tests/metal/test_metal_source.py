@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from splat_py.gpu.emission import CompilerError, emit_metal
 from splat_py.gpu.sources import mentioned
 from tests.metal.checker import threadgroup_bytes, type_check
-from tests.metal.compiler import CompilerError, emit_metal
 from tests.metal.kernels import Specialisation, declared, shipped
 from tests.metal.programs import Programs
 

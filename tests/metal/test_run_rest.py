@@ -30,6 +30,7 @@ from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
 from tests.splats import test_photometric_loss as photometric_losses
+from tests.splats import test_pixel_losses as pixel_losses
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_march as marches
 from tests.volume import test_rays as ray_gradients
@@ -86,6 +87,11 @@ def test_losses_of_torch(metal: MetalOnCpu) -> None:
         photometric_losses.test_each_scalars_gradient(4, "valid")
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize("name", ["L2", "Charbonnier"])
+def test_losses_of_pixels(name: str, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: pixel_losses.check(name))
 
 
 def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:

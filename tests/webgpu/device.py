@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
+from splat_py.gpu.emission import emit_wgsl
 from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
-from tests.metal.compiler import emit_wgsl
 from tests.metal.device import DeclaredKernels, specialisation_of
 from tests.metal.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.metal.compiler import CompilerError, emit_wgsl
+from splat_py.gpu.emission import CompilerError, emit_wgsl
 from tests.metal.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import open_wgpu
 from tests.webgpu.wgsl import for_naga, negated_sums

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from splat_py.gpu.kernels import specialisation_source
+from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.sources import shader_folder
 
 # Places in a COM interface's table of functions (ISlangBlob), after the three of ISlangUnknown.
@@ -127,7 +127,8 @@ def emit_metal(module: str, entry: str, constants: dict[str, Any]) -> str:
 def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
     """An entry point of slang/kernels/<module>.slang as Metal source, its `extern` names set to `constants`.
 
-    The values travel as in `KernelCache`: in a small module of their own, compiled by the same compiler and linked.
+    The values travel as in `KernelCache`: in a small module of their own, compiled by the same compiler and linked, as types of
+    a caller's own are.
 
     Raises:
         CompilerError: what the compiler says.
@@ -152,14 +153,21 @@ def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tu
 
 
 def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
-    include = ["-I", str(shader_folder())]
     with tempfile.TemporaryDirectory() as folder:
+        include = ["-I", str(shader_folder()), "-I", folder]
+
+        def compiled(name: str, text: str) -> list[str]:
+            source, binary = Path(folder, f"{name}.slang"), Path(folder, f"{name}.slang-module")
+            source.write_text(text, encoding="utf-8")
+            binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
+            return ["-r", str(binary)]
+
         linked: list[str] = []
+        for value in constants.values():
+            if isinstance(value, UserType):
+                linked += compiled(value.module, value.text)
         if constants:
-            source, compiled = Path(folder, "constants.slang"), Path(folder, "constants.slang-module")
-            source.write_text(specialisation_source(module, constants), encoding="utf-8")
-            compiled.write_bytes(_run([str(source), *include, "-o", str(compiled)], _container))
-            linked = ["-r", str(compiled)]
+            linked += compiled("constants", specialisation_source(module, constants))
         kernel = str(shader_folder() / "kernels" / f"{module}.slang")
         # With no -o the text is printed and not kept.
         output = ["-o", str(Path(folder, f"kernel.{target}"))]

@@ -1,0 +1,318 @@
+"""Checks of types that kernels are linked with: derivatives against finite differences, what their interfaces promise, and whether
+they can be compiled for other devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py import shaders
+from splat_py.errors import SplatError
+from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.sources import constant, constant_of, shader_folder
+from splat_py.shaders import ShaderFunction, ShaderModule, gradients
+from splat_py.user_types import source
+
+Range = tuple[float, float]
+Inputs = dict[str, NDArray[np.float32]]
+
+# What is sampled, and the share of it that may be off: functions may have kinks.
+_SAMPLES, _KINKS = 2000, 0.02
+_ALPHA_MIN = constant("splat/blending", "ALPHA_MIN")
+# Of a lens.
+_COEFFICIENTS = {"radial": 3, "radialMore": 3, "tangential": 2, "thinPrism": 4}
+# Features and weights of built-in colours, and of those that take any number.
+_COLORS = {"SphericalHarmonics": (12, 0), "HarmonicSum": (12, 0), "ColorNetwork": (6, 60 + 19)}
+_ANY_COLOR = (9, 0)
+
+
+def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
+    """Check a type that implements IFalloff, ICameraModel, IColor or IPixelLoss, or several, each of another one.
+
+    At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's `sigmaMax`
+    is compared with its values, which must lie from 0 to 1; a camera is asked where its `isInDomain` says that it may be. Then
+    the kernels that it is linked with are compiled to Metal's and WebGPU's languages.
+
+    Args:
+        kind: from `source` or `load`, or the name of a built-in type.
+        ranges: of a falloff's extra numbers, in the order in which `extras` has them, or of a camera's lens coefficients in the
+            order of `Camera`: the lowest and the highest value. The others are 0.
+
+    Raises:
+        SplatError: something is wrong; the message says what and where, or has the line of the source.
+    """
+    found = {name: _named(kind, name) for name in _CHECKS}
+    kinds = {name: value for name, value in found.items() if value is not None}
+    if not kinds:
+        name = kind if isinstance(kind, str) else kind.name
+        raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
+    for interface, (module, linked) in kinds.items():
+        constants = _CHECKS[interface](module, linked, ranges)
+        _check_emission(interface, linked, constants)
+
+
+Module = ShaderModule | str
+
+
+def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module, str | UserType] | None:
+    """What stands in the brackets of generics for a type that implements an interface, and what kernels are linked with."""
+    if isinstance(kind, str):
+        files = (shader_folder() / "splat").glob("*.slang")
+        declared = re.compile(rf"\bstruct {re.escape(kind)} : {interface}\b")
+        return (kind, kind) if any(declared.search(file.read_text("utf-8")) for file in files) else None
+    if re.search(rf"\bstruct\s+\w+\s*:[^{{;]*\b{interface}\b", kind.text) is None:
+        return None
+    module = source(kind.text) if isinstance(kind, UserType) else kind
+    return module, UserType(module.type_of(interface), module.text)
+
+
+# --- how splats fade ---
+
+
+def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    if len(ranges) > 4:
+        raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
+    rng = np.random.default_rng(0)
+    extras = np.zeros((_SAMPLES, 4), np.float32)
+    for column, limits in enumerate(ranges.values()):
+        extras[:, column] = rng.uniform(*limits, _SAMPLES)
+    opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
+    value_of, furthest_of = shaders.falloff.falloffOf[module], shaders.falloff.sigmaMaxOf[module]
+    furthest = np.asarray(furthest_of(opacity, extras))
+    _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
+
+    for beyond in (1.002, 1.1, 1.5, 2, 4, 10):
+        sigma = (furthest * beyond + 1e-3).astype(np.float32)
+        alpha = opacity * np.asarray(value_of(sigma, extras))
+        text = f"opacity · value is {{}} and not below 1/255 at {beyond:g} times sigmaMax; let that return more"
+        _refuse(~(alpha < _ALPHA_MIN * 1.001), text, alpha, opacity, extras)
+
+    sigma = (furthest * rng.uniform(0, 1, _SAMPLES)).astype(np.float32)
+    value = np.asarray(value_of(sigma, extras))
+    _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, extras)
+    names = {"extras": list(ranges)}
+    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, least={"sigma": 0.0})
+    return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        place = ", ".join(f"{x:.3g}" for x in extras[i])
+        raise SplatError(f"{what.format(f'{values[i]:.4g}')} with opacity {opacity[i]:.3g} and extras ({place})")
+
+
+# --- cameras ---
+
+
+def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Its projection, and the derivative of it that shapes splats, which is differentiated once more."""
+    if len(ranges) > sum(_COEFFICIENTS.values()):
+        raise SplatError(f"{len(ranges)} ranges are given; a lens has {sum(_COEFFICIENTS.values())} coefficients at most")
+    rng = np.random.default_rng(0)
+    coefficients = np.zeros((_SAMPLES, sum(_COEFFICIENTS.values())), np.float32)
+    for column, limits in enumerate(ranges.values()):
+        coefficients[:, column] = rng.uniform(*limits, _SAMPLES)
+    lens = np.split(coefficients, np.cumsum(list(_COEFFICIENTS.values()))[:-1], 1)
+    # In front of the camera, and anywhere.
+    ahead = np.append(rng.uniform(-0.8, 0.8, (_SAMPLES, 2)), np.ones((_SAMPLES, 1)), 1) * rng.uniform(1, 6, (_SAMPLES, 1))
+    around = rng.normal(size=(_SAMPLES, 3)) * 2
+    point = np.where(rng.random((_SAMPLES, 1)) < 0.7, ahead, around).astype(np.float32)
+    fixed = {"rotation": np.eye(3), "translation": np.zeros(3)}
+    inputs = {
+        "point": point,
+        "focal": rng.uniform(80, 120, (_SAMPLES, 2)).astype(np.float32),
+        "principal": rng.uniform(40, 60, (_SAMPLES, 2)).astype(np.float32),
+        **dict(zip(_COEFFICIENTS, lens, strict=True)),
+    }
+
+    def camera_of(inputs: Inputs) -> dict[str, Any]:
+        return fixed | {name: value for name, value in inputs.items() if name != "point"}
+
+    model = shaders.camera_model
+    camera = camera_of(inputs)
+    may_be = np.asarray(model.isInDomainThrough[module](camera, point)) & (np.asarray(model.depthThrough[module](point)) > 0.3)
+    if may_be.mean() < 0.05:
+        raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to be checked")
+    inputs = {name: value[may_be] for name, value in inputs.items()}
+    identity = np.eye(3, dtype=np.float32)
+
+    def project(inputs: Inputs) -> NDArray:
+        return np.asarray(model.projectThrough[module](camera_of(inputs), inputs["point"]))
+
+    def v_project(v: NDArray, inputs: Inputs) -> Inputs:
+        of_camera, of_point = gradients(model.projectThrough[module], v, camera_of(inputs), inputs["point"])
+        return of_camera | {"point": of_point}
+
+    def jacobian(inputs: Inputs) -> NDArray:
+        rows = model.linearise[module](camera_of(inputs), inputs["point"], identity)
+        return np.stack([rows["x"], rows["y"]], 1)
+
+    def v_jacobian(v: NDArray, inputs: Inputs) -> Inputs:
+        rows = {"x": v[:, 0], "y": v[:, 1]}
+        of_camera, of_point, _ = gradients(model.linearise[module], rows, camera_of(inputs), inputs["point"], identity)
+        return of_camera | {"point": of_point}
+
+    _compare("project", project, v_project, inputs)
+    # By the forward derivative: column by column what the reverse one gives row by row.
+    columns, rows = jacobian(inputs), []
+    for v in np.eye(2, dtype=np.float32):
+        rows.append(v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"])
+    off = np.abs(columns - np.stack(rows, 1)).max((1, 2)) > 1e-3 * np.abs(columns).max((1, 2)) + 1e-3
+    if off.mean() > _KINKS:
+        raise SplatError("the forward derivative of project is not the transpose of the reverse one; is one of them your own?")
+    _compare("the Jacobian of project", jacobian, v_jacobian, inputs)
+    return {"CameraModel": linked} | ({"WITH_LENS": True} if ranges else {})
+
+
+# --- colours and losses ---
+
+
+def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    if isinstance(linked, UserType):
+        features, weights = constant_of(linked.text, "FEATURES", _ANY_COLOR[0]), constant_of(linked.text, "WEIGHTS", 0)
+    else:
+        features, weights = _COLORS.get(linked, _ANY_COLOR)
+    rng = np.random.default_rng(0)
+    direction = rng.normal(size=(_SAMPLES, 3))
+    vectors = -(-features // 3)
+    values = rng.normal(size=(_SAMPLES, vectors * 3))
+    values[:, features:] = 0
+    inputs = {
+        "direction": direction / np.linalg.norm(direction, axis=1, keepdims=True),
+        "features": values.reshape(_SAMPLES, vectors, 3),
+        "weights": rng.normal(size=(_SAMPLES, max(weights, 1))) * (weights > 0),
+    }
+    function = shaders.color.colorOf[vectors, max(weights, 1), module]
+    names = {"features": [str(i) for i in range(features)], "weights": [str(i) for i in range(weights)]}
+    _check_derivatives("color", function, {name: value.astype(np.float32) for name, value in inputs.items()}, names=names)
+    return {"Color": linked, "FEATURES": features} | ({"WEIGHTS": weights} if weights else {})
+
+
+def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    rendered = rng.uniform(0, 1, (_SAMPLES, 3))
+    error = rng.normal(size=rendered.shape) * np.exp(rng.uniform(-3, 0, rendered.shape))
+    inputs = {"rendered": rendered.astype(np.float32), "photograph": (rendered + error).astype(np.float32)}
+    function = shaders.pixel_loss.pixelLossOf[3, module]
+    _check_derivatives("loss", function, inputs)
+    # Where there is nothing left to improve, a root's derivative is infinite.
+    slopes = gradients(function, np.ones(_SAMPLES), inputs["rendered"], inputs["rendered"])
+    if not all(np.isfinite(slope).all() for slope in slopes):
+        raise SplatError("the derivative of loss is not finite where both colours are equal; add something small below a root")
+    return {"PixelLoss": linked} | ({"JOINT": True} if isinstance(linked, UserType) else {})
+
+
+# --- derivatives ---
+
+
+def _check_derivatives(
+    what: str,
+    function: ShaderFunction,
+    inputs: Inputs,
+    names: Mapping[str, list[str]] | None = None,
+    least: Mapping[str, float] | None = None,
+) -> None:
+    """Of a function of `inputs`, which is differentiable in all of them."""
+
+    def value_of(inputs: Inputs) -> NDArray:
+        return np.asarray(function(*inputs.values()))
+
+    def derivative(v: NDArray, inputs: Inputs) -> Inputs:
+        return dict(zip(inputs, gradients(function, v, *inputs.values()), strict=True))
+
+    _compare(what, value_of, derivative, inputs, names or {}, least or {})
+
+
+def _compare(
+    what: str,
+    function: Callable[[Inputs], NDArray],
+    derivative: Callable[[NDArray, Inputs], Inputs],
+    inputs: Inputs,
+    names: Mapping[str, list[str]] | None = None,
+    least: Mapping[str, float] | None = None,
+) -> None:
+    """Every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
+
+    Args:
+        names: of an input's numbers; of those that have none nothing is asked.
+        least: of an input.
+    """
+    value = function(inputs)
+    bad = ~np.isfinite(value).reshape(len(value), -1).all(1)
+    if bad.any():
+        raise SplatError(f"{what} is not finite at {_place(inputs, int(np.argmax(bad)))}")
+    v = np.random.default_rng(1).normal(size=value.shape).astype(np.float32)
+    found = derivative(v, inputs)
+    for name, values in inputs.items():
+        numbers = list(np.ndindex(values.shape[1:]))
+        labels = (names or {}).get(name, ["".join(f"[{i}]" for i in index) for index in numbers])
+        for index, label in zip(numbers, labels, strict=False):
+            at = values[:, *index]
+            step = (1e-2 * np.maximum(np.abs(at), 0.1)).astype(np.float32)
+            ends, moved = [], values.copy()
+            for sign in (1, -1):
+                moved[:, *index] = np.maximum(at + sign * step, (least or {}).get(name, -np.inf))
+                ends.append((moved[:, *index].copy(), np.asarray(function(inputs | {name: moved}), np.float64)))
+            (above, high), (below, low) = ends
+            expected = ((high - low) * v).reshape(len(at), -1).sum(1) / (above - below)
+            actual = found[name][:, *index]
+            error = np.abs(actual - expected) - 0.02 * np.abs(expected)
+            # Sums of large numbers of both signs have the errors of those.
+            noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
+            wrong = ~(error <= 0.02 * np.sqrt(np.mean(expected**2)) + 1e-4 + noise)
+            if np.mean(wrong) > _KINKS:
+                worst = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
+                by = label if label and not label.startswith("[") and name == "extras" else f"{name}{_bracketed(label)}"
+                raise SplatError(
+                    f"the derivative of {what} by {by} is {actual[worst]:.4g} at {_place(inputs, worst, names)}, where finite "
+                    f"differences have {expected[worst]:.4g}; is every function in it [Differentiable], and no bare scalar left of "
+                    "a vector?"
+                )
+
+
+def _bracketed(label: str) -> str:
+    return f"[{label}]" if label and not label.startswith("[") else label
+
+
+def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None) -> str:
+    """Where a sample lies, in a few numbers."""
+    parts = []
+    for name, values in inputs.items():
+        numbers = np.ravel(values[i])[: len((names or {}).get(name, values[i].flat))]
+        if len(numbers) and (np.any(numbers) or name == "sigma"):
+            shown = ", ".join(f"{x:.3g}" for x in numbers[:6]) + (", …" if len(numbers) > 6 else "")
+            parts.append(f"{name} = {shown if values.ndim == 1 else f'({shown})'}")
+    return ", ".join(parts)
+
+
+# --- sources for other devices ---
+
+# The kernels that are linked with a type.
+_KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
+    "IFalloff": (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles")),
+    "ICameraModel": (("project", "projectForward"), ("project", "projectBackward")),
+    "IColor": (("shade", "shadeForward"), ("shade", "shadeBackward")),
+    "IPixelLoss": (("loss", "ssimAlongColumns"), ("loss", "lossGradient")),
+}
+_CHECKS: dict[str, Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]] = {
+    "IFalloff": _check_falloff,
+    "ICameraModel": _check_camera,
+    "IColor": _check_color,
+    "IPixelLoss": _check_pixel_loss,
+}
+
+
+def _check_emission(interface: str, linked: str | UserType, constants: dict[str, Any]) -> None:
+    for language, emit in (("Metal", emit_metal), ("WebGPU", emit_wgsl)):
+        for module, entry in _KERNELS[interface]:
+            try:
+                emit(module, entry, constants)
+            except CompilerError as error:
+                what = shaders.first_error(str(error))
+                raise SplatError(f"{linked} cannot be compiled for {language}, in {entry}: {what}") from error
