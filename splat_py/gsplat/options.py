@@ -13,7 +13,7 @@ ExternalDistortionModelMeta = Literal["bivariate-windshield"]
 
 
 class RollingShutterType(IntEnum):
-    """How a sensor is read out. GLOBAL, all at once, is what is supported."""
+    """How a sensor is read out; GLOBAL is all at once."""
 
     ROLLING_TOP_TO_BOTTOM = 0
     ROLLING_LEFT_TO_RIGHT = 1
@@ -42,7 +42,7 @@ class FThetaCameraDistortionParameters:
 
 @dataclass
 class UnscentedTransformParameters:
-    """Sigma points of the unscented transform; not supported."""
+    """Sigma points of the unscented transform (`with_ut`)."""
 
     alpha: float = 0.1
     beta: float = 2.0

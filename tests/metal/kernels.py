@@ -17,7 +17,8 @@ from splat_py.gpu.kernels import Recorder, specialising
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
-from splat_py.splats.camera_gradients import CAMERA_ROW, LENS
+from splat_py.splats.camera_gradients import CAMERA_ROW, LENS, row_length
+from splat_py.splats.cameras import UnscentedTransform
 from splat_py.splats.colors import ColorModel, harmonics, network_weights
 from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.project import Projection
@@ -87,6 +88,7 @@ def shipped() -> list[Specialisation]:
         _record_tiles(recorder, tuning)
     _record_gaussians(recorder)
     _record_packed(recorder)
+    _record_cameras(recorder)
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
@@ -253,6 +255,32 @@ def _record_packed(recorder: Recorder) -> None:
         v_splats = SplatGradients.of_rows(empty((8, 10)), splats.depths)
         projection.record_backward(recorder, v_splats, gaussians, v_cameras)
         _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=ids)
+
+
+def _record_cameras(recorder: Recorder) -> None:
+    """Sigma points, rolling shutters."""
+    device = _device(_GPU_TUNING)
+    empty = device.memory.empty
+    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+    unscented, shutter = UnscentedTransform(), "ROLLING_TOP_TO_BOTTOM"
+    packed = PackedIds.empty(device, 8, 1)
+    settings = Settings(16, camera_gradient=True)
+    for projection, covars, with_lens, ids in (
+        (replace(settings, camera_model="OpenCVPinhole", unscented=unscented, antialiased=True), False, True, packed),
+        (replace(settings, camera_model="Equirectangular", unscented=unscented), False, False, None),
+        (replace(settings, shutter=shutter, antialiased=True), False, False, packed),
+        (replace(settings, camera_model="OpenCVPinhole", shutter=shutter), True, True, None),
+        (replace(settings, shutter=shutter, unscented=unscented), False, False, packed),
+    ):
+        poses = empty((1, 4, 4) if projection.shutter is None else (1, 2, 4, 4))
+        cameras = Cameras(poses, empty((1, 3, 3)), 8, 8, lenses=empty((1, LENS)) if with_lens else None)
+        splats = Splats.empty(device, 8, packed=ids)
+        work = Projection(replace(gaussians, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
+        if ids is not None:
+            work.record_visible(recorder, PrefixSum(device, 8))
+        work.record(recorder)
+        v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
+        work.record_backward(recorder, v_splats, work.gaussians, empty((1, row_length(cameras))))
 
 
 def _record_gaussians(recorder: Recorder) -> None:

@@ -29,6 +29,7 @@ from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
 from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
+from tests.splats import test_cameras as moving_cameras
 from tests.splats import test_colors as colors
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
@@ -346,6 +347,17 @@ def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu
         assert_same_gradients(inputs, camera_model=camera_model, packed=packed, **lenses)
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize("camera_model", ["pinhole", "equirectangular"])
+def test_unscented(camera_model: str, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(moving_cameras.test_unscented, camera_model, camera_model == "pinhole"))
+
+
+@pytest.mark.parametrize("what", ["", "_of_a_lens_and_covariances", "_unscented"])
+def test_rolling_shutter(what: str, metal: MetalOnCpu) -> None:
+    test = getattr(moving_cameras, f"test_rolling_shutter{what}")
+    every_order(metal, test if what else partial(test, "ROLLING_TOP_TO_BOTTOM"))
 
 
 @pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)

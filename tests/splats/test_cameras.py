@@ -14,7 +14,7 @@ from splat_py import SplatError, rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from splat_py.gsplat.cuda._wrapper import UnscentedTransformParameters
 from tests.splats.test_camera_models import check, lens_of, of_covars, scene_of, with_lenses
-from tests.splats.torch_cameras import SHUTTERS, Camera, project_by_jacobian, project_unscented, rolling, still
+from tests.splats.torch_cameras import SHUTTERS, Camera, cross_matrix, project_by_jacobian, project_unscented, rolling, still
 from tests.splats.torch_rendering import LENS_MODELS, MODELS, Projected, covariances
 
 WIDTH, HEIGHT = 24, 18
@@ -54,11 +54,9 @@ def moving(inputs: dict[str, Tensor], seed: int, amount: float = 0.4) -> dict[st
     rng = np.random.default_rng(seed)
     last = []
     for viewmat in inputs["viewmats"].detach().double():
-        x, y, z = torch.tensor(rng.normal(size=3) * 0.03 * amount)
-        zero = torch.zeros_like(x)
-        turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
         shifted = torch.eye(4).double()
-        shifted[:3, :3], shifted[:3, 3] = turn, torch.tensor(rng.normal(size=3) * 0.06 * amount)
+        shifted[:3, :3] = torch.linalg.matrix_exp(cross_matrix(torch.tensor(rng.normal(size=3) * 0.03 * amount)))
+        shifted[:3, 3] = torch.tensor(rng.normal(size=3) * 0.06 * amount)
         last.append(shifted @ viewmat)
     return inputs | {"viewmats_rs": torch.stack(last).float().requires_grad_()}
 

@@ -115,7 +115,6 @@ BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
 class RollingShutter(Enum):
     """As gsplat has it."""
 
-    TOP_TO_BOTTOM = 1
     GLOBAL = 4
 
 
@@ -123,13 +122,10 @@ UNSUPPORTED: list[tuple[str, Any]] = [
     ("camera_model", "ftheta"),
     ("ftheta_coeffs", torch.rand(C, 4)),
     ("distributed", True),
-    ("with_ut", True),
     ("with_eval3d", True),
     ("return_normals", True),
     ("global_z_order", False),
     ("rays", torch.rand(C, 12, 16, 6)),
-    ("rolling_shutter", RollingShutter.TOP_TO_BOTTOM),
-    ("viewmats_rs", torch.eye(4).repeat(C, 1, 1)),
 ]
 
 

@@ -21,27 +21,36 @@ Camera = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def log(rotation: Tensor) -> Tensor:
-    """The vector of a rotation by less than half a turn, by the series of the inverse sine where that is small."""
+    """The vector of a rotation by less than half a turn, by the arctangent's series where that is small."""
     s = torch.stack([rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]]) / 2
-    squared = s.dot(s)
-    if squared < 1e-6:
-        return s * (1 + squared / 6 + 3 * squared**2 / 40)
-    return s * torch.atan2(squared.sqrt(), (rotation.trace() - 1) / 2) / squared.sqrt()
+    squared, cosine = s.dot(s), (rotation.trace() - 1) / 2
+    if squared < 1e-6 and cosine > 0:
+        tangent2 = squared / cosine**2
+        return s * (1 - tangent2 / 3 + tangent2**2 / 5) / cosine
+    return s * torch.atan2(squared.sqrt(), cosine) / squared.sqrt()
 
 
-def exp(vector: Tensor) -> Tensor:
-    x, y, z = vector
+def cross_matrix(v: Tensor) -> Tensor:
+    x, y, z = v
     zero = torch.zeros_like(x)
-    return torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
+
+
+def pose_at(first: Tensor, last: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotation and translation between two poses [4, 4]."""
+    turn = log(last[:3, :3] @ first[:3, :3].T)
+    angle, axes = turn.norm(), cross_matrix(turn / turn.norm())
+    rotation = torch.eye(3).to(turn) + (angle * time).sin() * axes + (1 - (angle * time).cos()) * axes @ axes
+    return rotation @ first[:3, :3], first[:3, 3] * (1 - time) + last[:3, 3] * time
 
 
 def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
     """World point [3] → pixel [2] and point in camera space, where the row that sees it is read."""
     axis, backwards = SHUTTERS[shutter]
-    turn = log(last[:3, :3] @ first[:3, :3].T)
 
     def at(time: Tensor, p: Tensor) -> Tensor:
-        return exp(turn * time) @ first[:3, :3] @ p + first[:3, 3] * (1 - time) + last[:3, 3] * time
+        rotation, translation = pose_at(first, last, time)
+        return rotation @ p + translation
 
     def camera(p: Tensor) -> tuple[Tensor, Tensor]:
         time = torch.tensor(0.5).double()
