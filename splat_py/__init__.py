@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from splat_py.splats.photometric_loss import photometric_loss, ssim
     from splat_py.splats.project import project, project_backward
     from splat_py.splats.rasterization import rasterization, render_backward
+    from splat_py.splats.rasterization_2dgs import rasterization_2dgs
     from splat_py.splats.rasterize import rasterize_backward, rasterize_to_pixels
     from splat_py.splats.rendering import render
     from splat_py.splats.shade import shade, shade_backward
@@ -49,6 +50,7 @@ else:
             "project": "splat_py.splats.project",
             "project_backward": "splat_py.splats.project",
             "rasterization": "splat_py.splats.rasterization",
+            "rasterization_2dgs": "splat_py.splats.rasterization_2dgs",
             "rasterize_backward": "splat_py.splats.rasterize",
             "rasterize_to_pixels": "splat_py.splats.rasterize",
             "render": "splat_py.splats.rendering",
@@ -82,6 +84,7 @@ __all__ = [
     "project",
     "project_backward",
     "rasterization",
+    "rasterization_2dgs",
     "rasterize_backward",
     "rasterize_to_pixels",
     "render",

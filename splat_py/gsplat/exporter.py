@@ -109,9 +109,7 @@ def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     gaussians = Gaussians.load_ply(path)
     if gaussians.splat != "Gaussian" or gaussians.features is not None:
-        warnings.warn(
-            f"{path} holds splats or colours that only splat_py knows; their numbers are left out", stacklevel=2
-        )
+        warnings.warn(f"{path} holds splats or colours that only splat_py knows; their numbers are left out", stacklevel=2)
     return {
         "means": gaussians.means,
         "scales": gaussians.log_scales,

@@ -10,7 +10,7 @@ def has_3dgs() -> bool:
 
 def has_2dgs() -> bool:
     """Surfels."""
-    return False
+    return True
 
 
 def has_3dgut() -> bool:

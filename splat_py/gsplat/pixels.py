@@ -22,7 +22,7 @@ from splat_py.splats.rasterize import rasterize_to_pixels as rasterize
 from splat_py.splats.tensors import check_shape, check_tensors
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
-_TILE_SIZES = (4, 8, 16)
+TILE_SIZES = (4, 8, 16)
 
 
 @opaque
@@ -80,14 +80,14 @@ def rasterize_to_pixels(
         raise SplatError("colors has no channels; give at least one")
     if absgrad and channels > MAX_CHANNELS:
         raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
-    if tile_size not in _TILE_SIZES:
+    if tile_size not in TILE_SIZES:
         raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*images, channels))
     if masks is not None:
         check_shape("masks", masks, tuple(isect_offsets.shape))
     check_tiles(isect_offsets, images, (image_width, image_height), tile_size)
-    lists = _Lists.of(isect_offsets, flatten_ids, opacities.numel(), masks)
+    lists = Lists.of(isect_offsets, flatten_ids, opacities.numel(), masks)
 
     device = device_for(means2d)
     device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
@@ -107,14 +107,14 @@ def rasterize_to_pixels(
 
 
 @dataclass(frozen=True)
-class _Lists:
+class Lists:
     """Every tile's splats: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
 
     offsets: Tensor  # [tiles + 1] int64
     ids: Tensor  # [isects] int64
 
     @classmethod
-    def of(cls, isect_offsets: Tensor, flatten_ids: Tensor, count: int, masks: Tensor | None) -> _Lists:
+    def of(cls, isect_offsets: Tensor, flatten_ids: Tensor, count: int, masks: Tensor | None) -> Lists:
         """The lists without those of tiles that are masked.
 
         Raises:

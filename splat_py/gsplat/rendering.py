@@ -11,12 +11,9 @@ from splat_py.gsplat.options import (
     RollingShutterType,
 )
 from splat_py.gsplat.reference import rasterization as _rasterization
-from splat_py.gsplat.unsupported import (
-    rasterization_2dgs,
-    rasterization_2dgs_inria_wrapper,
-    rasterization_inria_wrapper,
-)
+from splat_py.gsplat.unsupported import rasterization_2dgs_inria_wrapper, rasterization_inria_wrapper
 from splat_py.splats.rasterization import rasterization
+from splat_py.splats.rasterization_2dgs import rasterization_2dgs
 
 __all__ = [
     "FThetaCameraDistortionParameters",

@@ -7,10 +7,7 @@ from typing import Any, NoReturn
 NAMES = (
     # 2D Gaussians
     "accumulate_2dgs",
-    "fully_fused_projection_2dgs",
-    "rasterization_2dgs",
     "rasterize_to_indices_in_range_2dgs",
-    "rasterize_to_pixels_2dgs",
     # the unscented transform, and splats evaluated in the world
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",

@@ -9,12 +9,22 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.scene.gaussians import SH_C0
 from splat_py.scene.ply import GaussianArrays, write_gaussians
+from splat_py.splats.depth_maps import depth_to_normal, depth_to_points
+
+__all__ = [
+    "depth_to_normal",
+    "depth_to_points",
+    "get_projection_matrix",
+    "inverse_log_transform",
+    "log_transform",
+    "normalized_quat_to_rotmat",
+    "save_ply",
+]
 
 
 def save_ply(splats: Mapping[str, Tensor], dir: str | os.PathLike[str], colors: Tensor | None = None) -> None:
@@ -57,47 +67,6 @@ def log_transform(x: Tensor) -> Tensor:
 def inverse_log_transform(y: Tensor) -> Tensor:
     """sign(y) (exp |y| - 1), the inverse of `log_transform`."""
     return y.sign() * y.abs().expm1()
-
-
-def depth_to_points(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bool = True) -> Tensor:
-    """Points [..., H, W, 3] in the world's frame of depth maps.
-
-    Args:
-        depths: [..., H, W, 1].
-        camtoworlds: [..., 4, 4] camera → world.
-        Ks: [..., 3, 3], pixels; the first pixel's centre is (0.5, 0.5).
-        z_depth: along the camera's axis, or else along the pixel's ray.
-
-    Raises:
-        SplatError: shapes that do not belong together.
-    """
-    batch, sides = depths.shape[:-3], depths.shape[-3:]
-    if len(sides) < 3 or sides[-1] != 1 or camtoworlds.shape != (*batch, 4, 4) or Ks.shape != (*batch, 3, 3):
-        given = f"{list(depths.shape)}, {list(camtoworlds.shape)} and {list(Ks.shape)}"
-        raise SplatError(
-            f"depths, camtoworlds and Ks have shapes {given}; expected [..., H, W, 1], [..., 4, 4] and [..., 3, 3]"
-        )
-    K = Ks[..., None, None, :, :]
-    x = torch.arange(sides[1], device=depths.device) + 0.5
-    y = torch.arange(sides[0], device=depths.device)[:, None] + 0.5
-    along_x, along_y = torch.broadcast_tensors((x - K[..., 0, 2]) / K[..., 0, 0], (y - K[..., 1, 2]) / K[..., 1, 1])
-    directions = torch.stack([along_x, along_y, torch.ones_like(along_x)], dim=-1)
-    if not z_depth:
-        directions = F.normalize(directions, dim=-1)
-    rotations, centers = camtoworlds[..., None, :3, :3], camtoworlds[..., None, None, :3, 3]
-    return centers + depths * (directions @ rotations.transpose(-1, -2))
-
-
-def depth_to_normal(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bool = True) -> Tensor:
-    """Normals [..., H, W, 3] in the world's frame, by central differences of depth maps; zero in the outermost pixels.
-
-    Arguments and errors as of `depth_to_points`. They point towards the camera.
-    """
-    points = depth_to_points(depths, camtoworlds, Ks, z_depth)
-    down = points[..., 2:, 1:-1, :] - points[..., :-2, 1:-1, :]
-    right = points[..., 1:-1, 2:, :] - points[..., 1:-1, :-2, :]
-    normals = F.normalize(torch.linalg.cross(down, right), dim=-1)
-    return F.pad(normals, (0, 0, 1, 1, 1, 1))
 
 
 def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: torch.device | str = "cpu") -> Tensor:

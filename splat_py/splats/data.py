@@ -16,7 +16,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.splats.cameras import UnscentedTransform
 
-# Floats of a splat's gradient row: mean2d 2, conic 3, opacity 1; colours, extras and |mean2d| follow (kernels/rasterize.slang).
+# Floats of an ellipse's gradient row: mean2d 2, conic 3, opacity 1; colours, extras, |mean2d| follow (kernels/rasterize.slang).
 MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET = 0, 2, 5, 6
 
 # By `Settings.max_alpha`.
@@ -46,6 +46,9 @@ class Settings:
     # How splats fade, and how many extra numbers each has for it (splat/falloff.slang).
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
+    # Where splats lie, and how many numbers say so in the place of a conic (splat/shape.slang).
+    shape: str = "Ellipse"
+    shape_floats: int = 3
     # No splat's α is larger: 0.999 or 0.99.
     max_alpha: float = 0.999
     # Added to the 2D covariance's diagonal, pixel².
@@ -62,12 +65,17 @@ class Settings:
 
     def row(self, channels: int) -> int:
         """Floats of a splat's gradient row."""
-        return COLOR_OFFSET + channels + self.extras + (2 if self.absgrad else 0)
+        return MEAN_OFFSET + 2 + self.shape_floats + 1 + channels + self.extras + (2 if self.absgrad else 0)
 
     def splat_constants(self) -> dict[str, str | int | UserType]:
         """What the rasteriser is specialised by."""
         stop: dict[str, str | int | UserType] = {} if self.max_alpha == 0.999 else {"Stop": STOPS[self.max_alpha]}
-        return stop | self.falloff_constants()
+        return stop | self.bounds_constants()
+
+    def bounds_constants(self) -> dict[str, str | int | UserType]:
+        """What kernels that find out where splats are visible are specialised by."""
+        shape: dict[str, str | int | UserType] = {"Shape": self.shape, "SHAPE": self.shape_floats}
+        return self.falloff_constants() | (shape if self.shape != "Ellipse" else {})
 
     def falloff_constants(self) -> dict[str, str | int | UserType]:
         """What kernels that evaluate splats, or their bounds, are specialised by."""
@@ -146,7 +154,7 @@ class Splats:
 
     means2d: Array  # [C, N, 2] pixels
     depths: Array  # [C, N] camera z, or the distance
-    conics: Array  # [C, N, 3]
+    conics: Array  # [C, N, 3], or `Settings.shape_floats` of what else a splat is
     opacities: Array  # [C, N]
     radii: Array  # [C, N, 2] int32, pixels; 0 where culled
     packed: PackedIds | None = None

@@ -317,7 +317,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         height,
         settings.tile_size,
         keep_isects=settings.per_isect,
-        falloff=settings.falloff_constants(),
+        bounds=settings.bounds_constants(),
         device=device,
     )
     features, backgrounds = _features(inputs, options, splats, settings, device)

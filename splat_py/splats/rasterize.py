@@ -15,7 +15,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
-from splat_py.splats.data import COLOR_OFFSET, CONIC_OFFSET, MEAN_OFFSET, OPACITY_OFFSET, Settings, Splats
+from splat_py.splats.data import CONIC_OFFSET, MEAN_OFFSET, Settings, Splats
 from splat_py.splats.project import ProjectedSplats
 from splat_py.splats.tensors import as_tensor, check_tensors
 from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists
@@ -32,9 +32,23 @@ class Image:
     alphas: Array  # [C, H, W, 1]
     final_T: Array  # [C, H, W]
     n_contrib: Array  # [C, H, W] uint32
+    # Where the last channel is the distortion of the one before it: [C, H, W] the blended depth, also kept.
+    depth: Array | None = None
+    # Where asked for: [C, H, W] uint32, place behind the median in its tile's list, 0 where there is none.
+    medians: Array | None = None
 
     @classmethod
-    def empty(cls, device: Device, cameras: int, height: int, width: int, channels: int) -> Image:
+    def empty(
+        cls,
+        device: Device,
+        cameras: int,
+        height: int,
+        width: int,
+        channels: int,
+        *,
+        distortion: bool = False,
+        median: bool = False,
+    ) -> Image:
         """Arrays for images of this size.
 
         Raises:
@@ -43,7 +57,13 @@ class Image:
         device.memory.limits.check_images(cameras, height, width, channels)
         shape = (cameras, height, width)
         empty = device.memory.empty
-        return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32))
+        depth, medians = empty(shape) if distortion else None, empty(shape, np.uint32) if median else None
+        return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32), depth, medians)
+
+    def constants(self) -> dict[str, str | bool]:
+        """What kernels that write, or read, these arrays are specialised by."""
+        blending: dict[str, str | bool] = {} if self.depth is None else {"Blending": "DistortionBlending"}
+        return blending | ({} if self.medians is None else {"MEDIAN": True})
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ class Rasterization:
             constants: `Settings.splat_constants`, or others (kernels/rasterize.slang).
         """
         extras = 0 if splats.extras is None else splats.extras.shape[-1]
-        row = -(-(COLOR_OFFSET + colors.shape[-1] + extras) // 4) * 4
+        row = -(-(CONIC_OFFSET + splats.conics.shape[-1] + 1 + colors.shape[-1] + extras) // 4) * 4
         rows = device.memory.empty((splats.count, row))
         return cls(splats, colors, backgrounds, lists, grid, image, rows, device, constants)
 
@@ -112,8 +132,11 @@ class Rasterization:
             buffers |= {"tileIsects": lists.isects, "vIsects": v_isects}
         else:
             recorder.clear(v_splats)
+        buffers["undoneDepth"] = None
         if lists.segments > 1:
             buffers["undone"] = recorder.scratch((*self.image.final_T.shape, 2))
+            if self.image.depth is not None:
+                buffers["undoneDepth"] = recorder.scratch((*self.image.final_T.shape, 2))
         constants = {"ABSGRAD": settings.absgrad, **settings.accumulation_constants()}
         for segment in reversed(range(lists.segments)):
             self._dispatch_tiles(recorder, "rasterizeBackward", segment, constants, buffers)
@@ -138,13 +161,15 @@ class Rasterization:
     ) -> None:
         """One segment of every tile's list."""
         groups = self.grid.columns, self.grid.rows, self.grid.cameras
-        pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8, _most_pixels(self.colors.shape[-1]))
+        most = _most_pixels(self.colors.shape[-1] + self.splats.conics.shape[-1] - 3)
+        pixels = min(self.device.tuning.pixels_per_thread, self.grid.tile_size**2 // 8, most)
         uniforms = {"segment": 0, "segmentLength": 0, "isLast": 1}
         if self.lists.segments > 1:
             length = self.device.tuning.segment or 0
             is_last = segment == self.lists.segments - 1
             uniforms = {"segment": segment * length, "segmentLength": length, "isLast": int(is_last)}
             constants = {"SEGMENTED": True, **constants}
+        constants = self.image.constants() | constants
         self._dispatch(recorder, entry, groups, uniforms, {"PIXELS": pixels, **constants}, **buffers)
 
     def _dispatch(
@@ -182,6 +207,8 @@ class Rasterization:
                 "tileIds": self.lists.ids,
                 "finalT": self.image.final_T,
                 "nContrib": self.image.n_contrib,
+                "finalDepth": self.image.depth,
+                "medians": self.image.medians,
             }
             | buffers,
             TILE=self.grid.tile_size,
@@ -192,7 +219,10 @@ class Rasterization:
 
 
 def _most_pixels(channels: int) -> int:
-    """Of a thread. Their code is unrolled for each pixel and channel, and compiling it may take longer than running it."""
+    """Of a thread. Their code is unrolled for each pixel and channel, and compiling it may take longer than running it.
+
+    Numbers that a splat has more than an ellipse count as channels.
+    """
     return 8 if channels <= 4 else 4 if channels <= 8 else 2
 
 
@@ -230,18 +260,30 @@ def rasterize(
     backgrounds: Tensor | None,
     settings: Settings,
     *,
+    distortion: bool = False,
+    median: bool = False,
     device: Device | None = None,
 ) -> RenderedImages:
-    """As `rasterize_to_pixels`, with what more there is to tell of the pixels."""
+    """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
+
+    Args:
+        distortion: what is rendered in the last channel, whatever the colours are there, is distortion of the one before it,
+            whose background is to be 0 (`DistortionBlending` in slang/splat/blending.slang).
+        median: find out which splat is the last that more than half the light comes to.
+    """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
     device = device or device_for(colors)
-    frame = _Frame(splats, tiles, width, height, settings, device)
     if settings.absgrad:
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
     images = []
-    for first in range(0, max(colors.shape[-1], 1), MAX_CHANNELS):
-        part = slice(first, first + MAX_CHANNELS)
+    channels = colors.shape[-1]
+    # Depth and distortion are in one pass, the last.
+    length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
+    for first in range(0, max(channels, 1), length):
+        part = slice(first, first + length)
+        is_last = first + length >= channels
+        frame = _Frame(splats, tiles, width, height, settings, device, distortion and is_last, median and is_last)
         images.append(
             _Rasterize.apply(
                 splats.means2d,
@@ -254,12 +296,12 @@ def rasterize(
             )
         )
     parts, alphas, arrays = zip(*images, strict=True)
-    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[0])
+    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[-1])
 
 
 @dataclass(frozen=True)
 class RenderedImages:
-    """C images, and what more was written with their first channels."""
+    """C images, and what more was written with their last channels."""
 
     colors: Tensor  # [C, H, W, D]
     alphas: Tensor  # [C, H, W, 1]
@@ -276,6 +318,8 @@ class _Frame:
     height: int
     settings: Settings
     device: Device
+    distortion: bool = False
+    median: bool = False
 
 
 class _Rasterize(torch.autograd.Function):
@@ -291,7 +335,15 @@ class _Rasterize(torch.autograd.Function):
         frame: _Frame,
     ) -> tuple[Tensor, Tensor, Image]:
         device, tiles = frame.device, frame.tiles
-        image = Image.empty(device, tiles.grid.cameras, frame.height, frame.width, colors.shape[-1])
+        image = Image.empty(
+            device,
+            tiles.grid.cameras,
+            frame.height,
+            frame.width,
+            colors.shape[-1],
+            distortion=frame.distortion,
+            median=frame.median,
+        )
         work = _work(frame, colors, backgrounds, image)
         recorder = device.record()
         work.record(recorder)
@@ -387,7 +439,8 @@ def _gradients(
     work.record_backward(recorder, v_colors, v_opacities, rows, settings)
     recorder.submit()
     v_rows = as_tensor(rows, v_images).unflatten(0, splats)
-    mean, conic, opacity, color = MEAN_OFFSET, CONIC_OFFSET, OPACITY_OFFSET, COLOR_OFFSET
+    mean, conic, opacity = MEAN_OFFSET, CONIC_OFFSET, CONIC_OFFSET + settings.shape_floats
+    color = opacity + 1
     extras = color + channels + settings.extras
     v_backgrounds = None
     if of_backgrounds:

@@ -52,7 +52,7 @@ class Binning:
     Args:
         keep_isects: lists also tell which intersection each element is, for gradients that have a row each.
         by_depth: sort by depth; otherwise a splat's index is its depth.
-        falloff: `Settings.falloff_constants`.
+        bounds: `Settings.bounds_constants`.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Binning:
         grid: TileGrid,
         keep_isects: bool = False,
         by_depth: bool = True,
-        falloff: Mapping[str, str | int | UserType] | None = None,
+        bounds: Mapping[str, str | int | UserType] | None = None,
     ) -> None:
         self.splats = splats
         self.grid = grid
-        self._keep_isects, self._by_depth, self._falloff = keep_isects, by_depth, falloff or {}
+        self._keep_isects, self._by_depth, self._bounds = keep_isects, by_depth, bounds or {}
         # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
         self.max_tile_count = device.memory.array(np.zeros(1, np.uint32))
         self._device = device
@@ -155,6 +155,8 @@ class Binning:
         self, recorder: Recorder, entry: str, threads: int, constants: dict[str, bool] | None = None, **others: Array | None
     ) -> None:
         splats, grid = self.splats, self.grid
+        # The others do not ask where splats are.
+        bounds = self._bounds if entry in ("countTiles", "emitIsects") else {}
         recorder.dispatch(
             "tiles",
             entry,
@@ -187,7 +189,7 @@ class Binning:
             | others,
             TILE=grid.tile_size,
             **id_constants(splats.packed),
-            **self._falloff,
+            **bounds,
             **(constants or {}),
         )
 
@@ -231,14 +233,14 @@ def bin_tiles(
     tile_size: int,
     *,
     keep_isects: bool = False,
-    falloff: Mapping[str, str | int | UserType] | None = None,
+    bounds: Mapping[str, str | int | UserType] | None = None,
     device: Device | None = None,
 ) -> BinnedTiles:
     """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
 
     Args:
         keep_isects: for gradients with a row an intersection (`Settings.accumulation` is "PerIntersection").
-        falloff: `Settings.falloff_constants`, where splats fade otherwise than Gaussians.
+        bounds: `Settings.bounds_constants`, of splats that are no Gaussians on the image.
 
     Raises:
         SplatError: there are more intersections than lists can hold.
@@ -246,7 +248,7 @@ def bin_tiles(
     device = device or device_for(splats.means2d)
     arrays = splats.arrays(device)
     grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.cameras)
-    binning = Binning(device, arrays, grid, keep_isects, falloff=falloff)
+    binning = Binning(device, arrays, grid, keep_isects, bounds=bounds)
     recorder = device.record()
     binning.record_count(recorder)
     recorder.submit()

@@ -303,8 +303,8 @@ class Trainer:
 
     def _binning_for(self, target: _Target) -> Binning:
         if self._binning is None or self._binning.grid != target.grid:
-            falloff = self._settings.falloff_constants()
-            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, falloff=falloff)
+            bounds = self._settings.bounds_constants()
+            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, bounds=bounds)
             self._binning.reserve(self._capacity)
         return self._binning
 

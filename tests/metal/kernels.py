@@ -24,6 +24,7 @@ from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, S
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import Shading
+from splat_py.splats.surfels import SHAPE, SurfelGradients, SurfelProjection
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 
@@ -89,6 +90,7 @@ def shipped() -> list[Specialisation]:
     _record_gaussians(recorder)
     _record_packed(recorder)
     _record_cameras(recorder)
+    _record_surfels(recorder)
     # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
@@ -173,17 +175,18 @@ def _record_rasterization(
     channels: int,
     segments: int = 1,
     packed: PackedIds | None = None,
+    **written: bool,
 ) -> None:
     device, empty = _device(tuning), _Memory().empty
-    splats = Splats.empty(device, 1, 8, packed=packed)
+    splats = replace(Splats.empty(device, 1, 8, packed=packed), conics=empty((1, 8, settings.shape_floats)))
     if settings.extras:
         splats = replace(splats, extras=empty((1, 8, settings.extras)))
     grid = TileGrid(settings.tile_size, 2, 2, 1)
-    binning = Binning(device, splats, grid, settings.per_isect, falloff=settings.falloff_constants())
+    binning = Binning(device, splats, grid, settings.per_isect, bounds=settings.bounds_constants())
     binning.record_count(recorder)
     binning.record_lists(recorder)
     binning.record_max_tile_count(recorder)
-    image = Image.empty(device, 1, 8, 8, channels)
+    image = Image.empty(device, 1, 8, 8, channels, **written)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
     work = Rasterization.of(
         device, splats, colors, backgrounds, binning.lists(segments), grid, image, **settings.splat_constants()
@@ -281,6 +284,28 @@ def _record_cameras(recorder: Recorder) -> None:
         work.record(recorder)
         v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
         work.record_backward(recorder, v_splats, work.gaussians, empty((1, row_length(cameras))))
+
+
+def _record_surfels(recorder: Recorder) -> None:
+    device = _device(_GPU_TUNING)
+    empty = device.memory.empty
+    surfels = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
+    packed = PackedIds.empty(device, 8, 1)
+    views = (StridedView(empty((8, size)), size) for size in (2, 9, 3))
+    v_splats = SurfelGradients(*views, empty(8))
+    for ids, camera_gradient in product((None, packed), (False, True)):
+        settings = Settings(16, camera_gradient=camera_gradient, **SHAPE)
+        projection = SurfelProjection.of(device, surfels, cameras, settings, (8,), ids)
+        if ids is None:
+            projection.record_visible(recorder, PrefixSum(device, 8))
+        projection.record(recorder)
+        projection.record_backward(recorder, v_splats, surfels, empty((1, CAMERA_ROW)))
+    # Three channels are normals, and with distortion two are depth and that.
+    for channels, distortion, segments, ids in ((6, False, 1, None), (8, True, 1, packed), (8, True, 2, None)):
+        tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
+        settings = Settings(16, **SHAPE)
+        _record_rasterization(recorder, tuning, settings, channels, segments, ids, distortion=distortion, median=True)
 
 
 def _record_gaussians(recorder: Recorder) -> None:

@@ -26,13 +26,14 @@ from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
 from tests.metal.device import MetalOnCpu
 from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
-from tests.metal.schedules import OTHER_WIDTHS, TUNINGS, accumulate, every_order
+from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
 from tests.splats import test_cameras as moving_cameras
 from tests.splats import test_colors as colors
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_rasterization as renders
+from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
@@ -441,6 +442,17 @@ def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize(("segment", "packed"), [(None, False), (None, True), (8, False)])
+def test_surfels(segment: int | None, packed: bool, metal: MetalOnCpu) -> None:
+    metal.tuning = replace(metal.tuning, segment=segment)
+    every_order(metal, partial(surfels.test_against_float64, packed))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(surfels.test_without_depth_and_without_gradients_of_cameras, packed), SCHEDULES[2:])
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)

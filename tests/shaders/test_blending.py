@@ -93,3 +93,33 @@ def test_composite(channels: int) -> None:
     v = RNG.normal(size=(COUNT, channels))
     v_state = {"color": v, "T": np.sum(v * background, axis=1)}
     assert_gradients(composite, v, [state, background], [v_state, state["T"][:, None] * v])
+
+
+def test_steps_of_distortion() -> None:
+    """Its sum over all pairs, and the gradients of every step's state, α and channels."""
+    rng = np.random.default_rng(55)
+    count, channels = 30, 4
+    state = {"color": rng.uniform(size=(count, channels)), "T": rng.uniform(0.1, 1, count)}
+    alpha, color = rng.uniform(0.05, 0.9, count), rng.uniform(size=(count, channels))
+
+    def step(before: Array, T: Array, alpha: Array, color: Array) -> Array:
+        brought = np.concatenate([color[:, :-1], 2 * (color[:, -2:-1] * (1 - T)[:, None] - before[:, -2:-1])], 1)
+        return np.concatenate([before + (T * alpha)[:, None] * brought, (T * (1 - alpha))[:, None]], 1)
+
+    function = shader.blendStep[channels, "DistortionBlending"]
+    inputs = state["color"], state["T"], alpha, color
+    expected = step(*inputs)
+    assert_value(function(state, alpha, color), {"color": expected[:, :-1], "T": expected[:, -1]})
+    v = rng.normal(size=expected.shape)
+    v_color, v_T, v_alpha, v_channels = pullback(step, v, *inputs)
+    v_output = {"color": v[:, :-1], "T": v[:, -1]}
+    assert_gradients(function, v_output, [state, alpha, color], [{"color": v_color, "T": v_T}, v_alpha, v_channels])
+
+    weights, depths = np.zeros((count, 3)), rng.uniform(1, 5, (count, 3))
+    after = {"color": np.zeros((count, channels)), "T": np.ones(count)}
+    for i in range(3):
+        weights[:, i] = np.asarray(after["T"]) * alpha
+        channel = np.stack([np.zeros(count), np.zeros(count), depths[:, i], np.zeros(count)], 1)
+        after = function(after, alpha, channel)
+    pairs = sum(weights[:, i] * weights[:, j] * (depths[:, i] - depths[:, j]) for i in range(3) for j in range(i))
+    assert_value(after["color"][:, -1], 2 * pairs, rtol=1e-4, atol=1e-5)

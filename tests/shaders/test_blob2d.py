@@ -39,7 +39,7 @@ def as_splat(raw: Array) -> Array:
 def test_evaluation() -> None:
     raw = raw_blobs()
     expected = as_splat(raw)
-    parts: dict[str, Any] = {"mean": slice(0, 2), "conic": slice(2, 5), "opacity": 5, "color": slice(6, 9)}
+    parts: dict[str, Any] = {"mean": slice(0, 2), "shape": slice(2, 5), "opacity": 5, "color": slice(6, 9)}
     actual = shader.evaluateBlob(rows(raw), SIZE)
     assert not actual.pop("extras").any()
     assert_value(actual, {name: expected[:, part] for name, part in parts.items()}, rtol=2e-5, atol=1e-5)
@@ -54,7 +54,7 @@ def test_anything_is_a_blob() -> None:
     raw = RNG.normal(size=(COUNT, 9)) * 10.0 ** RNG.uniform(-3, 4, (COUNT, 9))
     for values in shader.evaluateBlob(rows(raw), SIZE).values():
         assert np.isfinite(values).all()
-    v_output = {"mean": np.ones(2), "conic": np.ones(3), "opacity": 1.0, "color": np.ones(3)}
+    v_output = {"mean": np.ones(2), "shape": np.ones(3), "opacity": 1.0, "color": np.ones(3)}
     gradient, _ = shaders.gradients(shader.evaluateBlob, v_output, rows(raw), SIZE)
     assert all(np.isfinite(values).all() for values in gradient.values())
 

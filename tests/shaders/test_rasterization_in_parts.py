@@ -18,6 +18,7 @@ import parallel.gradient_accumulation;
 import splat.blending;
 import splat.blob2d;
 import splat.rasterization;
+import splat.shape;
 import splat.splat2d;
 
 struct Params { uint blobs; uint part; };
@@ -38,6 +39,7 @@ struct Sink : IGradientSink
 struct Parts : ISplatList<3, 9>
 {
     typealias Splat = BlobSplat;
+    typealias Step = OverBlending;
     uint thread;
     uint base() { return currentPart * params.part; }
     uint size() { return min(params.part, params.blobs - base()); }

@@ -21,6 +21,7 @@ _HOMES = {
         f"{_HERE}.options",
     ),
     "fully_fused_projection": f"{_HERE}.projection",
+    "fully_fused_projection_2dgs": f"{_HERE}.surfels",
     "persp_proj": f"{_HERE}.cameras",
     "proj": f"{_HERE}.cameras",
     "quat_scale_to_covar_preci": f"{_HERE}.covariances",
