@@ -82,7 +82,7 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
     for column, limits in enumerate(ranges.values()):
         extras[:, column] = rng.uniform(*limits, _SAMPLES)
     opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
-    value_of, furthest_of = shaders.falloff.falloffOf[module], shaders.falloff.sigmaMaxOf[module]
+    value_of, furthest_of = shaders.falloff.falloffOf[module], shaders.falloff.furthestOf[module]
     furthest = np.asarray(furthest_of(opacity, extras))
     _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
 
