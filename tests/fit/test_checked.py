@@ -6,6 +6,7 @@ import dataclasses
 import json
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,15 @@ def test_deep_and_long_headers(kind: str, tmp_path: Path) -> None:
 
 def test_every_field_of_every_configuration_has_a_type() -> None:
     for cls in (TrainConfig, VolumeConfig):
-        default = cls()
+        default, read = cls(), getattr(cls, "from_dict", partial(dataclass_of, cls))
         content = json.loads(json.dumps(dataclasses.asdict(default)))
         assert dataclass_of(cls, content) == default
         for name in content:
             for wrong in (None, {}, [[]], CODE, "1", float("inf")):
-                with pytest.raises(SplatError, match=name):
-                    dataclass_of(cls, {**content, name: wrong})
+                # Source is any text: nothing is done with it.
+                if not (name.endswith("_source") and isinstance(wrong, str)):
+                    with pytest.raises(SplatError, match=name):
+                        read({**content, name: wrong})
 
 
 def test_archives_that_would_fill_the_memory(tmp_path: Path) -> None:
