@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from splat_py.errors import SplatError
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant, constant_of
@@ -86,6 +89,15 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
 def network_weights(features: int, hidden: int) -> int:
     """How many weights a ColorNetwork has."""
     return _unit(features) * hidden + 3
+
+
+def initial_network(features: int, hidden: int, seed: int = 0) -> NDArray[np.float32]:
+    """Weights [W] of a ColorNetwork to begin with: random directions, no biases, outputs near the middle (He et al. 2015)."""
+    rows = np.random.default_rng(seed).normal(size=(hidden, _unit(features)))
+    rows[:, :-4] *= np.sqrt(2 / (rows.shape[1] - 4))
+    rows[:, -4] = 0
+    rows[:, -3:] *= np.sqrt(1 / hidden)
+    return np.append(rows, np.zeros(3)).astype(np.float32)
 
 
 def _unit(features: int) -> int:

@@ -160,7 +160,8 @@ def rasterization(
             Differentiable.
         color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
             features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
-            2025); or Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
+            2025); "ColorNetwork", any number, with weights from `splat_py.splats.colors.initial_network` (Lu et al. 2024); or
+            Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
         weights: [W] that all Gaussians share, where such a type has some. Differentiable.
         camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.

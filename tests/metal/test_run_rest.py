@@ -89,7 +89,7 @@ def test_losses_of_torch(metal: MetalOnCpu) -> None:
     every_order(metal, check)
 
 
-@pytest.mark.parametrize("name", ["L2", "Charbonnier"])
+@pytest.mark.parametrize("name", ["L2", "Charbonnier", "own"])
 def test_losses_of_pixels(name: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: pixel_losses.check(name))
 

@@ -416,8 +416,9 @@ def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(falloffs.test_against_float64, name, packed))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("name", ["SphericalGaussians", "ColorNetwork"])
+@pytest.mark.parametrize(
+    ("name", "packed"), [*product(("SphericalGaussians", "ColorNetwork"), (False, True)), ("own", False)]
+)
 def test_colors(name: str, packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(colors.check, name, 91, packed=packed))
 

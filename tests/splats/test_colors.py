@@ -12,7 +12,8 @@ from torch import Tensor
 
 import splat_py as splat
 from splat_py import SplatError, shaders
-from splat_py.splats.colors import network_weights
+from splat_py.gpu.kernels import UserType
+from splat_py.splats.colors import initial_network, network_weights
 from tests.splats.comparison import assert_close
 from tests.splats.test_camera_models import scene_of
 from tests.splats.torch_rendering import covariances, render
@@ -80,7 +81,7 @@ KINDS = {
 
 
 def type_of(name: str) -> Any:
-    return shaders.source(OWN) if name == "own" else name
+    return UserType("Lit", OWN) if name == "own" else name
 
 
 def inputs_of(name: str, seed: int, each_camera: bool = False) -> dict[str, Tensor]:
@@ -241,6 +242,18 @@ def test_mistakes(kind: str) -> None:
     inputs: dict[str, Any] = scene_of("pinhole", WIDTH, HEIGHT, seed=96) | {"colors": ONES(N, 8)} | options
     with pytest.raises(SplatError, match=message):
         splat.rasterization(**inputs, width=WIDTH, height=HEIGHT)
+
+
+def test_a_network_to_begin_with() -> None:
+    """Colours around grey that differ, and a gradient for every unit that is not off."""
+    weights = torch.from_numpy(initial_network(5, 16)).double().requires_grad_()
+    assert weights.shape == (network_weights(5, 16),)
+    generator = torch.Generator().manual_seed(6)
+    d = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator, dtype=torch.float64), dim=-1)
+    colors = color_network(d, torch.randn(200, 5, generator=generator, dtype=torch.float64), weights)
+    assert 0.4 < colors.mean() < 0.6 and 0.05 < colors.std() < 0.35
+    colors.sum().backward()
+    assert weights.grad is not None and (weights.grad[:-3].reshape(16, -1) != 0).any(-1).all()
 
 
 def test_a_fit_that_only_right_gradients_reach() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 import splat_py as splat
 from splat_py import SplatError, shaders
 from splat_py.gpu.device import get_device
+from splat_py.gpu.kernels import UserType
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
-from splat_py.user_types import user_type
 from tests.splats.test_photometric_loss import pictures
 
 # The distance of colours, and more of it where the render is too bright: not symmetric, and not a mean over channels.
@@ -47,7 +47,7 @@ KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def type_of(name: str) -> Any:
-    return shaders.source(OWN) if name == "own" else name
+    return UserType("TooBright", OWN) if name == "own" else name
 
 
 def check(name: str, channels: int = 3) -> None:
@@ -87,9 +87,8 @@ def test_weights_of_pixels(name: str) -> None:
     photograph = rng.integers(0, 256, (13, 11, 4), dtype=np.uint8)
     photograph[:3, :, 3] = 0
     render = torch.tensor(rng.uniform(0, 1, (13, 11, 3)), dtype=torch.float32)
-    device, kind = get_device(), type_of(name)
-    kind = kind if isinstance(kind, str) else user_type(kind, "IPixelLoss")
-    loss = PhotometricLoss(device, 11, 13, 0.0, pixel_loss=kind)
+    device = get_device()
+    loss = PhotometricLoss(device, 11, 13, 0.0, pixel_loss=type_of(name))
     sums, recorder = device.memory.empty(SUMS), device.record()
     loss.record(recorder, device.memory.array(render[None]), device.memory.array(pack(photograph)), sums)
     recorder.submit()
