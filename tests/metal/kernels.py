@@ -269,7 +269,6 @@ def _record_cameras(recorder: Recorder) -> None:
     packed = PackedIds.empty(device, 8, 1)
     settings = Settings(16, camera_gradient=True)
     for projection, covars, with_lens, ids in (
-        (replace(settings, camera_model="OpenCVPinhole", unscented=unscented, antialiased=True), False, True, packed),
         (replace(settings, camera_model="Equirectangular", unscented=unscented), False, False, None),
         (replace(settings, shutter=shutter, antialiased=True), False, False, packed),
         (replace(settings, camera_model="OpenCVPinhole", shutter=shutter), True, True, None),

@@ -11,7 +11,7 @@ from torch import Tensor
 from splat_py.shaders import rolling_shutter as shader
 from tests.shaders.camera_models import NO_LENS, cameras
 from tests.shaders.oracle import Array, assert_gradients, assert_value
-from tests.splats.torch_cameras import cross_matrix, pose_at, rolling
+from tests.splats.torch_cameras import between, cross_matrix, rolling
 
 N, WIDTH, HEIGHT = 24, 37, 53
 READOUT = {"rate": [0.0, 1 / (HEIGHT - 1)], "offset": -0.5 / (HEIGHT - 1)}
@@ -54,8 +54,8 @@ def test_poses_between_two() -> None:
     (first, last), time = poses(rng, 2.8), rng.uniform(-0.5, 1.5, N).astype(np.float32).astype(float)
     v = {"rotation": rng.normal(size=(N, 3, 3)), "translation": rng.normal(size=(N, 3))}
     twin_first, twin_last, twin_time = leaves(first, last, time)
-    between = [pose_at(viewmat(twin_first, i), viewmat(twin_last, i), twin_time[i]) for i in range(N)]
-    rotation, translation = (torch.stack(part) for part in zip(*between, strict=True))
+    poses_then = [between(viewmat(twin_first, i), viewmat(twin_last, i))(twin_time[i]) for i in range(N)]
+    rotation, translation = (torch.stack(part) for part in zip(*poses_then, strict=True))
     ((rotation * torch.tensor(v["rotation"])).sum() + (translation * torch.tensor(v["translation"])).sum()).backward()
     actual = shader.cameraAt(first | NO_LENS, last, time)
     assert_value(actual["rotation"], rotation.detach().numpy(), atol=3e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,26 +35,32 @@ def cross_matrix(v: Tensor) -> Tensor:
     return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
 
 
-def pose_at(first: Tensor, last: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotation and translation between two poses [4, 4]."""
+def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Rotation and translation at a time, of two poses [4, 4]."""
     turn = log(last[:3, :3] @ first[:3, :3].T)
     angle, axes = turn.norm(), cross_matrix(turn / turn.norm())
-    rotation = torch.eye(3).to(turn) + (angle * time).sin() * axes + (1 - (angle * time).cos()) * axes @ axes
-    return rotation @ first[:3, :3], first[:3, 3] * (1 - time) + last[:3, 3] * time
+    start, sine, cosine = first[:3, :3], axes @ first[:3, :3], axes @ axes @ first[:3, :3]
+
+    def at(time: Tensor) -> tuple[Tensor, Tensor]:
+        rotation = start + (angle * time).sin() * sine + (1 - (angle * time).cos()) * cosine
+        return rotation, first[:3, 3] * (1 - time) + last[:3, 3] * time
+
+    return at
 
 
 def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
     """World point [3] → pixel [2] and point in camera space, where the row that sees it is read."""
     axis, backwards = SHUTTERS[shutter]
+    pose = between(first, last)
 
     def at(time: Tensor, p: Tensor) -> Tensor:
-        rotation, translation = pose_at(first, last, time)
+        rotation, translation = pose(time)
         return rotation @ p + translation
 
     def camera(p: Tensor) -> tuple[Tensor, Tensor]:
         time = torch.tensor(0.5).double()
         # Each step is as many times nearer as the rows are faster than the point.
-        for _ in range(15):
+        for _ in range(10):
             time = (static(at(time, p))[axis] - 0.5) / ((width, height)[axis] - 1)
             time = (1 - time if backwards else time).clamp(-0.5, 1.5)
         return static(at(time, p)), at(time, p)
@@ -105,19 +110,16 @@ def project_unscented(
     weight, first = 0.5 / (3 + lam), lam / (3 + lam)
     weights = torch.tensor([first] + [weight] * 6).double()
     weights_covariance = torch.tensor([first + 1 - alpha**2 + beta] + [weight] * 6).double()
-    rotation = rotations(quats)
-    results: dict[str, list[Any]] = {"means2d": [], "sharp": [], "depths": [], "visible": []}
-    for mean, r, scale in zip(means, rotation, scales, strict=True):
-        steps = (3 + lam) ** 0.5 * (r * scale).T
-        pixels, points = zip(*(camera(mean + step) for step in (0 * mean, *steps, *-steps)), strict=True)
-        pixel = torch.stack(pixels)
-        pixel = pixel - torch.stack([((pixel[:, 0] - pixel[0, 0]) / around).round().detach() * around, 0 * pixel[:, 1]], -1)
-        middle = weights @ pixel
-        d = pixel - middle
-        results["means2d"].append(middle)
-        results["sharp"].append(torch.einsum("k,ki,kj->ij", weights_covariance, d, d))
-        results["depths"].append(points[0].norm() if distances else points[0][2])
-        size = torch.tensor([width, height])
-        inside = ((pixel >= -margin * size) & (pixel < (1 + margin) * size)).all(-1)
-        results["visible"].append(inside.all() if require_all else inside.any())
-    return Projected(**{name: torch.stack(values) for name, values in results.items()})
+    # Columns of R, times standard deviations.
+    steps = (3 + lam) ** 0.5 * (rotations(quats) * scales[:, None, :]).mT
+    at = means[:, None] + torch.cat([0 * steps[:, :1], steps, -steps], 1)
+    pixels, points = (part.unflatten(0, (-1, 7)) for part in torch.func.vmap(camera)(at.flatten(0, 1)))
+    turns = ((pixels[..., 0] - pixels[:, :1, 0]) / around).round().detach()
+    pixels = torch.stack([pixels[..., 0] - turns * around, pixels[..., 1]], -1)
+    middle = torch.einsum("k,nki->ni", weights, pixels)
+    d = pixels - middle[:, None]
+    sharp = torch.einsum("k,nki,nkj->nij", weights_covariance, d, d)
+    depths = points[:, 0].norm(dim=-1) if distances else points[:, 0, 2]
+    size = torch.tensor([width, height])
+    inside = ((pixels >= -margin * size) & (pixels < (1 + margin) * size)).all(-1)
+    return Projected(middle, sharp, depths, inside.all(1) if require_all else inside.any(1))
