@@ -39,4 +39,7 @@ class Export:
         if gaussians.splat != "Gaussian":
             name = checkpoint.config.splat
             console.print(f"splats are of type {name}; other viewers know only Gaussians, and will draw these as such")
+        if gaussians.features is not None:
+            name = checkpoint.config.color
+            console.print(f"colours are of type {name}; other viewers will show the same from all directions")
         console.print(f"{len(gaussians):,} Gaussians after {checkpoint.step:,} steps are in {self.out}")

@@ -108,8 +108,8 @@ def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         SplatError: no PLY of Gaussians, or NaN in it.
     """
     gaussians = Gaussians.load_ply(path)
-    if gaussians.splat != "Gaussian":
-        warnings.warn(f"{path} holds other splats than Gaussians; what they are of is left out", stacklevel=2)
+    if gaussians.splat != "Gaussian" or gaussians.features is not None:
+        warnings.warn(f"{path} holds splats or colours that only splat_py knows; their numbers are left out", stacklevel=2)
     return {
         "means": gaussians.means,
         "scales": gaussians.log_scales,

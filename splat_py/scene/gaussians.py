@@ -38,6 +38,8 @@ class Gaussians:
         params: [N] each, what `splat` takes of each, by name in its order.
         splat: what is drawn, as in `rasterization`: a name, or a type of one's own; of a file a `SlangSource`, which is not
             compiled before it is trusted (`trust_source`).
+        color: how colours depend on the direction, in the same way. Of others than harmonics `sh` is what viewers show.
+        features, weights: [N, F] and [W] that such colours are made of.
     """
 
     means: torch.Tensor
@@ -47,6 +49,9 @@ class Gaussians:
     sh: torch.Tensor
     params: dict[str, torch.Tensor] = field(default_factory=dict)
     splat: str | UserType | SlangSource = "Gaussian"
+    color: str | UserType | SlangSource = "SphericalHarmonics"
+    features: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.means.shape[0]
@@ -70,7 +75,8 @@ class Gaussians:
         """The same Gaussians on another device; tensors already there are shared."""
         params = {name: tensor.to(device) for name, tensor in self.params.items()}
         tensors = {name: getattr(self, name).to(device) for name in _TENSORS}
-        return replace(self, params=params, **tensors)
+        features, weights = (None if part is None else part.to(device) for part in (self.features, self.weights))
+        return replace(self, params=params, features=features, weights=weights, **tensors)
 
     def trust_source(self) -> Gaussians:
         """The same, with the Slang source that a file has brought compiled. It could read and write any memory.
@@ -78,9 +84,10 @@ class Gaussians:
         Raises:
             SplatError: it cannot be compiled.
         """
-        from splat_py.splats.own_types import SPLAT
+        from splat_py.splats.own_types import COLOR, SPLAT
 
-        return replace(self, splat=SPLAT.trusted(self.splat, None, True, "the scene"))
+        splat = SPLAT.trusted(self.splat, None, True, "the scene")
+        return replace(self, splat=splat, color=COLOR.trusted(self.color, None, True, "the scene"))
 
     @classmethod
     def from_points(
@@ -131,8 +138,12 @@ class Gaussians:
         self.validate()
         means, quats, log_scales, logits, sh = (getattr(self, name).detach().cpu().numpy() for name in _TENSORS)
         params = {name: tensor.detach().cpu().numpy() for name, tensor in self.params.items()}
-        splat, source = (self.splat, "") if isinstance(self.splat, str) else (self.splat.name, self.splat.text)
-        write_gaussians(path, GaussianArrays(means, quats, log_scales, logits, sh, params, splat, source))
+        features, weights = (None if t is None else t.detach().cpu().numpy() for t in (self.features, self.weights))
+        own = {
+            slot: (kind, "") if isinstance(kind, str) else (kind.name, kind.text)
+            for slot, kind in (("splat", self.splat), ("color", self.color))
+        }
+        write_gaussians(path, GaussianArrays(means, quats, log_scales, logits, sh, params, features, weights, own))
 
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
@@ -145,7 +156,9 @@ class Gaussians:
             torch.from_numpy(arrays.logit_opacities),
             torch.from_numpy(arrays.sh),
             params={name: torch.from_numpy(values) for name, values in arrays.params.items()},
-            splat=SlangSource(arrays.splat, arrays.source) if arrays.source else arrays.splat,
+            features=None if arrays.features is None else torch.from_numpy(arrays.features),
+            weights=None if arrays.weights is None else torch.from_numpy(arrays.weights),
+            **{slot: SlangSource(name, text) if text else name for slot, (name, text) in arrays.types.items()},
         )
         try:
             gaussians.validate()
@@ -167,11 +180,18 @@ class Gaussians:
             raise SplatError(f"params has {len(self.params)} parameters; a splat has {MOST_PARAMS} at most")
         for name in self.params:
             require_name("a parameter in params", name)
-        if not isinstance(self.splat, str | SlangSource):
-            SlangSource(self.splat.name, self.splat.text)
+        for kind in (self.splat, self.color):
+            if not isinstance(kind, str | SlangSource):
+                SlangSource(kind.name, kind.text)
+        if self.color != "SphericalHarmonics" and self.features is None:
+            raise SplatError("features is None, which only harmonics do without; give [N, F]")
         tensors = {name: getattr(self, name) for name in shapes}
         for name, tensor in self.params.items():
             tensors[f"params[{name!r}]"], shapes[f"params[{name!r}]"] = tensor, (count,)
+        if self.features is not None:
+            tensors["features"], shapes["features"] = self.features, (count, None)
+        if self.weights is not None:
+            tensors["weights"], shapes["weights"] = self.weights, (None,)
         for name, shape in shapes.items():
             tensor = tensors[name]
             if tensor.dtype != torch.float32:
@@ -184,7 +204,7 @@ class Gaussians:
         if self.sh.shape[1] not in _DEGREE_OF_COUNT:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
         for name, tensor in tensors.items():
-            finite = tensor.isfinite().reshape(count, math.prod(tensor.shape[1:])).all(dim=1)
+            finite = tensor.isfinite().reshape(len(tensor), math.prod(tensor.shape[1:])).all(dim=1)
             if not finite.all():
                 raise SplatError(f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them")
         zero = (self.quats == 0).all(dim=1)

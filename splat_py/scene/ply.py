@@ -5,7 +5,8 @@ One vertex a Gaussian, all float32, little endian: x y z, nx ny nz (zero), f_dc_
 coefficient, then every green one, then every blue one.
 
 Splats that are no Gaussians have comments, `splat_py splat TYPE NAME …` and, line by line as JSON has strings, the source of a
-type of the user's, `splat_py source "…"`; and for each of the names a property `splat_NAME`.
+type of the user's, `splat_py splat_source "…"`; and for each of the names a property `splat_NAME`. Colours that are no
+harmonics have the same, `splat_py color TYPE` and `splat_py color_source "…"`, properties color_0 …, and an element of weights.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Float32Array = NDArray[np.float32]
 # Of a header.
 _MOST_LINE_BYTES = 1 << 20
 _REST_OF_DEGREE = {0: 0, 9: 1, 24: 2, 45: 3}
-_SPLAT, _SOURCE = "splat_py splat ", "splat_py source "
+_WEIGHTS, _MOST_FEATURES, _MOST_WEIGHTS = "color_weights", 192, 1 << 16
+# What there is of one's own, and what it is most often.
+_USUAL = {"splat": ("Gaussian", ""), "color": ("SphericalHarmonics", "")}
 
 
 class GaussianArrays(NamedTuple):
@@ -42,9 +45,10 @@ class GaussianArrays(NamedTuple):
     logit_opacities: Float32Array  # [N]
     sh: Float32Array  # [N, K, 3]
     params: Mapping[str, Float32Array] = MappingProxyType({})  # [N] each, of splats that have any
-    # The name of a built-in type, or with its source the user's.
-    splat: str = "Gaussian"
-    source: str = ""
+    features: Float32Array | None = None  # [N, F], of colours that are no harmonics
+    weights: Float32Array | None = None  # [W]
+    # Of "splat" and "color" the name of a built-in type and "", or that of the user's and its source.
+    types: Mapping[str, tuple[str, str]] = MappingProxyType(_USUAL)
 
 
 def _names(prefix: str, count: int) -> list[str]:
@@ -53,7 +57,8 @@ def _names(prefix: str, count: int) -> list[str]:
 
 def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> None:
     """Write `gaussians` to `path` in Inria's layout; the file appears complete or not at all."""
-    means, quats, log_scales, logit_opacities, sh, params, splat, source = gaussians
+    means, quats, log_scales, logit_opacities, sh, params, features, weights, types = gaussians
+    features = np.zeros((len(means), 0), np.float32) if features is None else features
     count, rest = len(means), 3 * (sh.shape[1] - 1)
     columns = [
         (["x", "y", "z"], means),
@@ -64,14 +69,21 @@ def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> 
         (_names("scale", 3), log_scales),
         (_names("rot", 4), quats),
         *(([_property(name)], values[:, None]) for name, values in params.items()),
+        (_names("color", features.shape[1]), features),
     ]
     row = np.dtype([(name, "<f4") for names, _ in columns for name in names])
     table = np.ascontiguousarray(np.concatenate([values for _, values in columns], axis=1), dtype="<f4")
     vertex = PlyElement.describe(table.view(row).reshape(count), "vertex")
-    comments = [_SPLAT + " ".join((splat, *params))] if params or source or splat != "Gaussian" else []
-    comments += [_SOURCE + json.dumps(line) for line in source.split("\n")] if source else []
+    comments, elements = [], [vertex]
+    for slot, (name, source) in types.items():
+        if (name, source) != _USUAL[slot]:
+            comments.append(" ".join(("splat_py", slot, name, *(params if slot == "splat" else ()))))
+            lines = source.split("\n") if source else []
+            comments += [f"splat_py {slot}_source {json.dumps(line)}" for line in lines]
+    if weights is not None and len(weights):
+        elements.append(PlyElement.describe(weights.astype("<f4").view([("weight", "<f4")]), _WEIGHTS))
     with atomic_path(path) as temporary:
-        PlyData([vertex], byte_order="<", comments=comments).write(str(temporary))
+        PlyData(elements, byte_order="<", comments=comments).write(str(temporary))
 
 
 def _property(name: str) -> str:
@@ -86,16 +98,20 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         SplatError: not a PLY, cut off, properties missing, f_rest not of a degree from 0 to 3, numbers not
             finite, comments of ours damaged.
     """
-    vertices, comments = _read_vertices(path)
+    vertices, ply = _read_vertices(path)
     present = set(vertices.dtype.names or ())
-    splat, params, source = _read_splat(path, comments)
+    types, params = _read_types(path, ply.comments)
+    has_features = types["color"] != _USUAL["color"]
+    features = sum(name.startswith("color_") for name in present) if has_features else 0
+    if features > _MOST_FEATURES or has_features > features:
+        raise SplatError(f"{path} has {features} color_ properties; its colours need from 1 to {_MOST_FEATURES}")
     rest = sum(name.startswith("f_rest_") for name in present)
     if rest not in _REST_OF_DEGREE:
         raise SplatError(
             f"{path} has {rest} f_rest properties; spherical harmonics of degree 0, 1, 2 and 3 have 0, 9, 24 and 45"
         )
     wanted = ["x", "y", "z", "opacity", *_names("f_dc", 3), *_names("f_rest", rest)]
-    wanted += [*_names("scale", 3), *_names("rot", 4), *map(_property, params)]
+    wanted += [*_names("scale", 3), *_names("rot", 4), *map(_property, params), *_names("color", features)]
     missing = [name for name in wanted if name not in present]
     if missing:
         raise SplatError(
@@ -121,41 +137,58 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         logit_opacities=gather(["opacity"])[:, 0].copy(),
         sh=np.ascontiguousarray(np.concatenate([gather(_names("f_dc", 3))[:, None], higher], axis=1)),
         params={name: gather([_property(name)])[:, 0].copy() for name in params},
-        splat=splat,
-        source=source,
+        features=gather(_names("color", features)) if has_features else None,
+        weights=_read_weights(path, ply) if has_features else None,
+        types=types,
     )
     if not finite.all():
         raise SplatError(f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again")
     return arrays
 
 
-def _read_splat(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[str, list[str], str]:
-    """The type of the splats, its parameters' names, and its source if it has one.
+def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """What splats and colours are, name and source, and the names of the splats' parameters.
 
     Raises:
         SplatError: our comments are not what we write.
     """
-    heads = [comment.removeprefix(_SPLAT).split(" ") for comment in comments if comment.startswith(_SPLAT)]
-    lines = [comment.removeprefix(_SOURCE) for comment in comments if comment.startswith(_SOURCE)]
-    if not heads and not lines:
-        return "Gaussian", [], ""
-    try:
-        ((splat, *names),) = heads
-        for name in (splat, *names):
-            require_name("a splat or a parameter", name)
-        if len(set(names)) < len(names) or len(names) > MOST_PARAMS:
-            raise ValueError(f"its parameters are {' '.join(names)[:100]}")
-        if sum(map(len, lines)) > 7 * MOST_SOURCE:
-            raise ValueError("the Slang source is too long")
-        texts = [parse_json(line) for line in lines]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a line of the source is no string")
-        source = "\n".join(texts)
-        if source:
-            SlangSource(splat, source)
-    except ValueError as error:
-        raise SplatError(f"{path} is damaged in what it says of its splats ({reason(error)}); export it again") from error
-    return splat, names, source
+    types, params = dict(_USUAL), []
+    for slot in _USUAL:
+        head, start = f"splat_py {slot} ", f"splat_py {slot}_source "
+        heads = [comment.removeprefix(head).split(" ") for comment in comments if comment.startswith(head)]
+        lines = [comment.removeprefix(start) for comment in comments if comment.startswith(start)]
+        if not heads and not lines:
+            continue
+        try:
+            ((kind, *names),) = heads
+            for name in (kind, *names):
+                require_name("a type or a parameter", name)
+            if len(set(names)) < len(names) or len(names) > (MOST_PARAMS if slot == "splat" else 0):
+                raise ValueError(f"the parameters are {' '.join(names)[:100]}")
+            if sum(map(len, lines)) > 7 * MOST_SOURCE:
+                raise ValueError("the Slang source is too long")
+            texts = [parse_json(line) for line in lines]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("a line of the source is no string")
+            source = "\n".join(texts)
+            if source:
+                SlangSource(kind, source)
+        except ValueError as error:
+            raise SplatError(f"{path} is damaged in what it says of its {slot} ({reason(error)}); export it again") from error
+        types[slot] = kind, source
+        params += names
+    return types, params
+
+
+def _read_weights(path: str | os.PathLike[str], ply: PlyData) -> Float32Array | None:
+    """Those that all Gaussians share; None if there are none."""
+    if _WEIGHTS not in ply:
+        return None
+    data = ply[_WEIGHTS].data
+    if len(data) > _MOST_WEIGHTS or data.dtype.names != ("weight",) or data.dtype["weight"].kind not in "fiu":
+        raise SplatError(f"{path} is damaged in its element {_WEIGHTS}; export it again")
+    with np.errstate(over="ignore"):
+        return data["weight"].astype(np.float32)
 
 
 def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.uint8]]:
@@ -193,8 +226,8 @@ def _check_counts(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], list[str]]:
-    """The vertices, and the comments before them."""
+def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyData]:
+    """The vertices, and all that there is."""
     if not is_file(Path(path)):
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     try:
@@ -212,4 +245,4 @@ def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], list
     vertices: NDArray[np.void] = ply["vertex"].data
     if any(vertices.dtype[name].kind not in "fiu" for name in vertices.dtype.names or ()):
         raise SplatError(f"{path} has list properties in its vertices; pass a PLY of points or Gaussians")
-    return vertices, ply.comments
+    return vertices, ply

@@ -14,7 +14,9 @@ from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import EXTRAS, GROUPS, MOMENTS, Parameters, State, groups_of
+from splat_py.splats.own_types import COLOR, SPLAT
+from splat_py.splats.parameters import EXTRAS, FEATURES, GROUPS, MOMENTS, WEIGHTS, Parameters, State, groups_of
+from splat_py.splats.training_colors import shown_color
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -37,8 +39,7 @@ class Checkpoint:
     def gaussians(self) -> Gaussians:
         """The Gaussians. What their splats are may be a `SlangSource`."""
         config = self.config
-        splat = SlangSource(config.splat, config.splat_source) if config.splat_source else config.splat
-        return gaussians_of(self.state, config, splat)
+        return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
 
     def save(self, path: Path) -> None:
         """Write to `path`, atomically."""
@@ -55,16 +56,21 @@ class Checkpoint:
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
             header, state = load_tensors(path, "splat_py", _check)
-            require_finite(state, tuple(f"{name}.v" for name in groups_of(state)))
+            require_finite(state, tuple(f"{name}.v" for name in (*groups_of(state), WEIGHTS)))
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 
 
-def gaussians_of(state: State, config: TrainConfig, splat: str | UserType | SlangSource) -> Gaussians:
+def gaussians_of(
+    state: State, config: TrainConfig, splat: str | UserType | SlangSource, color: str | UserType | SlangSource
+) -> Gaussians:
     """The Gaussians of a state. Its arrays are theirs."""
     tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
+    features = tensors.get(FEATURES)
+    weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
     params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
-    means, quats, log_scales, logit_opacities, sh = (tensors[name] for name in GROUPS)
-    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat)
+    sh = tensors["sh"] if features is None else shown_color(features)
+    means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
+    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights)
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
@@ -76,8 +82,16 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     _, (count, *_) = layout["means"]
     if count == 0:
         raise ValueError("it has no Gaussians")
-    rows = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": ((config.sh_degree + 1) ** 2, 3)}
+    rows: dict[str, tuple[int, ...]] = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": ()}
+    if config.has_harmonics:
+        rows["sh"] = ((config.sh_degree + 1) ** 2, 3)
+    elif config.color_features:
+        rows[FEATURES] = (config.color_features,)
+    else:
+        raise ValueError("color_features is not there")
     if config.parameters():
         rows[EXTRAS] = (len(config.parameters()),)
     shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    if config.color_weights and not config.has_harmonics:
+        shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
     require_layout(layout, shapes | dict.fromkeys(Parameters.STATISTICS, (count,)))

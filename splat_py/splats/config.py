@@ -41,6 +41,9 @@ _RANGES: dict[str, Range] = {
     "opacities_lr": _RATE,
     "sh0_lr": _RATE,
     "splat_param_lr": _RATE,
+    "color_lr": _RATE,
+    "color_features": (0, 192),
+    "color_weights": (0, 1 << 16),
     "densify_every": _EVERY,
     "densify_start": _STEP,
     "densify_stop": _STEP,
@@ -82,9 +85,19 @@ class TrainConfig:
     # What projects: what the capture says (dataset); pinhole, fisheye, ortho, equirectangular; or a Slang file with a type that
     # implements ICameraModel, which gets the coefficients of the capture's lenses.
     camera: str = "dataset"
+    # How colours depend on the direction: SphericalHarmonics, SphericalGaussians, ColorNetwork, or a Slang file with a type
+    # that implements IColor.
+    color: str = "SphericalHarmonics"
+    # Numbers of each Gaussian that colours which are no harmonics are made of, and weights that all share; 0 is what suits the
+    # type, or what the file says as FEATURES and WEIGHTS.
+    color_features: int = 0
+    color_weights: int = 0
+    # The learning rate of both.
+    color_lr: float = 2.5e-3
     # The texts of Slang files; the options are then names of types in them.
     splat_source: Suppress[str] = ""
     camera_source: Suppress[str] = ""
+    color_source: Suppress[str] = ""
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
@@ -159,6 +172,11 @@ class TrainConfig:
         """The numbers that each Gaussian has for its splat, by name, in order."""
         built_in = not self.splat_source and self.splat in BUILT_IN
         return read_parameters(self.splat, built_in, self.splat_param)
+
+    @property
+    def has_harmonics(self) -> bool:
+        """Whether colours are spherical harmonics."""
+        return self.color == "SphericalHarmonics" and not self.color_source
 
     def degree_at(self, step: int) -> int:
         """Degree in use: the whole run's shape is kept if it is short."""

@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from splat_py.errors import SplatError
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import MOMENTS, Parameters, State, groups_of
+from splat_py.splats.parameters import MOMENTS, WEIGHTS, Parameters, State, groups_of
 
 # Each half of a split Gaussian is this much smaller.
 _SPLIT_SHRINK = 1.6
@@ -39,6 +39,7 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
         new[name] = np.concatenate([state[name][kept], state[name][added]])
         for moment in (f"{name}.{m}" for m in MOMENTS):
             new[moment] = np.concatenate([state[moment][kept], np.zeros_like(state[moment][added])])
+    of_all = {name: values for name, values in state.items() if name.partition(".")[0] == WEIGHTS}
     first_half = len(kept) + len(clones)
     new["means"][first_half:] += _samples(state["quats"][halves], state["log_scales"][halves], rng)
     new["log_scales"][first_half:] -= np.log(_SPLIT_SHRINK, dtype=np.float32)
@@ -55,7 +56,7 @@ def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rn
     new = {name: values[visible] for name, values in new.items()}
     for name in Parameters.STATISTICS:
         new[name] = np.zeros(int(visible.sum()), np.float32)
-    return new
+    return new | of_all
 
 
 def reset_opacities(state: State, config: TrainConfig) -> State:

@@ -11,6 +11,7 @@ from splat_py.errors import SplatError
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.training_colors import with_features
 
 
 def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
@@ -33,6 +34,7 @@ def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
 
 def _with_parameters(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
     each = config.parameters().items()
+    gaussians = with_features(gaussians, config)
     return replace(gaussians, params={name: torch.full((len(gaussians),), number.initial) for name, number in each})
 
 

@@ -137,10 +137,13 @@ class OwnTypes:
     splat: str | None = None
     # That with its camera; of a .ply what projects, as `splat train` takes it.
     camera: str | None = None
+    # That with its colours.
+    color: str | None = None
     # Or compile what the scene carries. It could read and write any memory of yours.
     trust_source: bool = False
 
 
 SPLAT = Slot("splat", "IFalloff", tuple(BUILT_IN))
 CAMERA = Slot("camera", "ICameraModel", ("dataset", "pinhole", "fisheye", "ortho", "equirectangular"))
-SLOTS = (SPLAT, CAMERA)
+COLOR = Slot("color", "IColor", ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork"))
+SLOTS = (SPLAT, CAMERA, COLOR)

@@ -20,8 +20,8 @@ from splat_py.splats.data import COLOR_OFFSET, GaussianArrays
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
-# What splats take that are no Gaussians, [N, E].
-EXTRAS = "extras"
+# What splats take that are no Gaussians, [N, E]; and colours that are no harmonics, in the place of "sh", [N, F] and [W].
+EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
 MOMENTS = ("m", "v")
 
 # Floats a thread.
@@ -32,15 +32,15 @@ State = dict[str, NDArray[np.float32]]
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
-    """Its parameter groups."""
-    return (*GROUPS, EXTRAS) if EXTRAS in state else GROUPS
+    """Its parameter groups that have a row a Gaussian."""
+    return tuple(name for name in (*GROUPS, FEATURES, EXTRAS) if name in state)
 
 
 class Parameters:
     """N Gaussians with raw parameters, Adam's two moments and the statistics of densification.
 
-    `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh", and "extras" if splats
-    take any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
+    `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh" or "features" and
+    "weights", and "extras" if splats take any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
@@ -50,10 +50,12 @@ class Parameters:
         self.count = state["means"].shape[0]
         means, quats, scales, opacities = (self._arrays[name] for name in GROUPS[:4])
         self.gaussians = GaussianArrays(means, quats, scales, opacities, extras=self._arrays.get(EXTRAS))
-        self.sh = self._arrays["sh"]
+        self.features = self._arrays["sh" if "sh" in state else FEATURES]
+        self.weights = self._arrays.get(WEIGHTS)
         empty = device.memory.empty
         self.v_gaussians = GaussianArrays(*(empty(self._arrays[name].shape) for name in GROUPS[:4]))
-        self.v_sh = empty(self.sh.shape)
+        self.v_features = empty(self.features.shape)
+        self.v_weights = None if self.weights is None else empty(self.weights.shape)
 
     @classmethod
     def fresh(cls, device: Device, gaussians: Gaussians) -> Parameters:
@@ -61,7 +63,12 @@ class Parameters:
         state: State = {name: getattr(gaussians, name).numpy() for name in GROUPS}
         if gaussians.params:
             state[EXTRAS] = torch.stack(list(gaussians.params.values()), -1).numpy()
-        for name in groups_of(state):
+        if gaussians.features is not None:
+            del state["sh"]
+            state[FEATURES] = gaussians.features.numpy()
+        if gaussians.weights is not None and len(gaussians.weights):
+            state[WEIGHTS] = gaussians.weights.numpy()
+        for name in list(state):
             for moment in MOMENTS:
                 state[f"{name}.{moment}"] = np.zeros_like(state[name])
         for name in cls.STATISTICS:
@@ -74,7 +81,8 @@ class Parameters:
 
     def gaussian_state(self) -> State:
         """A copy of the Gaussians alone."""
-        return {name: self._arrays[name].numpy().copy() for name in groups_of(self._arrays)}
+        names = [*groups_of(self._arrays), *([WEIGHTS] if WEIGHTS in self._arrays else ())]
+        return {name: self._arrays[name].numpy().copy() for name in names}
 
     def record_statistics(
         self, recorder: Recorder, v_splats: Array, radii: Array, width: int, height: int, status: Array
@@ -113,15 +121,20 @@ class Parameters:
             "quats": config.quats_lr,
             "log_scales": config.scales_lr,
             "logit_opacities": config.opacities_lr,
-            "sh": config.sh0_lr / 20,
         }
         v = self.v_gaussians
-        gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities, self.v_sh), strict=True))
+        gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities), strict=False))
+        if "sh" in self._arrays:
+            rates["sh"], gradients["sh"] = config.sh0_lr / 20, self.v_features
+        else:
+            rates[FEATURES], gradients[FEATURES] = config.color_lr, self.v_features
+        if self.v_weights is not None:
+            rates[WEIGHTS], gradients[WEIGHTS] = config.color_lr, self.v_weights
         for name, rate in rates.items():
             rows: dict[str, int | bool] = {"ROW": 1, "HEAD": 0}
             uniforms: dict[str, int | float] = {"active": 1}
             if name == "sh":
-                rows = {"ROW": 3 * self.sh.shape[1], "HEAD": 3}
+                rows = {"ROW": 3 * self.features.shape[1], "HEAD": 3}
                 uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.sh0_lr}
             self._record_adam(recorder, name, gradients[name], step, status, uniforms | {"rate": rate}, rows)
         if EXTRAS in self._arrays:

@@ -18,6 +18,7 @@ from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.rasterization import rasterization
+from splat_py.splats.training_colors import require_features
 
 
 @torch.no_grad()
@@ -41,11 +42,11 @@ def render(
     Raises:
         SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
-    if isinstance(gaussians.splat, SlangSource):
-        raise SplatError(
-            f"the scene carries Slang source of its own, {gaussians.splat.name}, which could read and write any memory; "
-            "call its trust_source() if you trust it"
-        )
+    splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
+    if color == "SphericalHarmonics":
+        colors, degree, weights = gaussians.sh, gaussians.sh_degree, None
+    else:
+        (colors, weights), degree = require_features(gaussians), None
 
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
@@ -55,22 +56,33 @@ def render(
         gaussians.quats,
         gaussians.scales,
         gaussians.opacities,
-        gaussians.sh,
+        colors,
         row(camera.viewmat),
         row(camera.K),
         camera.width,
         camera.height,
-        sh_degree=gaussians.sh_degree,
+        sh_degree=degree,
+        color=color,
+        weights=weights,
         backgrounds=row(background),
         near_plane=near,
         packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
         **_lens_of(camera, row),
-        splat=gaussians.splat,
+        splat=splat,
         params=gaussians.params,
         device=device,
     )
     return images[0].clamp(0, 1).cpu().numpy()
+
+
+def _compiled(kind: str | UserType | SlangSource) -> str | UserType:
+    if isinstance(kind, SlangSource):
+        raise SplatError(
+            f"the scene carries Slang source of its own, {kind.name}, which could read and write any memory; "
+            "call its trust_source() if you trust it"
+        )
+    return kind
 
 
 def through(dataset: Dataset, model: str | UserType) -> Dataset:

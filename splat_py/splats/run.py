@@ -23,6 +23,7 @@ from splat_py.splats.evaluation import Scores, ViewScore, evaluate
 from splat_py.splats.own_types import SLOTS
 from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import StepReport, Trainer
+from splat_py.splats.training_colors import with_sizes
 
 # Points of the training curve in metrics.json.
 _CURVE_POINTS = 200
@@ -74,6 +75,8 @@ def train(
             if not isinstance(kind, str):
                 named[slot.option] = kind
                 config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
+        if not resume:
+            config = with_sizes(config, named.get("color", config.color))
         record = RunRecord(options, config)
         if checkpoint and recorded:
             _refuse_other_types(folder, recorded.config, checkpoint.config, config)
@@ -90,6 +93,7 @@ def train(
             resume=checkpoint,
             splat=named.get("splat"),
             camera=named.get("camera"),
+            color=named.get("color"),
             trust_source=trust_source,
         )
         with removed_without(folder.checkpoint, folder.record_file):

@@ -20,7 +20,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.own_types import CAMERA, SPLAT, OwnTypes
+from splat_py.splats.own_types import CAMERA, COLOR, SPLAT, OwnTypes
 from splat_py.splats.rendering import through
 
 
@@ -109,6 +109,8 @@ def open_scene(
         gaussians = folder.gaussians()
     named = None if own.splat is None else SPLAT.named(own.splat)
     gaussians = replace(gaussians, splat=SPLAT.trusted(gaussians.splat, named, own.trust_source, str(scene)))
+    named = None if own.color is None else COLOR.named(own.color)
+    gaussians = replace(gaussians, color=COLOR.trusted(gaussians.color, named, own.trust_source, str(scene)))
     named = None if own.camera is None else CAMERA.named(own.camera)
     recorded = (named or "dataset") if is_ply else CAMERA.of(config)
     camera = CAMERA.trusted(recorded, named, own.trust_source, str(scene))

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +32,7 @@ from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients
 from splat_py.splats.densification import densify, reset_opacities
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
-from splat_py.splats.own_types import CAMERA, SPLAT
+from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
@@ -41,6 +40,7 @@ from splat_py.splats.rendering import through
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
+from splat_py.splats.training_colors import model_of, with_sizes
 from splat_py.splats.validation import SPLATS
 
 # Capacity of tile lists to begin with.
@@ -78,7 +78,7 @@ class Trainer:
         resume: continue from this checkpoint, with its configuration.
         splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it. A
             checkpoint that carries the source of one is resumed with the same.
-        camera: what projects, in the place of `config.camera`, in the same way.
+        camera, color: what projects, and how colours depend on the direction, in the same way.
         params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in the order
             of `extras`. Built-in types have theirs.
         trust_source: or compile what the checkpoint carries. It could read and write any memory.
@@ -97,6 +97,7 @@ class Trainer:
         resume: Checkpoint | None = None,
         splat: str | UserType | ShaderModule | None = None,
         camera: str | UserType | ShaderModule | None = None,
+        color: str | UserType | ShaderModule | None = None,
         params: Mapping[str, float] | None = None,
         trust_source: bool = False,
     ) -> None:
@@ -106,9 +107,11 @@ class Trainer:
         resumed = resume is not None
         config, self.splat = SPLAT.begun_with(config, splat, resumed=resumed, trust_source=trust_source)
         config, model = CAMERA.begun_with(config, camera, resumed=resumed, trust_source=trust_source)
-        self.config = with_parameters(config, params, resumed)
+        config, self.color = COLOR.begun_with(config, color, resumed=resumed, trust_source=trust_source)
+        self.config = with_parameters(config if resumed else with_sizes(config, self.color), params, resumed)
         self.config.validate()
         self.dataset = through(dataset, model)
+        self._color = model_of(self.config, self.color)
         self.profile: Profile | None = None
         memory = self.device.memory
         self._settings = Settings(
@@ -176,7 +179,7 @@ class Trainer:
     def gaussians(self) -> Gaussians:
         """A copy of the Gaussians as they are now."""
         self.finish()
-        return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat)
+        return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat, self.color)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
@@ -219,13 +222,16 @@ class Trainer:
         parameters, splats, settings = self.parameters, self._splats, self._settings
         model = camera_model(self.dataset.views[view].camera)
         if model != settings.camera_model:
-            settings = replace(settings, camera_model=cast(str, model))
+            settings = replace(settings, camera_model=model)
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
         projection = Projection(parameters.gaussians, cameras, splats, settings)
         means, degree = parameters.gaussians.means, self.config.degree_at(step)
-        shading = Shading(means, parameters.sh, cameras, splats.radii, self._colors, harmonics(degree), settings)
+        color = self._color or harmonics(degree)
+        shading = Shading(
+            means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
+        )
         recorder = self.device.record(self.profile)
         projection.record(recorder)
         shading.record(recorder)
@@ -253,7 +259,12 @@ class Trainer:
         v_gaussians = parameters.v_gaussians
         projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
         v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
-        shading.record_backward(recorder, v_colors, v_gaussians.means, parameters.v_sh, self._v_cameras, add_to_means=True)
+        v_features, v_weights = parameters.v_features, parameters.v_weights
+        if v_weights is not None:
+            recorder.clear(v_weights)
+        shading.record_backward(
+            recorder, v_colors, v_gaussians.means, v_features, self._v_cameras, add_to_means=True, v_weights=v_weights
+        )
         parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
         parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._v_splats, status)
         return recorder.submit(wait=False)

@@ -49,12 +49,13 @@ class Reader:
 
 
 def _ply_bytes(text: bool, cloud: bool, own: bool = False) -> bytes:
-    names = ["x", "y", "z", "red", "green", "blue"] if cloud else _gaussian_names() + ["splat_a", "splat_b"] * own
+    names = ["x", "y", "z", "red", "green", "blue"] if cloud else _gaussian_names() + ["splat_a", "splat_b", "color_0"] * own
     kinds = ["float"] * 3 + ["uchar"] * 3 if cloud else ["float"] * len(names)
     rows = np.random.default_rng(0).uniform(1, 2, (5, len(names)))
     head = ["ply", f"format {'ascii' if text else 'binary_little_endian'} 1.0"]
     if own:
-        head += ["comment splat_py splat Wide a b", *(f"comment splat_py source {json.dumps(line)}" for line in _OWN_LINES)]
+        head += ["comment splat_py splat Wide a b", "comment splat_py color ColorNetwork"]
+        head += [f"comment splat_py splat_source {json.dumps(line)}" for line in _OWN_LINES]
     head.append("element vertex 5")
     head += [f"property {kind} {name}" for kind, name in zip(kinds, names, strict=True)]
     dtype = np.dtype([(name, "<f4" if kind == "float" else "u1") for kind, name in zip(kinds, names, strict=True)])

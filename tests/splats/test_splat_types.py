@@ -190,7 +190,7 @@ def test_properties_that_nobody_explains_are_ignored(tmp_path: Path) -> None:
     assert loaded.params == {} and loaded.splat == "Gaussian"
 
 
-HEAD, SOURCE = "comment splat_py splat Wide rate height", "comment splat_py source "
+HEAD, SOURCE = "comment splat_py splat Wide rate height", "comment splat_py splat_source "
 
 
 @pytest.mark.parametrize(
