@@ -14,8 +14,9 @@ from splat_py import shaders
 from splat_py.errors import SplatError
 from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.sources import constant, constant_of, shader_folder
+from splat_py.gpu.sources import constant, shader_folder
 from splat_py.shaders import ShaderFunction, ShaderModule, gradients
+from splat_py.splats.colors import takes_of
 from splat_py.user_types import source
 
 Range = tuple[float, float]
@@ -175,7 +176,8 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
 
 def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     if isinstance(linked, UserType):
-        features, weights = constant_of(linked.text, "FEATURES", _ANY_COLOR[0]), constant_of(linked.text, "WEIGHTS", 0)
+        takes = takes_of(linked)
+        features, weights = takes[0] or _ANY_COLOR[0], takes[1]
     else:
         features, weights = _COLORS.get(linked, _ANY_COLOR)
     rng = np.random.default_rng(0)

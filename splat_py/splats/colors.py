@@ -17,6 +17,8 @@ from splat_py.user_types import user_type
 # Features of a lobe: its axis and its amplitude.
 _LOBE = 6
 _UNIT_WEIGHTS = constant("splat/color_network", "UNIT_WEIGHTS")
+# What a thread holds at a time is unrolled.
+_MOST_FEATURES, _MOST_WEIGHTS = 256, 4096
 COLORS = ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork")
 
 
@@ -68,11 +70,15 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
     Raises:
         SplatError: it takes other numbers of them.
     """
+    if features > _MOST_FEATURES:
+        raise SplatError(f"colors holds {features} features a Gaussian; shaders take {_MOST_FEATURES} at most")
+    if weights > _MOST_WEIGHTS:
+        raise SplatError(f"weights holds {weights} numbers; shaders take {_MOST_WEIGHTS} at most")
     if isinstance(color, UserType):
-        for what, given, name, default in (("features", features, "FEATURES", None), ("weights", weights, "WEIGHTS", 0)):
-            wanted = constant_of(color.text, name, default)
+        takes = takes_of(color)
+        for what, given, wanted in (("features", features, takes[0]), ("weights", weights, takes[1])):
             if wanted not in (None, given):
-                raise SplatError(f"{color.name} takes {wanted} {what} and is given {given}; see its {name}")
+                raise SplatError(f"{color.name} takes {wanted} {what} and is given {given}; see its {what.upper()}")
     elif color == "SphericalGaussians":
         if weights:
             raise SplatError("weights are given, which SphericalGaussians do not have; leave weights out")
@@ -84,6 +90,22 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
         each = f"3 and {_unit(features)} for each hidden unit"
         raise SplatError(f"weights holds {weights} numbers; a ColorNetwork of {features} features takes {each}")
     return ColorModel(color, features, weights)
+
+
+def takes_of(color: UserType) -> tuple[int | None, int]:
+    """What a caller's own type is made for, FEATURES and WEIGHTS in its source: features, None for any number, and weights.
+
+    Raises:
+        SplatError: they are no whole numbers.
+    """
+    try:
+        features, weights = constant_of(color.text, "FEATURES"), constant_of(color.text, "WEIGHTS", 0)
+    except ValueError as error:
+        raise SplatError(f"{error}; write it with numbers and other constants of the source") from error
+    for name, value in (("FEATURES", 1 if features is None else features), ("WEIGHTS", weights)):
+        if not isinstance(value, int) or value < (name == "FEATURES"):
+            raise SplatError(f"{color.name} has {name} = {value}; it must be a whole number of {name.lower()}")
+    return features, weights
 
 
 def network_weights(features: int, hidden: int) -> int:

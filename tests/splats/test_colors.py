@@ -202,6 +202,18 @@ def test_harmonics_as_a_type_of_ones_own() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("accumulate", ["wave", "pair"])
+def test_no_gaussians(accumulate: Any) -> None:
+    inputs: dict[str, Any] = inputs_of("ColorNetwork", seed=95)
+    cameras = ("viewmats", "Ks", "backgrounds", "weights")
+    inputs = {key: tensor if key in cameras else tensor[:0] for key, tensor in inputs.items()}
+    images, _, _ = splat.rasterization(
+        **inputs, width=WIDTH, height=HEIGHT, color="ColorNetwork", accumulate=accumulate, packed=False
+    )
+    images.sum().backward()
+    assert inputs["weights"].grad is not None and not inputs["weights"].grad.any()
+
+
 def test_depth_extra_signals_and_a_background_beside() -> None:
     inputs: dict[str, Any] = inputs_of("SphericalGaussians", seed=95)
     images, _, meta = splat.rasterization(
@@ -230,6 +242,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a degree": ({"color": "SphericalGaussians", "sh_degree": 1}, "sh_degree is of SphericalHarmonics; leave it or color out"),
     "own features": ({"color": OWN}, "Lit takes 4 features and is given 8; see its FEATURES"),
     "own weights": ({"color": OWN, "colors": ONES(N, 4)}, "Lit takes 3 weights and is given 0; see its WEIGHTS"),
+    "many features": ({"color": "SphericalGaussians", "colors": ONES(N, 261)}, "colors holds 261 features"),
+    "many weights": ({"color": "ColorNetwork", "weights": ONES(5000)}, "weights holds 5000 numbers; shaders take 4096 at most"),
+    "unknown features": ({"color": OWN.replace("FEATURES = 4", "FEATURES = 2 * K")}, "the value of K cannot be read: nothing"),
+    "half a feature": ({"color": OWN.replace("FEATURES = 4", "FEATURES = 8 / 2.0")}, "Lit has FEATURES = 4.0; it must be"),
     "background": ({"color": "SphericalGaussians", "colors": ONES(N, 3), "backgrounds": ONES(CAMERAS, 4)}, "backgrounds has"),
 }
 
@@ -238,7 +254,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_mistakes(kind: str) -> None:
     options, message = MISTAKES[kind]
     if "splat.prelude" in str(options.get("color")):
-        options = options | {"color": shaders.source(OWN)}
+        options = options | {"color": UserType("Lit", options["color"])}
     inputs: dict[str, Any] = scene_of("pinhole", WIDTH, HEIGHT, seed=96) | {"colors": ONES(N, 8)} | options
     with pytest.raises(SplatError, match=message):
         splat.rasterization(**inputs, width=WIDTH, height=HEIGHT)
