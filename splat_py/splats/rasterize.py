@@ -39,7 +39,14 @@ class Image:
 
     @classmethod
     def empty(
-        cls, device: Device, cameras: int, height: int, width: int, channels: int, distortion: bool = False, median: bool = False
+        cls,
+        device: Device,
+        cameras: int,
+        height: int,
+        width: int,
+        channels: int,
+        distortion: bool = False,
+        median: bool = False,
     ) -> Image:
         """Arrays for images of this size.
 
