@@ -45,7 +45,6 @@ class Image:
         height: int,
         width: int,
         channels: int,
-        *,
         distortion: bool = False,
         median: bool = False,
     ) -> Image:
@@ -335,15 +334,8 @@ class _Rasterize(torch.autograd.Function):
         frame: _Frame,
     ) -> tuple[Tensor, Tensor, Image]:
         device, tiles = frame.device, frame.tiles
-        image = Image.empty(
-            device,
-            tiles.grid.cameras,
-            frame.height,
-            frame.width,
-            colors.shape[-1],
-            distortion=frame.distortion,
-            median=frame.median,
-        )
+        size = tiles.grid.cameras, frame.height, frame.width, colors.shape[-1]
+        image = Image.empty(device, *size, frame.distortion, frame.median)
         work = _work(frame, colors, backgrounds, image)
         recorder = device.record()
         work.record(recorder)
