@@ -19,7 +19,7 @@ GAUSSIANS = 36
 CROWD, CROWD_EVERY = 3000, 16
 CROWD_SIDE = 12
 # Keys and values that take more than one block on every device.
-KEYS, VALUES = 9000, 5000
+KEYS, VALUES = 6000, 5000
 BLOBS = 20
 VOLUME_BOX = ((-1.0, -0.8, -1.2), (1.0, 0.9, 1.1))
 VOLUME_SIZE = (5, 4, 6)
