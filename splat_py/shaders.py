@@ -31,20 +31,17 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import slangpy as spy
 from numpy.typing import NDArray
-from slangpy.reflection import StructType
 
 from splat_py.errors import SplatError
 from splat_py.files import reason
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.sources import shader_folder
-
-# A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
-Value: TypeAlias = Any
+from splat_py.shader_values import Value, batch_shapes, bind, constant, gradient, products, to_numpy, variable
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
 _PUBLIC_STRUCT = re.compile(r"^public struct (\w+)", re.MULTILINE)
@@ -52,8 +49,6 @@ _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 # Where the modules lie that are attributes of this one.
 _ROOMS = ("splat", "parallel")
-_SCALAR = re.compile("float|uint|int|bool")
-_DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
 
 # Modules, by device and file, and the content that they were made from.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule]] = {}
@@ -111,7 +106,7 @@ class ShaderFunction:
         Raises:
             SplatError: the arguments are too few or too many, or a struct lacks a field or has one too many.
         """
-        result = _to_numpy(self.reflection.return_type, self.slangpy(*self._bind(arguments, _constant)))
+        result = to_numpy(self.reflection.return_type, self.slangpy(*self._bind(arguments, constant)))
         if isinstance(result, bool):
             # SlangPy reads a lone bool as false, but one in a batch as it is.
             *others, last = arguments
@@ -133,7 +128,7 @@ class ShaderFunction:
             if parameter.io_type.name == "out":
                 bound.append(value)
             else:
-                bound.append(_bind(parameter.type, value, what, leaf if differentiated else _constant))
+                bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
         return bound
 
     def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
@@ -142,14 +137,14 @@ class ShaderFunction:
             raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
         handle = self._module.device.handle
         result = self.reflection.return_type
-        weights = _bind(result, v_output, f"v_output of {self!r}", _constant, partial=True)
-        bound = self._bind(arguments, lambda array: _variable(handle, array))
+        weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
+        bound = self._bind(arguments, lambda array: variable(handle, array))
         batch = np.broadcast_shapes(
-            *_batch_shapes(result, weights),
+            *batch_shapes(result, weights),
             *(
                 shape
                 for parameter, value in zip(self.reflection.parameters, arguments, strict=True)
-                for shape in _batch_shapes(parameter.type, value)
+                for shape in batch_shapes(parameter.type, value)
             ),
         )
         one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
@@ -157,7 +152,7 @@ class ShaderFunction:
         product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
         product = product.with_grads(grad_in=one, zero=False)
         self._module.inner_product(self._name).bwds(*bound, weights, product)
-        return tuple(_gradient(*pair) for pair in zip(arguments, bound, strict=True))
+        return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
 
     def _require_arguments(self) -> None:
         if self._parameters:
@@ -238,7 +233,7 @@ class ShaderModule:
                 public float innerProduct({", ".join(parameters)}, no_diff {result} v_)
                 {{
                     {result} result_ = {name}({names});
-                    return {" + ".join(_products(function.return_type))};
+                    return {" + ".join(products(function.return_type))};
                 }}"""
             module = self._compile(f"_{name}", source)
             self._inner_products[name] = module.require_function("innerProduct")
@@ -341,115 +336,3 @@ def _imported(source: str) -> Iterator[Path]:
         if file.is_file():
             yield file
             yield from _imported(file.read_text(encoding="utf-8"))
-
-
-def _products(slang_type: Any, path: str = "") -> Iterator[str]:
-    """The products of all numbers in result_ with those in v_, as Slang."""
-    if isinstance(slang_type, StructType):
-        for name, field in slang_type.fields.items():
-            yield from _products(field.type, f"{path}.{name}")
-    else:
-        for index in np.ndindex(*slang_type.shape):
-            element = path + "".join(f"[{i}]" for i in index)
-            yield f"result_{element} * v_{element}"
-
-
-def _dtype(slang_type: Any) -> np.dtype:
-    """NumPy's type of a number, or of the numbers in a vector, matrix or array."""
-    scalar = _SCALAR.search(slang_type.full_name)
-    if scalar is None:
-        raise SplatError(f"Slang's {slang_type.full_name} has no NumPy twin; use the function's `.slangpy`")
-    return np.dtype(_DTYPES[scalar.group()])
-
-
-def _bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False) -> Any:
-    """What SlangPy is given for a value: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
-    if _is_slangpys(value):
-        return value
-    if not isinstance(slang_type, StructType):
-        return leaf(np.array(value, _dtype(slang_type), order="C"))
-    fields = slang_type.fields
-    if not isinstance(value, dict) or not (partial or set(fields) <= set(value)) or set(value) - set(fields):
-        given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-        raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
-
-    def zeros(field_type: Any) -> Value:
-        return {} if isinstance(field_type, StructType) else np.zeros(tuple(field_type.shape))
-
-    return {
-        name: _bind(
-            field.type,
-            value[name] if name in value else zeros(field.type),
-            f"{name} of {what}",
-            leaf,
-            partial=partial,
-        )
-        for name, field in fields.items()
-    }
-
-
-def _is_slangpys(value: Value) -> bool:
-    """Whether a value is a tensor, a buffer or the like, which is passed on as it is."""
-    return type(value).__module__.startswith("slangpy")
-
-
-def _constant(array: NDArray) -> Any:
-    # SlangPy takes no arrays without dimensions.
-    return array if array.ndim else array.item()
-
-
-def _variable(device: spy.Device, array: NDArray) -> spy.Tensor:
-    return spy.Tensor.from_numpy(device, np.atleast_1d(array)).with_grads()
-
-
-def _gradient(value: Value, bound: Any) -> Any:
-    """The gradient that `.bwds` left with what `value` was bound to."""
-    if isinstance(bound, dict):
-        fields = {name: _gradient(value[name], field) for name, field in bound.items()}
-        return None if all(field is None for field in fields.values()) else fields
-    if value is bound or not hasattr(bound, "grad"):
-        return None
-    return bound.grad.to_numpy().reshape(np.shape(value))
-
-
-def _batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
-    """The leading dimensions of every array in a value."""
-    if _is_slangpys(value):
-        return
-    if isinstance(slang_type, StructType):
-        for name in value:
-            yield from _batch_shapes(slang_type.fields[name].type, value[name])
-    else:
-        shape = np.shape(value)
-        yield shape[: len(shape) - len(slang_type.shape)]
-
-
-def _to_numpy(slang_type: Any, result: Any) -> Any:
-    """What SlangPy returned, as numbers, arrays and dicts of them."""
-    if result is None:
-        return None
-    if hasattr(result, "cursor"):
-        # SlangPy's own `to_numpy` shows structs as bytes and reads bools with the wrong stride.
-        layout = result.cursor().element_type_layout
-        size = int(np.prod(result.shape)) * layout.stride
-        rows = result.storage.to_numpy().view(np.uint8)[:size].reshape(*result.shape, layout.stride)
-        return _from_bytes(slang_type, layout, rows)
-    if isinstance(result, dict):
-        return {name: _to_numpy(slang_type.fields[name].type, value) for name, value in result.items()}
-    if np.isscalar(result):
-        return result
-    return np.array(result.to_numpy() if hasattr(result, "to_numpy") else result, _dtype(slang_type))
-
-
-def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
-    """The values [batch, …] that lie at the beginning of `rows` [batch, bytes]."""
-    if isinstance(slang_type, StructType):
-        types = {name: field.type for name, field in slang_type.fields.items()}
-        return {
-            field.name: _from_bytes(types[field.name], field.type_layout, rows[..., field.offset :]) for field in layout.fields
-        }
-    shape = tuple(slang_type.shape)
-    values = np.ascontiguousarray(rows[..., : layout.size])
-    if _dtype(slang_type) == np.bool_:
-        return values.reshape(*rows.shape[:-1], *shape, -1).any(axis=-1)
-    return values.view(_dtype(slang_type)).reshape(*rows.shape[:-1], *shape)

@@ -17,6 +17,7 @@ from splat_py.splats.data import Cameras, Settings
 CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
 LENS: int = constant("kernels/cameras", "LENS")
 POSE_ROW: int = constant("kernels/cameras", "POSE_ROW")
+_THREADS: int = constant("parallel/threads", "THREADS")
 
 
 def row_length(cameras: Cameras) -> int:
@@ -33,7 +34,8 @@ class CameraGradients:
         self._v_cameras = v_cameras
         self._parts: Array | None = None
         if settings.camera_gradient and settings.per_isect:
-            workgroups = math.prod(linear_groups(gaussians))
+            # Those that have a Gaussian: a grid of more than a row of them is rounded up.
+            workgroups = -(-gaussians // _THREADS)
             self._parts = recorder.scratch((v_cameras.shape[0], workgroups, v_cameras.shape[1]))
             recorder.clear(self._parts)
             self.buffers["vCameraParts"] = self._parts
