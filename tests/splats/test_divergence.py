@@ -110,9 +110,9 @@ def test_a_volume_that_diverges(dataset: Dataset, tmp_path: Path) -> None:
     def damage() -> None:
         advance()
         if trainer.step == 5:
-            values = trainer._m.numpy().copy()
+            values = trainer._optimiser.m.numpy().copy()
             values.flat[0] = np.nan
-            trainer._m.write(values)
+            trainer._optimiser.m.write(values)
 
     trainer.advance = damage  # type: ignore[method-assign]
     with pytest.raises(SplatError, match="stopped after step 6: "):

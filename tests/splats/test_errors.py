@@ -122,7 +122,6 @@ UNSUPPORTED: list[tuple[str, Any]] = [
     ("camera_model", "ftheta"),
     ("ftheta_coeffs", torch.rand(C, 4)),
     ("distributed", True),
-    ("with_eval3d", True),
     ("return_normals", True),
     ("global_z_order", False),
     ("rays", torch.rand(C, 12, 16, 6)),
@@ -178,6 +177,14 @@ def test_absolute_gradients_of_several_passes() -> None:
     with pytest.raises(NotImplementedError) as error:
         rasterization(**(good() | {"colors": torch.rand(N, 40), "backgrounds": None, "absgrad": True}))
     assert "absgrad" in sentence_of(error)
+
+
+def test_what_goes_along_rays_is_gaussians_before_a_pinhole() -> None:
+    for name, value in (("rasterize_mode", "antialiased"), ("splat", "BetaKernel"), ("camera_model", "fisheye")):
+        options: dict[str, Any] = {name: value} | ({"params": {"b": torch.zeros(N)}} if name == "splat" else {})
+        with pytest.raises(NotImplementedError, match="with_eval3d=True does not support") as error:
+            rasterization(**good(), **options, with_eval3d=True)
+        sentence_of(error)
 
 
 def test_neutral_values_of_what_is_not_supported() -> None:
