@@ -113,7 +113,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("loss", entry, CHANNELS=4, PACKED=False)
     dispatches.dispatch("loss", "ssimAlongColumns", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
     for entry, pixel_loss in product(("ssimAlongColumns", "lossGradient"), ("L2", "Charbonnier")):
-        dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss)
+        dispatches.dispatch("loss", entry, CHANNELS=3, PACKED=False, PixelLoss=pixel_loss)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
