@@ -1,5 +1,5 @@
-"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient (kernels/loss.slang), as training records it. Another
-loss of pixels may take the place of L1."""
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient, as training records it (kernels/loss_sweeps.slang).
+Another loss of pixels may take the place of L1."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ class Sweeps:
                 f"{', '.join(PIXEL_LOSSES)} any number"
             )
         self._comparison = comparison
+        self._module = "cpu/loss" if device.software else "loss"
         constants = {"CHANNELS": comparison.channels, "PACKED": comparison.packed}
         self._constants = constants if constants != {"CHANNELS": CHANNELS, "PACKED": True} else {}
         self._ssim_constants = {"WHOLE_WINDOWS": True} if comparison.whole_windows else {}
@@ -166,7 +167,7 @@ class Sweeps:
             swapped: the pixel loss is of y and x.
         """
         entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
-        buffers = {"render": x, "photograph": y, "vRender": v_x, "sums": sums, "sumBits": sums.bits}
+        buffers = {"renders": x, "photographs": y, "vRenders": v_x, "sums": sums, "sumBits": sums.bits}
         for band in self._bands:
             for entry in entries if v_x is not None else entries[:2]:
                 self._dispatch(recorder, entry, band, buffers, image, self._comparison.loss_constants(swapped))
@@ -182,7 +183,7 @@ class Sweeps:
     ) -> None:
         runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
         recorder.dispatch(
-            "loss",
+            self._module,
             entry,
             linear_groups(runs * self._comparison.channels),
             {
@@ -196,7 +197,7 @@ class Sweeps:
                 "bandFirst": band.first,
                 "bandEnd": band.end,
             },
-            buffers | {"alongRows": self._along_rows, "adjoints": self._adjoints},
+            buffers | {"rowMaps": self._along_rows, "adjoints": self._adjoints},
             **self._constants,
             **(self._ssim_constants if entry == "ssimAlongColumns" else {}),
             **constants,

@@ -1,4 +1,4 @@
-"""Losses of pixels and SSIM of images for torch, by the kernels that training uses (kernels/loss.slang).
+"""Losses of pixels and SSIM of images for torch, by the kernels that training uses (kernels/loss_sweeps.slang).
 
 SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
 """

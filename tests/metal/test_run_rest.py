@@ -81,6 +81,11 @@ def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
 
 
+def test_losses_through_pointers(metal: MetalOnCpu) -> None:
+    metal.software = True
+    every_order(metal, lambda: test_loss.test_loss_and_gradient((37, 29), "in between"))
+
+
 def test_losses_of_torch(metal: MetalOnCpu) -> None:
     def check() -> None:
         photometric_losses.test_value_and_gradients((13, 29))
