@@ -1,4 +1,4 @@
-"""Checks of a user's own radiance field, for `splat_py.shaders.check`: values, and each derivative against finite differences."""
+"""Checks of a user's own radiance field, for `splat_py.shaders.check`: its values, and derivatives by its numbers."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def check_numbers(queries: FieldQueries, params: NDArray, places: NDArray, direc
     if wrong.mean() > 0.02:
         worst = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
         raise SplatError(
-            f"the derivative of query by number {int(some[worst])} is {actual[worst]:.4g}, summed over {len(places)} places, where "
-            f"finite differences have {expected[worst]:.4g}; is it read by weightAt, rowAt or networkAt, and every function "
-            "[Differentiable]?"
+            f"the derivative of query by number {int(some[worst])} is {actual[worst]:.4g}, summed over {len(places)} places, "
+            f"where finite differences have {expected[worst]:.4g}; is it read by weightAt, rowAt or networkAt, and is every "
+            "function [Differentiable]?"
         )
 
 
