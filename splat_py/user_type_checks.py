@@ -33,11 +33,12 @@ _ANY_COLOR = (9, 0)
 
 
 def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
-    """Check a type that implements IFalloff, ICameraModel, IColor or IPixelLoss, or several, each of another one.
+    """Check a type that implements IFalloff, ICameraModel, IColor, IPixelLoss or IFieldFunction, or several, each another.
 
     At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's `sigmaMax`
-    is compared with its values, which must lie from 0 to 1; a camera is asked where its `isInDomain` says that it may be. Then
-    the kernels that it is linked with are compiled to Metal's and WebGPU's languages.
+    is compared with its values, which must lie from 0 to 1; a camera is asked where its `isInDomain` says that it may be, and a
+    radiance field with the numbers that it begins with. Then the kernels that it is linked with are compiled to Metal's and
+    WebGPU's languages.
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
@@ -211,6 +212,28 @@ def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[st
     return {"PixelLoss": linked} | ({"JOINT": True} if isinstance(linked, UserType) else {})
 
 
+# --- radiance fields ---
+
+
+def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    from splat_py.volume.own_field_checks import FieldQueries, check_numbers, inputs_of
+
+    queries = FieldQueries(module)
+    params, inputs = inputs_of(linked)
+
+    def query(inputs: Inputs) -> NDArray:
+        return queries.values(params, inputs["place"], inputs["direction"])
+
+    def v_query(v: NDArray, inputs: Inputs) -> Inputs:
+        _, place, direction = queries.gradients(params, inputs["place"], inputs["direction"], v)
+        return {"place": place, "direction": direction}
+
+    # Voxels of a fine grid are small, and have a kink at each face.
+    _compare("query", query, v_query, inputs, steps={"place": 1e-4}, kinks=0.1)
+    check_numbers(queries, params, inputs["place"], inputs["direction"])
+    return {"Field": "OwnField", "FieldFunction": linked}
+
+
 # --- derivatives ---
 
 
@@ -239,12 +262,16 @@ def _compare(
     inputs: Inputs,
     names: Mapping[str, list[str]] | None = None,
     least: Mapping[str, float] | None = None,
+    steps: Mapping[str, float] | None = None,
+    kinks: float = _KINKS,
 ) -> None:
     """Every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
 
     Args:
         names: of an input's numbers; of those that have none nothing is asked.
         least: of an input.
+        steps: of an input; else a hundredth of it.
+        kinks: the share of places that may be off.
     """
     value = function(inputs)
     bad = ~np.isfinite(value).reshape(len(value), -1).all(1)
@@ -257,7 +284,7 @@ def _compare(
         labels = (names or {}).get(name, ["".join(f"[{i}]" for i in index) for index in numbers])
         for index, label in zip(numbers, labels, strict=False):
             at = values[:, *index]
-            step = (1e-2 * np.maximum(np.abs(at), 0.1)).astype(np.float32)
+            step = ((steps or {}).get(name) or 1e-2 * np.maximum(np.abs(at), 0.1)) * np.ones(len(at), np.float32)
             ends, moved = [], values.copy()
             for sign in (1, -1):
                 moved[:, *index] = np.maximum(at + sign * step, (least or {}).get(name, -np.inf))
@@ -269,7 +296,7 @@ def _compare(
             # Sums of large numbers of both signs have the errors of those.
             noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
             wrong = ~(error <= 0.02 * np.sqrt(np.mean(expected**2)) + 1e-4 + noise)
-            if np.mean(wrong) > _KINKS:
+            if np.mean(wrong) > kinks:
                 worst = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
                 by = label if label and not label.startswith("[") and name == "extras" else f"{name}{_bracketed(label)}"
                 place = _place(inputs, worst, names)
@@ -302,12 +329,14 @@ _KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
     "ICameraModel": (("project", "projectForward"), ("project", "projectBackward")),
     "IColor": (("shade", "shadeForward"), ("shade", "shadeBackward")),
     "IPixelLoss": (("loss", "ssimAlongColumns"), ("loss", "lossGradient")),
+    "IFieldFunction": (("volume", "volumeForward"), ("volume", "volumeBackward")),
 }
 _CHECKS: dict[str, Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]] = {
     "IFalloff": _check_falloff,
     "ICameraModel": _check_camera,
     "IColor": _check_color,
     "IPixelLoss": _check_pixel_loss,
+    "IFieldFunction": _check_field,
 }
 
 

@@ -21,12 +21,11 @@ from tyro.conf import OmitArgPrefixes
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
-from splat_py.fields import dataclass_of
 from splat_py.fit.resuming import contradiction, finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
-from splat_py.volume.config import VolumeConfig
+from splat_py.volume.config import FIELD, VolumeConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
     from splat_py.volume.checkpoint import VolumeCheckpoint
     from splat_py.volume.fitting import FitReport, VolumeTrainer
+    from splat_py.volume.optimisers import AnyField
 
 _RESULTS = "field.safetensors", "metrics.json"
 
@@ -46,7 +46,8 @@ def _default_config() -> VolumeConfig:
 
 @dataclass
 class FitVolume:
-    """Fit a radiance field, a grid of density and view-dependent colour or a hash grid, to a folder of posed photographs.
+    """Fit a radiance field, a grid of density and view-dependent colour, a hash grid or Slang of your own, to a folder of posed
+    photographs.
 
     DATA is what `splat train` takes. The box to fill is where the cameras look, if --box does not say otherwise. The folder
     --out gets the field (field.safetensors), a checkpoint, held-out photographs beside their renders, metrics.json and a video.
@@ -64,6 +65,9 @@ class FitVolume:
     # Continue the run in --out from its last checkpoint, with the options it was begun with; --resolutions that begin with its
     # own and go on extend it.
     resume: bool = False
+    # With --resume: compile the Slang source that the run carries, without its file being named again in --field. It could read
+    # and write any memory of yours.
+    trust_source: bool = False
     # Also write the field here (.npz or .safetensors).
     export: Path | None = None
     # Length of the video in frames, at 30 a second; 0 makes none.
@@ -95,28 +99,39 @@ class FitVolume:
         from splat_py.fit.run_record import RunRecord, removed_without
         from splat_py.gpu.device import get_device
         from splat_py.volume.checkpoint import VolumeCheckpoint
-        from splat_py.volume.field import RadianceField
         from splat_py.volume.fitting import VolumeTrainer
-        from splat_py.volume.hash_field import HashRadianceField
         from splat_py.volume.views import Views
 
         checkpoint = VolumeCheckpoint.load(path) if self.resume else None
-        recorded = RunRecord.load(record_path, lambda content: dataclass_of(VolumeConfig, content)) if checkpoint else None
-        record = RunRecord(replace(self.data, undistort=True), self.config)
+        recorded = RunRecord.load(record_path, VolumeConfig.from_dict) if checkpoint else None
+        kind = self.config.field if self.config.field_source else FIELD.named(self.config.field)
+        config = self.config
+        if not isinstance(kind, str):
+            config = replace(config, field=kind.name, field_source=kind.text)
+        record = RunRecord(replace(self.data, undistort=True), config)
         if checkpoint and recorded:
             self._check_box(checkpoint)
+            FIELD.refuse_another(self.out, recorded.config, checkpoint.config, config)
             record = recorded.resumed(self.out, record, _default_config(), given_options(), "resolutions")
             if checkpoint.step >= record.config.steps == self._steps_of_metrics():
                 console.print(finished(self.out, "more --resolutions, after those it has, extend it"), soft_wrap=True)
                 if self.export is not None:
-                    kind = HashRadianceField if record.config.field == "hash" else RadianceField
-                    kind.load(self.out / "field.safetensors").save(self.export)
+                    _load_field(self.out / "field.safetensors", record.config).save(self.export)
                 return
             checkpoint = replace(checkpoint, config=record.config)
         record, dataset = record.load_dataset(self.out)
         box = dataset.bounds if self.box is None else np.reshape(self.box, (2, 3))
         views, device = Views.of_dataset(dataset), get_device(self.device)
-        trainer = VolumeTrainer(views, box, record.config, background=dataset.background, device=device, resume=checkpoint)
+        trainer = VolumeTrainer(
+            views,
+            box,
+            record.config,
+            background=dataset.background,
+            device=device,
+            resume=checkpoint,
+            field=None if isinstance(kind, str) else kind,
+            trust_source=self.trust_source,
+        )
         with removed_without(path, record_path):
             if recorded is None or record.changes(recorded):
                 record.save(record_path, box=trainer.box.numpy().tolist())
@@ -179,3 +194,11 @@ class FitVolume:
         # At last: it says that the run is finished.
         write_json(self.out / "metrics.json", metrics)
         console.print(f"field, pictures and metrics are in {self.out}")
+
+
+def _load_field(path: Path, config: VolumeConfig) -> AnyField:
+    from splat_py.volume import HashRadianceField, OwnRadianceField, RadianceField
+
+    if config.is_own:
+        return OwnRadianceField.load(path)
+    return HashRadianceField.load(path) if config.field == "hash" else RadianceField.load(path)

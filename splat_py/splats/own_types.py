@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from splat_py.errors import SplatError
 from splat_py.scene.slang_source import SlangSource
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
     from splat_py.shaders import ShaderModule
     from splat_py.splats.config import TrainConfig
+    from splat_py.volume.config import VolumeConfig
+
+Config = TypeVar("Config", "TrainConfig", "VolumeConfig")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a type: the field of `TrainConfig` with its name, where `<option>_source` has the text of one's own, the
-    interface that it implements, and the names of the built-in ones."""
+    """A place for a type: the field of `TrainConfig` or `VolumeConfig` with its name, where `<option>_source` has the text of
+    one's own, the interface that it implements, and the names of the built-in ones."""
 
     option: str
     interface: str
@@ -51,12 +54,12 @@ class Slot:
 
         return user_type(module, self.interface)
 
-    def of(self, config: TrainConfig) -> str | SlangSource:
+    def of(self, config: TrainConfig | VolumeConfig) -> str | SlangSource:
         """The type of a configuration, as text."""
         name, source = self.fields(config)
         return SlangSource(name, source) if source else name
 
-    def fields(self, config: TrainConfig) -> tuple[str, str]:
+    def fields(self, config: TrainConfig | VolumeConfig) -> tuple[str, str]:
         """Its name and its source, if it has one."""
         return getattr(config, self.option), getattr(config, f"{self.option}_source")
 
@@ -95,8 +98,8 @@ class Slot:
         return self.own(shaders.source(kind.text))
 
     def begun_with(
-        self, config: TrainConfig, asked: str | UserType | ShaderModule | None, *, resumed: bool, trust_source: bool
-    ) -> tuple[TrainConfig, str | UserType]:
+        self, config: Config, asked: str | UserType | ShaderModule | None, *, resumed: bool, trust_source: bool
+    ) -> tuple[Config, str | UserType]:
         """The configuration of a run with the type that is asked for in the place of its own, and that type.
 
         Args:
@@ -118,6 +121,21 @@ class Slot:
                 f"{self.option} is {name}, but the checkpoint was begun with {was}; resume it without {self.option}"
             )
         return replace(config, **{self.option: name, f"{self.option}_source": text}), kind  # type: ignore[arg-type]
+
+    def refuse_another(self, root: Path, recorded: Config, saved: Config, asked: Config) -> None:
+        """Of a run that is resumed: types of one's own are compared as text, as the same file may be elsewhere now.
+
+        Raises:
+            SplatError: its record, its checkpoint and what is asked for name different types.
+        """
+        if self.fields(recorded) != self.fields(saved):
+            raise SplatError(f"the checkpoint and the run.json in {root} are of two runs: their types differ")
+        (name, source), (was, text) = self.fields(asked), self.fields(recorded)
+        if source not in ("", text):
+            raise SplatError(
+                f"--{self.option} is a source of {name}, but the run in {root} was begun with {was} of another source, "
+                "or without; name the same, or choose another --out"
+            )
 
     def _require_file(self, name: str) -> None:
         from splat_py.files import is_file

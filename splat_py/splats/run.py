@@ -107,14 +107,9 @@ def train(
 def _refuse_other_types(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
     """Types of one's own are compared as text: the same file may be elsewhere now."""
     for slot in SLOTS:
-        if slot.fields(recorded) != slot.fields(saved) or recorded.parameters() != saved.parameters():
-            raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
-        (name, source), (was, text) = slot.fields(asked), slot.fields(recorded)
-        if source not in ("", text):
-            raise SplatError(
-                f"--{slot.option} is a source of {name}, but the run in {folder.root} was begun with {was} of another source, "
-                "or without; name the same, or choose another --out"
-            )
+        slot.refuse_another(folder.root, recorded, saved, asked)
+    if recorded.parameters() != saved.parameters():
+        raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
 
 
 def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:

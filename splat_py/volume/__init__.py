@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from splat_py.volume.field import RadianceField
     from splat_py.volume.fitting import FitReport, VolumeTrainer, fit
     from splat_py.volume.hash_field import HashRadianceField
+    from splat_py.volume.own_field import OwnRadianceField
     from splat_py.volume.rendering import render
 else:
     from splat_py.lazy import lazy
@@ -17,6 +18,7 @@ else:
         {
             "FitReport": "splat_py.volume.fitting",
             "HashRadianceField": "splat_py.volume.hash_field",
+            "OwnRadianceField": "splat_py.volume.own_field",
             "RadianceField": "splat_py.volume.field",
             "VolumeCheckpoint": "splat_py.volume.checkpoint",
             "VolumeConfig": "splat_py.volume.config",
@@ -29,6 +31,7 @@ else:
 __all__ = [
     "FitReport",
     "HashRadianceField",
+    "OwnRadianceField",
     "RadianceField",
     "VolumeCheckpoint",
     "VolumeConfig",

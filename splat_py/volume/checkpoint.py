@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from splat_py.fields import dataclass_of
 from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.hash_volume import MOST_LEVELS, MOST_SIZE, OCCUPANCY, HashShape
 from splat_py.volume.marching import Box, row_floats
+from splat_py.volume.own_volume import MOST_PARAMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +24,8 @@ class VolumeCheckpoint:
     # Steps done.
     step: int
     config: VolumeConfig
-    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1], occupied. Of both
-    # box [2, 3] and background [3].
+    # grid, m, v: [X, Y, Z, row]; of a hash grid parameters, m, v: [floats], cells [levels], size [1], occupied; of a field of
+    # the user's own parameters, m, v: [PARAMS]. Of all box [2, 3] and background [3].
     state: dict[str, NDArray]
 
     def save(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class VolumeCheckpoint:
             header, state = load_tensors(path, "splat_py", _check)
             require_finite(state, ("v",))
             Box.of(state["box"])
-            config = dataclass_of(VolumeConfig, header["config"])
+            config = VolumeConfig.from_dict(header["config"])
             if config.field == "hash":
                 shape = HashShape(tuple(map(int, state["cells"])), int(state["size"][0]))
                 if shape.floats != len(state["parameters"]):
@@ -54,8 +54,15 @@ class VolumeCheckpoint:
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
     """Raise if this is not what `VolumeCheckpoint.save` leaves."""
-    config = dataclass_of(VolumeConfig, header["config"])
+    config = VolumeConfig.from_dict(header["config"])
     step = whole_number(header, "step", 0, config.steps)
+    if config.is_own:
+        (floats,) = layout["parameters"][1]
+        if not 1 <= floats <= MOST_PARAMS:
+            raise ValueError(f"its field has {floats} numbers")
+        shapes = {**dict.fromkeys(("parameters", "m", "v"), (floats,)), "box": (2, 3), "background": (3,)}
+        require_layout(layout, shapes, {"box": "F64"})
+        return
     if config.field == "hash":
         (floats,), (levels,) = layout["parameters"][1], layout["cells"][1]
         if not 1 <= levels <= MOST_LEVELS or not 1 <= floats <= 4 * levels * MOST_SIZE:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
+
+from tyro.conf import Suppress
 
 from splat_py.errors import SplatError
-from splat_py.fields import LARGEST, Range, check_fields, check_number, shown
+from splat_py.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
+from splat_py.splats.own_types import Slot
 
+FIELD = Slot("field", "IFieldFunction", ("grid", "hash"))
 _EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
     "steps_per_resolution": (1, 1_000_000),
@@ -39,10 +43,12 @@ class VolumeConfig:
     steps_per_voxel: float = 1.0
     # Place samples at random in their steps.
     jitter: bool = False
-    # What is fitted: voxels, or a hash grid with small networks (Müller et al. 2022), which has all its detail from the first
-    # step on. Its stages only sample rays more densely, its rate is 0.15 times --rate, and it has no --sh-degree and no
-    # --total-variation.
-    field: Literal["grid", "hash"] = "grid"
+    # What is fitted: voxels (grid); a hash grid with small networks (hash; Müller et al. 2022); or a Slang file with a type
+    # that implements IFieldFunction. The latter two have all their detail from the first step on: stages only sample rays more
+    # densely, the rate is 0.15 times --rate, and there is no --sh-degree and no --total-variation.
+    field: str = "grid"
+    # The text of the Slang file; `field` is then the name of the type in it.
+    field_source: Suppress[str] = ""
     # MiB that a hash grid may take: 32 are those of 64³ voxels of degree 2.
     table_mib: float = 32.0
     # Weight of the total variation of coefficients and of densities (times the longest side), a mean over voxels.
@@ -63,6 +69,24 @@ class VolumeConfig:
         if not 1 <= len(self.resolutions) <= 100:
             raise SplatError(f"resolutions is {shown(self.resolutions)}; give from 1 to 100 of them")
         check_fields(self, _RANGES)
+        FIELD.validate(self.field, self.field_source)
+
+    @classmethod
+    def from_dict(cls, content: Any) -> VolumeConfig:
+        """From the fields as a checkpoint or a run.json has them.
+
+        Raises:
+            TypeError: this is no dictionary, or has a field too many.
+            SplatError: a field has the wrong type or is out of range, or the source of a type is not there.
+        """
+        if isinstance(content, dict) and not content.get("field_source") and content.get("field", "grid") not in FIELD.names:
+            raise SplatError(f"field is {shown(content['field'])}, and its source is not there")
+        return dataclass_of(cls, content)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the field is a function in a Slang file."""
+        return bool(self.field_source) or self.field not in FIELD.names
 
     @property
     def steps(self) -> int:

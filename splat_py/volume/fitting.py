@@ -15,14 +15,16 @@ from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.photographs import views_at
 from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.kernels import UserType
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
+from splat_py.shaders import ShaderModule
 from splat_py.volume.checkpoint import VolumeCheckpoint
-from splat_py.volume.config import VolumeConfig
-from splat_py.volume.field import RadianceField, check_background
-from splat_py.volume.hash_field import HashRadianceField
+from splat_py.volume.config import FIELD, VolumeConfig
+from splat_py.volume.field import check_background
 from splat_py.volume.marching import Box, Image, March, TrainingStep
-from splat_py.volume.optimisers import FieldOptimiser, GridOptimiser, HashOptimiser
+from splat_py.volume.optimisers import AnyField, FieldOptimiser, GridOptimiser, HashOptimiser
+from splat_py.volume.own_optimiser import OwnOptimiser
 from splat_py.volume.views import Batches, Views
 
 
@@ -45,6 +47,12 @@ class VolumeTrainer:
         box: [2, 3] what the field fills.
         background: [3] rgb behind the box.
         resume: continue from this checkpoint, with its configuration, box and background.
+        field: what to fit, a built-in field's name or Slang of your own; by default what the configuration says. To continue
+            with a source that a checkpoint carries, name it again,
+        trust_source: or compile what the checkpoint carries. It could read and write any memory.
+
+    Raises:
+        SplatError: there is nothing to fit, a source cannot be compiled or is not trusted, or there is too little memory.
     """
 
     def __init__(
@@ -56,12 +64,15 @@ class VolumeTrainer:
         background: ArrayLike = (0.0, 0.0, 0.0),
         device: Device | None = None,
         resume: VolumeCheckpoint | None = None,
+        field: str | UserType | ShaderModule | None = None,
+        trust_source: bool = False,
     ) -> None:
         if len(views) == 0:
             raise SplatError("there is no photograph to fit; give at least one view")
         self.views = views
         self.device = device or get_device()
-        self.config = resume.config if resume else config or VolumeConfig()
+        config = resume.config if resume else config or VolumeConfig()
+        self.config, kind = FIELD.begun_with(config, field, resumed=resume is not None, trust_source=trust_source)
         # Steps done.
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
@@ -74,14 +85,14 @@ class VolumeTrainer:
         self._reported = self.step
         state = resume.state if resume else None
         self._optimiser: FieldOptimiser
-        if self.config.field == "hash":
+        if isinstance(kind, UserType):
+            self._optimiser = OwnOptimiser(self.device, self.config, self.box, state, self.step, kind)
+        elif kind == "hash":
             self._optimiser = HashOptimiser(self.device, self.config, self.box, state, self.step)
         else:
             self._optimiser = GridOptimiser(self.device, self.config, self.box, state)
 
-    def fit(
-        self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None
-    ) -> RadianceField | HashRadianceField:
+    def fit(self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None) -> AnyField:
         """Go to the last step and return the field.
 
         Args:
@@ -109,7 +120,7 @@ class VolumeTrainer:
             kept.act_on_interrupt()
         return field
 
-    def field(self) -> RadianceField | HashRadianceField:
+    def field(self) -> AnyField:
         """A copy of the field as it is now."""
         return self._optimiser.field(self.background)
 
@@ -208,8 +219,9 @@ def fit(
     *,
     on_step: Callable[[FitReport], None] | None = None,
     device: Device | None = None,
-    **options: float | int | bool | str,
-) -> RadianceField | HashRadianceField:
+    field: str | UserType | ShaderModule = "grid",
+    **options: float | int | bool,
+) -> AnyField:
     """Fit a radiance field to posed photographs, from coarse to fine.
 
     Args:
@@ -223,7 +235,9 @@ def fit(
         sh_degree: 0, 1 or 2.
         background: [3] rgb; black by default, or the dataset's.
         on_step: told of every finished step.
-        options: the other fields of `VolumeConfig`, such as `field="hash"` for a hash grid.
+        field: "grid", "hash" for a hash grid, or Slang of your own from `splat_py.shaders.source` or `load`, a type that
+            implements `IFieldFunction`.
+        options: the other fields of `VolumeConfig`.
 
     Raises:
         SplatError: an argument has the wrong shape or value, or photographs and cameras do not belong together.
@@ -241,7 +255,7 @@ def fit(
             raise SplatError("volume.fit needs viewmats, Ks and box with images, or a dataset instead of all of them")
         views = Views.of_arrays(images, viewmats, Ks)
     background = (0.0, 0.0, 0.0) if background is None else background
-    return VolumeTrainer(views, box, config, background=background, device=device).fit(on_step)
+    return VolumeTrainer(views, box, config, background=background, device=device, field=field).fit(on_step)
 
 
 def _word(*seeds: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,8 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.volume.marching import Box, March, Marched
+from splat_py.volume.flat_volume import FlatVolume
+from splat_py.volume.marching import Box, March
 
 FEATURES = constant("splat/hash_grid", "FEATURES")
 HIDDEN = constant("splat/hash_field", "HIDDEN")
@@ -110,18 +110,14 @@ def unit_density(box: Box) -> float:
     return 1.0 / float(box.sides.max())
 
 
-class HashVolume(Marched):
+class HashVolume(FlatVolume):
     """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy."""
 
     def __init__(self, device: Device, parameters: Array, shape: HashShape) -> None:
-        super().__init__(device)
-        self.parameters, self.shape = parameters, shape
+        super().__init__(device, parameters)
+        self.shape = shape
         self._cells = device.memory.array(np.array(shape.cells, np.uint32))
         self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
-
-    def empty_gradients(self) -> Array:
-        """See `Marched`: [replicas, floats]."""
-        return self.device.memory.empty((self.replicas, self.shape.floats), by_address=self.groups > 0)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """See `Marched`: a cell is empty where steps through the densities at 4³ places in it take next to no light away."""
@@ -135,26 +131,6 @@ class HashVolume(Marched):
             {**march.box.uniforms, **self._field_uniforms(march), "leastDensity": least},
             {**self._table(None), "occupied": self.occupied},
             FEATURE_COUNT=FEATURES * len(self.shape.cells),
-        )
-
-    def record_adam(
-        self, recorder: Recorder, settings: Mapping[str, float], gradients: Array, first_moments: Array, second_moments: Array
-    ) -> None:
-        """See `Marched`: the kernel for a grid, of as many voxels of four floats each."""
-        recorder.stage("adam")
-        recorder.dispatch(
-            self._module("volume_optimize"),
-            "adamVolume",
-            linear_groups(self.shape.floats // 4),
-            {"sizeX": self.shape.floats // 4, "sizeY": 1, "sizeZ": 1, **settings},
-            {
-                "grid": self.parameters,
-                "gradients": gradients,
-                "firstMoments": first_moments,
-                "secondMoments": second_moments,
-            },
-            QUADS=1,
-            **({"REPLICAS": self.replicas} if self.groups else {}),
         )
 
     def _field_constants(self, march: March) -> dict[str, int | str]:

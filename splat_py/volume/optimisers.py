@@ -17,6 +17,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.field import RadianceField
+from splat_py.volume.flat_volume import FlatVolume
 from splat_py.volume.hash_field import CELLS_PER_STEP, HashRadianceField
 from splat_py.volume.hash_volume import FEATURES, HIDDEN, HashShape, HashVolume
 from splat_py.volume.marching import (
@@ -31,9 +32,11 @@ from splat_py.volume.marching import (
     row_floats,
     to_voxel_order,
 )
+from splat_py.volume.own_field import OwnRadianceField
 from splat_py.volume.rendering import voxels_per_unit
 
 State = dict[str, NDArray]
+AnyField = RadianceField | HashRadianceField | OwnRadianceField
 
 
 class FieldOptimiser(ABC):
@@ -73,7 +76,7 @@ class FieldOptimiser(ABC):
         """Adam, with what else adds to the gradient."""
 
     @abstractmethod
-    def field(self, background: NDArray[np.float32]) -> RadianceField | HashRadianceField:
+    def field(self, background: NDArray[np.float32]) -> AnyField:
         """A copy of the field as it is now."""
 
     @abstractmethod
@@ -84,7 +87,7 @@ class FieldOptimiser(ABC):
     def parts(self, state: State) -> Mapping[str, NDArray]:
         """Of a state, what has to be finite, by what messages call it."""
 
-    def _put(self, values: NDArray[np.float32], m: NDArray | None, v: NDArray | None) -> Array:
+    def _put(self, values: NDArray[np.float32], m: NDArray | None = None, v: NDArray | None = None) -> Array:
         """Parameters to the device, with Adam's moments: those of a checkpoint, or none."""
         array = self.device.memory.array
         self.m, self.v = (array(np.zeros_like(values) if moment is None else moment) for moment in (m, v))
@@ -167,15 +170,42 @@ class GridOptimiser(FieldOptimiser):
         self._clear_gradients()
 
 
-class HashOptimiser(FieldOptimiser):
-    """A hash grid with all its levels from the first step; stages only sample rays more densely."""
+class FlatOptimiser(FieldOptimiser):
+    """Numbers that all learn alike, with all their detail from the first step; stages only sample rays more densely."""
 
     # Müller et al. 2022: a tiny epsilon, as entries that few samples reach have tiny gradients.
     ADAM = Adam(epsilon=1e-15, beta1=0.9, beta2=0.99)
-    # To find what is empty takes as long as some thousand rays: once in so many steps.
-    OCCUPANCY_EVERY = 16
     # Of the rate of a grid's colours: 0.03, thrice the paper's, whose fits have ten times the steps. It falls during the fit.
     RATE, LAST_RATE = 0.15, 0.1
+
+    volume: FlatVolume
+
+    def begin_stage(self, stage: int) -> None:
+        """See `FieldOptimiser`."""
+        self.size = self.size_at(stage)
+
+    def record(self, recorder: Recorder, step: int) -> None:
+        """Adam."""
+        rate = self.config.rate * self.RATE * self.LAST_RATE ** (step / max(self.config.steps - 1, 1))
+        rates = dict.fromkeys(("densityRate", "rate", "restRate"), rate)
+        settings = {**rates, **self.ADAM.uniforms(step), "densityScale": 0.0, "variation": 0.0}
+        self.volume.record_adam(recorder, settings, self.gradients, self.m, self.v)
+
+    def _check_memory(self, floats: int, what: str) -> None:
+        memory = self.device.memory
+        needed = floats * 4 * (FIT_ARRAYS + replicas_on(self.device))
+        if needed > memory.free_bytes:
+            raise SplatError(
+                f"{what} takes {needed / 2**30:.1f} GiB with its gradients and moments, and "
+                f"{memory.free_bytes / 2**30:.1f} GiB are free"
+            )
+
+
+class HashOptimiser(FlatOptimiser):
+    """A hash grid."""
+
+    # To find what is empty takes as long as some thousand rays: once in so many steps.
+    OCCUPANCY_EVERY = 16
 
     volume: HashVolume
 
@@ -188,27 +218,16 @@ class HashOptimiser(FieldOptimiser):
         else:
             self.shape = HashShape.of_memory(int(config.table_mib * 2**20), CELLS_PER_STEP * max(config.resolutions))
             first, m, v = _first_values(self.shape, config.seed), None, None
-        self._check_memory()
+        self._check_memory(self.shape.floats, f"a hash grid of {self.shape.nbytes / 2**20:.0f} MiB (--table-mib)")
         self.volume = HashVolume(device, self._put(first, m, v), self.shape)
         if resumed:
             self.volume.occupied.write(resumed["occupied"].astype(np.uint32))
         self._clear_gradients()
 
-    def begin_stage(self, stage: int) -> None:
-        """See `FieldOptimiser`."""
-        self.size = self.size_at(stage)
-
     def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
         """Now and then."""
         if step % self.OCCUPANCY_EVERY == 0:
             self.volume.record_occupancy(recorder, march)
-
-    def record(self, recorder: Recorder, step: int) -> None:
-        """Adam."""
-        rate = self.config.rate * self.RATE * self.LAST_RATE ** (step / max(self.config.steps - 1, 1))
-        rates = dict.fromkeys(("densityRate", "rate", "restRate"), rate)
-        settings = {**rates, **self.ADAM.uniforms(step), "densityScale": 0.0, "variation": 0.0}
-        self.volume.record_adam(recorder, settings, self.gradients, self.m, self.v)
 
     def field(self, background: NDArray[np.float32]) -> HashRadianceField:
         """See `FieldOptimiser`."""
@@ -225,15 +244,6 @@ class HashOptimiser(FieldOptimiser):
     def parts(self, state: State) -> Mapping[str, NDArray]:
         """See `FieldOptimiser`."""
         return {"the hash grid": state["parameters"], "m": state["m"], "v": state["v"]}
-
-    def _check_memory(self) -> None:
-        memory = self.device.memory
-        needed = self.shape.floats * 4 * (FIT_ARRAYS + replicas_on(self.device))
-        if needed > memory.free_bytes:
-            raise SplatError(
-                f"a hash grid of {self.shape.nbytes / 2**20:.0f} MiB takes {needed / 2**30:.1f} GiB with its gradients and "
-                f"moments, and {memory.free_bytes / 2**30:.1f} GiB are free; use a smaller --table-mib"
-            )
 
 
 def _first_values(shape: HashShape, seed: int) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder, specialising
+from splat_py.gpu.kernels import Recorder, UserType, specialising
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
@@ -28,6 +28,8 @@ from splat_py.splats.shade import Shading
 from splat_py.splats.tiles import Binning, TileGrid
 from splat_py.volume import marching
 from splat_py.volume.hash_volume import LEVELS, HashShape, HashVolume
+from splat_py.volume.own_volume import OwnVolume
+from tests.volume import own_fields
 
 TILE_SIZES = (4, 8, 16)
 MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
@@ -143,20 +145,22 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def _record_hash_grid(recorder: Recorder) -> None:
-    """Of hash grids: rays that want a gradient, with jitter, and a fit without; jitter has nothing to do with the field."""
+    """Of hash grids, and of fields of a user's own: rays that want a gradient, with jitter, and a fit without; jitter has
+    nothing to do with the field."""
     empty = _Memory().empty
     shape = HashShape((2,) * LEVELS, 64)
+    own = UserType("Mixed", own_fields.MIXED)
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
     for groups in (0, 2):
         device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
-        volume = HashVolume(device, empty(shape.floats), shape)
-        volume.groups, volume.replicas = groups, groups + 1
-        march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
-        volume.record_occupancy(recorder, march)
-        volume.record_forward(recorder, march, rays, empty(3), image)
-        volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
-        arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-        volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
+        for volume in (HashVolume(device, empty(shape.floats), shape), OwnVolume(device, empty(32), own)):
+            volume.groups, volume.replicas = groups, groups + 1
+            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
+            volume.record_occupancy(recorder, march)
+            volume.record_forward(recorder, march, rays, empty(3), image)
+            volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
+            arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
+            volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
 
 
 def declared() -> list[tuple[str, str]]:

@@ -31,9 +31,11 @@ from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
 from tests.splats import test_photometric_loss as photometric_losses
 from tests.splats import test_pixel_losses as pixel_losses
+from tests.volume import own_fields
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_hash_march as hash_marches
 from tests.volume import test_march as marches
+from tests.volume import test_own_march as own_marches
 from tests.volume import test_rays as ray_gradients
 
 # --- sorting ---
@@ -258,6 +260,17 @@ def test_steps_of_a_fit_of_a_hash_grid(
     assert len(expected) == 4 and expected[-1] != expected[0]
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """March and replay, and steps of a fit."""
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    own_marches.assert_like_reference(16, inside=groups > 0, seed=7)
+    config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
+    expected = errors_of_steps(config, native)
+    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
+    assert len(expected) == 4 and expected[-1] != expected[0]
+
+
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     field, rays = marches.random_field(4), marches.random_rays(24)
     every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
@@ -276,7 +289,8 @@ def errors_of_steps(config: VolumeConfig, device: Device) -> list[float]:
     images = rng.uniform(size=(3, 7, 9, 3)).astype(np.float32)
     views = Views.of_arrays(images, *(np.stack([getattr(camera, name) for camera in cameras]) for name in ("viewmat", "K")))
     found: list[float] = []
-    VolumeTrainer(views, volume_fits.BOX, config, device=device).fit(lambda report: found.append(report.psnr))
+    trainer = VolumeTrainer(views, volume_fits.BOX, config, device=device, trust_source=True)
+    trainer.fit(lambda report: found.append(report.psnr))
     return found
 
 

@@ -6,6 +6,7 @@ Shares no code with splat_py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -80,8 +81,15 @@ class HashGrid:
         return torch.exp(torch.clip(logarithm, max=15)) * self.unit_density, torch.sigmoid(rgb)
 
 
+class Queried(Protocol):
+    """What is marched through."""
+
+    def query(self, places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """Densities [N] and colours [N, 3]."""
+
+
 def march(
-    grid: HashGrid,
+    grid: Queried,
     box: Tensor,
     background: Tensor,
     rays: tuple[Tensor, Tensor],
