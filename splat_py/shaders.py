@@ -199,7 +199,8 @@ class ShaderModule:
         names = types_of(self.text, interface)
         if len(names) != 1:
             found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
-            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: struct Mine : {interface.split()[0]}")
+            mine = f"struct Mine : {interface.split()[0]}"
+            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: {mine}")
         return names[0]
 
     def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
