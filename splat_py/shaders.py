@@ -196,11 +196,11 @@ class ShaderModule:
         Raises:
             SplatError: there is none, or more than one.
         """
-        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", self.text, flags=re.DOTALL)
-        names = re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", code)
+        names = types_of(self.text, interface)
         if len(names) != 1:
             found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
-            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: struct Mine : {interface}")
+            mine = f"struct Mine : {interface.split()[0]}"
+            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: {mine}")
         return names[0]
 
     def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
@@ -259,6 +259,12 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
         SplatError: the function is not differentiable, or as for a call.
     """
     return function.gradients(v_output, *arguments)
+
+
+def types_of(source: str, interface: str) -> list[str]:
+    """The names of the types that implement an interface in a source."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    return re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", code)
 
 
 def load(path: str | Path) -> ShaderModule:

@@ -17,7 +17,7 @@ from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant, shader_folder
 from splat_py.shaders import ShaderFunction, ShaderModule, gradients
 from splat_py.splats.colors import takes_of
-from splat_py.user_types import source
+from splat_py.user_types import source, user_type
 
 Range = tuple[float, float]
 Inputs = dict[str, NDArray[np.float32]]
@@ -33,12 +33,13 @@ _ANY_COLOR = (9, 0)
 
 
 def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
-    """Check a type that implements IFalloff, ICameraModel, IColor, IPixelLoss or IFieldFunction, or several, each another.
+    """Check a type that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss or IFieldFunction, or several,
+    each of another one.
 
-    At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's `sigmaMax`
-    is compared with its values, which must lie from 0 to 1; a camera is asked where its `isInDomain` says that it may be, and a
-    radiance field with the numbers that it begins with. Then the kernels that it is linked with are compiled to Metal's and
-    WebGPU's languages.
+    At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's
+    `sigmaMax` is compared with its values, which must lie from 0 to 1, in all directions; a camera is asked where its
+    `isInDomain` says that it may be, and a radiance field with the numbers that it begins with. Then the kernels that it is
+    linked with are compiled to Metal's and WebGPU's languages.
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
@@ -67,16 +68,50 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
         files = (shader_folder() / "splat").glob("*.slang")
         declared = re.compile(rf"\bstruct {re.escape(kind)} : {interface}\b")
         return (kind, kind) if any(declared.search(file.read_text("utf-8")) for file in files) else None
-    if re.search(rf"\bstruct\s+\w+\s*:[^{{;]*\b{interface}\b", kind.text) is None:
+    if not shaders.types_of(kind.text, interface):
         return None
     module = source(kind.text) if isinstance(kind, UserType) else kind
-    return module, UserType(module.type_of(interface), module.text)
+    return module, user_type(module, interface)
 
 
 # --- how splats fade ---
 
 
 def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    value_of, furthest_of = shaders.falloff.falloffOf[module], shaders.falloff.sigmaMaxThrough[module]
+    extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
+    names = {"extras": list(ranges)}
+    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, least={"sigma": 0.0})
+    return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Like one that depends on σ alone, in random directions of random ellipses."""
+    value_of, furthest_of = shaders.falloff2d.falloff2DOf[module], shaders.falloff2d.sigmaMaxOfOffsets[module]
+
+    def inputs_at(sigma: NDArray, extras: NDArray, rng: np.random.Generator) -> Inputs:
+        root, angle = rng.normal(size=(len(sigma), 2, 2)), rng.uniform(0, 2 * np.pi, len(sigma))
+        matrix = root @ root.swapaxes(1, 2) + 0.2 * np.eye(2)
+        unit = np.stack([np.cos(angle), np.sin(angle)], 1)
+        d = unit * np.sqrt(sigma / np.einsum("ni,nij,nj->n", unit, matrix, unit))[:, None]
+        conic = np.stack([matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]], 1)
+        return {"d": d.astype(np.float32), "conic": conic.astype(np.float32), "extras": extras}
+
+    extras, sigma = _check_values(lambda *at: value_of(*inputs_at(*at).values()), furthest_of, ranges)
+    inputs = inputs_at(sigma, extras, np.random.default_rng(2))
+    _check_derivatives("value", value_of, inputs, names={"extras": list(ranges)})
+    return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_values(
+    value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Of a falloff, from 0 to 1 and below 1/255 beyond its `sigmaMax`; extras and a σ within that, at which it may be
+    differentiated.
+
+    Args:
+        value_at: of σ and extras.
+    """
     if len(ranges) > 4:
         raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
     rng = np.random.default_rng(0)
@@ -84,22 +119,19 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
     for column, limits in enumerate(ranges.values()):
         extras[:, column] = rng.uniform(*limits, _SAMPLES)
     opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
-    value_of, furthest_of = shaders.falloff.falloffOf[module], shaders.falloff.sigmaMaxThrough[module]
     furthest = np.asarray(furthest_of(opacity, extras))
     _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
 
     for beyond in (1.002, 1.1, 1.5, 2, 4, 10):
         sigma = (furthest * beyond + 1e-3).astype(np.float32)
-        alpha = opacity * np.asarray(value_of(sigma, extras))
+        alpha = opacity * np.asarray(value_at(sigma, extras, rng))
         text = f"opacity · value is {{}} and not below 1/255 at {beyond:g} times sigmaMax; let that return more"
         _refuse(~(alpha < _ALPHA_MIN * 1.001), text, alpha, opacity, extras)
 
     sigma = (furthest * rng.uniform(0, 1, _SAMPLES)).astype(np.float32)
-    value = np.asarray(value_of(sigma, extras))
+    value = np.asarray(value_at(sigma, extras, rng))
     _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, extras)
-    names = {"extras": list(ranges)}
-    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, least={"sigma": 0.0})
-    return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+    return extras, sigma
 
 
 def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
@@ -326,6 +358,7 @@ def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None)
 # The kernels that are linked with a type.
 _KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
     "IFalloff": (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles")),
+    "IFalloff2D": (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles")),
     "ICameraModel": (("project", "projectForward"), ("project", "projectBackward")),
     "IColor": (("shade", "shadeForward"), ("shade", "shadeBackward")),
     "IPixelLoss": (("loss", "ssimAlongColumns"), ("loss", "lossGradient")),
@@ -333,6 +366,7 @@ _KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 _CHECKS: dict[str, Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]] = {
     "IFalloff": _check_falloff,
+    "IFalloff2D": _check_falloff2d,
     "ICameraModel": _check_camera,
     "IColor": _check_color,
     "IPixelLoss": _check_pixel_loss,

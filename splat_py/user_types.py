@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splat_py.errors import SplatError
 from splat_py.gpu.kernels import UserType
-from splat_py.shaders import ShaderModule, load
+from splat_py.shaders import ShaderModule, load, types_of
 
 
 def source(text: str) -> ShaderModule:
@@ -37,12 +37,19 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def user_type(module: ShaderModule | UserType, interface: str) -> UserType:
-    """The type of a module that implements an interface.
+# The types of ours that kernels take in the place of one that implements another interface than theirs.
+_THROUGH = {"IFalloff2D": "AroundMean"}
+
+
+def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
+    """The type of a module that implements an interface: of several, the first that any type implements.
 
     Raises:
         SplatError: there is none, or more than one.
     """
+    found = {interface: types_of(module.text, interface) for interface in interfaces}
     if isinstance(module, UserType):
-        return module
-    return UserType(module.type_of(interface), module.text)
+        found = {interface: names for interface, names in found.items() if module.name in names}
+    interface = next((interface for interface, names in found.items() if names), " or ".join(reversed(interfaces)))
+    name = module.name if isinstance(module, UserType) else module.type_of(interface)
+    return UserType(name, module.text, _THROUGH.get(interface, ""))

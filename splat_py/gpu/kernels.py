@@ -45,6 +45,8 @@ class UserType:
 
     name: str
     text: str
+    # A generic type of ours, of which the value is that of this one.
+    through: str = ""
 
     @property
     def module(self) -> str:
@@ -83,8 +85,10 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
             # A caller's own code, which they have compiled (splat_py/shaders.py); never a file's.
             if not _NAME.fullmatch(value.name):
                 raise BindingError(f"{module}: {name} is {value.name!r}, which is no name of a type")
-            imports |= {value.module, *_types(sources, kind).get(kind, ())}
-            exports.append(f"export struct {name} : {kind} = {value.name};")
+            types = _types(sources, kind)
+            imports |= {value.module, *types.get(kind, ()), *types.get(value.through, ())}
+            own = f"{value.through}<{value.name}>" if value.through else value.name
+            exports.append(f"export struct {name} : {kind} = {own};")
         elif what == "struct":
             homes = _types(sources, kind).get(value, ()) if isinstance(value, str) and value != kind else ()
             if not homes:

@@ -75,7 +75,8 @@ class TrainConfig:
     # How many Gaussians there are at first, if they start anywhere.
     init_num_pts: int = 10_000
 
-    # What splats are: Gaussian, GeneralizedExponential, BetaKernel, or a Slang file with a type that implements IFalloff.
+    # What splats are: Gaussian, GeneralizedExponential, BetaKernel, or a Slang file with a type that implements IFalloff or
+    # IFalloff2D.
     splat: str = "Gaussian"
     # NAME=VALUE: a number that each Gaussian has for its splat, and what it is at first. A file's are all given, in the order
     # of extras.x, y, z, w; GeneralizedExponential begins with beta=1 and BetaKernel with b=0.

@@ -70,7 +70,10 @@ class Settings:
     def splat_constants(self) -> dict[str, str | int | UserType]:
         """What the rasteriser is specialised by."""
         stop: dict[str, str | int | UserType] = {} if self.max_alpha == 0.999 else {"Stop": STOPS[self.max_alpha]}
-        return stop | self.bounds_constants()
+        own: dict[str, str | int | UserType] = {}
+        if isinstance(self.falloff, UserType) and self.falloff.through:
+            own["Shape"] = self.falloff
+        return stop | self.bounds_constants() | own
 
     def bounds_constants(self) -> dict[str, str | int | UserType]:
         """What kernels that find out where splats are visible are specialised by."""

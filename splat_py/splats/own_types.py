@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from splat_py.errors import SplatError
 from splat_py.scene.slang_source import SlangSource
-from splat_py.splats.splat_types import BUILT_IN
+from splat_py.splats.splat_types import BUILT_IN, SPLAT_INTERFACES
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -22,10 +22,10 @@ Config = TypeVar("Config", "TrainConfig", "VolumeConfig")
 @dataclass(frozen=True)
 class Slot:
     """A place for a type: the field of `TrainConfig` or `VolumeConfig` with its name, where `<option>_source` has the text of
-    one's own, the interface that it implements, and the names of the built-in ones."""
+    one's own, the interfaces of which it implements one, and the names of the built-in ones."""
 
     option: str
-    interface: str
+    interfaces: tuple[str, ...]
     names: tuple[str, ...]
 
     def validate(self, name: str, source: str) -> None:
@@ -52,7 +52,7 @@ class Slot:
         """The type in a module."""
         from splat_py.user_types import user_type
 
-        return user_type(module, self.interface)
+        return user_type(module, *self.interfaces)
 
     def of(self, config: TrainConfig | VolumeConfig) -> str | SlangSource:
         """The type of a configuration, as text."""
@@ -161,7 +161,7 @@ class OwnTypes:
     trust_source: bool = False
 
 
-SPLAT = Slot("splat", "IFalloff", tuple(BUILT_IN))
-CAMERA = Slot("camera", "ICameraModel", ("dataset", "pinhole", "fisheye", "ortho", "equirectangular"))
-COLOR = Slot("color", "IColor", ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork"))
+SPLAT = Slot("splat", SPLAT_INTERFACES, tuple(BUILT_IN))
+CAMERA = Slot("camera", ("ICameraModel",), ("dataset", "pinhole", "fisheye", "ortho", "equirectangular"))
+COLOR = Slot("color", ("IColor",), ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork"))
 SLOTS = (SPLAT, CAMERA, COLOR)

@@ -27,6 +27,7 @@ from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.ray_splats import RAY_GAUSSIAN, project_inputs
 from splat_py.splats.shade import shade
+from splat_py.splats.splat_types import SPLAT_INTERFACES
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
 from splat_py.splats.validation import (
@@ -158,7 +159,8 @@ def rasterization(
         max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
         splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
             params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with params["b"] (Liu et al. 2025); or
-            Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang): `splat_py.shaders.source(text)`.
+            Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang), or of any form `IFalloff2D`
+            (slang/splat/falloff2d.slang): `splat_py.shaders.source(text)`.
         params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
             Differentiable.
         camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
@@ -233,7 +235,7 @@ def rasterization(
         extra_signals_sh_degree=extra_signals_sh_degree,
         accumulate=accumulate,
         max_alpha=max_alpha,
-        falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, "IFalloff"),
+        falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, *SPLAT_INTERFACES),
         unscented=UnscentedTransform.of(ut_params) if with_ut and not with_eval3d else None,
         shutter=shutter_of(rolling_shutter),
         color=color_type(color),

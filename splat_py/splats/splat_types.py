@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from splat_py.splats.config import TrainConfig
 
 
+# What a splat of the user's own implements: of a module with types of both, the first.
+SPLAT_INTERFACES = ("IFalloff2D", "IFalloff")
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A number that each Gaussian has for its splat: where training begins, and what it stays between."""

@@ -12,7 +12,7 @@ from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
 from splat_py.splats.own_types import Slot
 
-FIELD = Slot("field", "IFieldFunction", ("grid", "hash"))
+FIELD = Slot("field", ("IFieldFunction",), ("grid", "hash"))
 _EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
     "steps_per_resolution": (1, 1_000_000),

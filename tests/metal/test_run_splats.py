@@ -33,6 +33,7 @@ from tests.splats import test_cameras as moving_cameras
 from tests.splats import test_colors as colors
 from tests.splats import test_eval3d as eval3d
 from tests.splats import test_falloffs as falloffs
+from tests.splats import test_falloffs2d as falloffs2d
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
@@ -414,6 +415,10 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
 @pytest.mark.parametrize("name", falloffs.BUILT_IN)
 def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(falloffs.test_against_float64, name, packed))
+
+
+def test_falloffs_by_offset(metal: MetalOnCpu) -> None:
+    every_order(metal, partial(falloffs2d.test_against_float64, False))
 
 
 @pytest.mark.parametrize(

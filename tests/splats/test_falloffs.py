@@ -202,7 +202,7 @@ def test_five_parameters_are_too_many() -> None:
 
 
 def test_a_source_without_a_type() -> None:
-    with pytest.raises(SplatError, match="has no type that implements IFalloff; declare one"):
+    with pytest.raises(SplatError, match=r"has no type that implements IFalloff or IFalloff2D; declare one: .* IFalloff$"):
         of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=88), splat=shaders.source("public float one() { return 1.0; }"))
 
 

@@ -140,8 +140,8 @@ def test_what_other_devices_cannot_have() -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("Nonsense", "Nonsense has no type that implements IFalloff, ICameraModel, IColor, IPixelLoss"),
-        ("public float one() { return 1.0; }", "has no type that implements IFalloff, ICameraModel"),
+        ("Nonsense", "Nonsense has no type that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss"),
+        ("public float one() { return 1.0; }", "has no type that implements IFalloff, IFalloff2D, ICameraModel"),
     ],
 )
 def test_nothing_to_check(kind: str, message: str) -> None:

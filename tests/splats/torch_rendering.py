@@ -98,6 +98,7 @@ def render(
     with_depth: bool = False,
     margin: float = 1e-4,
     falloff: Callable[[Tensor, Tensor], Tensor] = lambda sigma, order: torch.exp(-0.5 * sigma),
+    falloff2d: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
     projected: Projected | None = None,
 ) -> Rendered:
     """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it. A lens is [12].
@@ -105,6 +106,7 @@ def render(
     Args:
         projected: in the place of that camera's, `viewmat` and `K` then meaning nothing.
         falloff: of σ [H, W, N], and the order in which Gaussians come.
+        falloff2d: in its place, of Δ [H, W, N, 2], of inverse covariances [N, 2, 2], and of the order.
     """
     if projected is None:
         projected = project(means, sigma, viewmat, K, width, height, camera_model, lens)
@@ -121,7 +123,11 @@ def render(
     order = depths.argsort()
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
     d = torch.stack([x, y], -1)[:, :, None] - means2d[order]
-    raw = opacities[order] * falloff(torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d), order)
+    if falloff2d:
+        faded = falloff2d(d, inverse[order], order)
+    else:
+        faded = falloff(torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d), order)
+    raw = opacities[order] * faded
     alphas = raw.clamp(max=max_alpha)
     alphas = torch.where(alphas < MIN_ALPHA, torch.zeros_like(alphas), alphas)
     after = (1 - alphas).cumprod(-1)
