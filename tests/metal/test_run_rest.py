@@ -263,10 +263,9 @@ def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monk
     own_marches.assert_like_reference(16, inside=groups > 0, seed=7)
     config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
     numbers = np.random.default_rng(0).uniform(-0.4, 0.8, (3, 31)).astype(np.float32)
-    state = dict(zip(("parameters", "m", "v"), numbers * [[1], [0], [0]], strict=True))
-    begun = VolumeCheckpoint(
-        0, config, {name: a.astype(np.float32) for name, a in state.items()} | {"box": volume_fits.BOX, "background": np.zeros(3)}
-    )
+    state = dict(zip(("parameters", "m", "v"), numbers * np.float32([[1], [0], [0]]), strict=True))
+    state |= {"box": volume_fits.BOX, "background": np.zeros(3)}
+    begun = VolumeCheckpoint(0, config, state)
     how = {"resume": begun, "field": UserType("Mixed", own_fields.MIXED)}
     expected = errors_of_steps(config, native, **how)
     np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
