@@ -15,10 +15,11 @@ import torch
 
 from splat_py import portable
 from splat_py.gpu.device import Device, Operator, Tuning
+from splat_py.gpu.kernels import UserType
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
-from splat_py.volume import VolumeConfig, VolumeTrainer, marching
+from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, marching
 from splat_py.volume.views import Views
 from tests.gpu import test_sorting
 from tests.image import scenes as pictures
@@ -266,8 +267,13 @@ def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monk
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
     own_marches.assert_like_reference(16, inside=groups > 0, seed=7)
     config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
-    expected = errors_of_steps(config, native)
-    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
+    numbers = np.random.default_rng(0).uniform(-0.4, 0.8, (3, 31)).astype(np.float32)
+    state = dict(zip(("parameters", "m", "v"), numbers * np.float32([[1], [0], [0]]), strict=True))
+    state |= {"box": volume_fits.BOX, "background": np.zeros(3)}
+    begun = VolumeCheckpoint(0, config, state)
+    how = {"resume": begun, "field": UserType("Mixed", own_fields.MIXED)}
+    expected = errors_of_steps(config, native, **how)
+    np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
     assert len(expected) == 4 and expected[-1] != expected[0]
 
 
@@ -281,7 +287,7 @@ def test_total_variation(size: int, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(size))
 
 
-def errors_of_steps(config: VolumeConfig, device: Device) -> list[float]:
+def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[float]:
     """PSNR of three small photographs before each step."""
     eyes = [(3, 1, 0), (-2, -1, 2), (0, 2, -3)]
     cameras = [Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 40, 9, 7) for eye in eyes]
@@ -289,8 +295,7 @@ def errors_of_steps(config: VolumeConfig, device: Device) -> list[float]:
     images = rng.uniform(size=(3, 7, 9, 3)).astype(np.float32)
     views = Views.of_arrays(images, *(np.stack([getattr(camera, name) for camera in cameras]) for name in ("viewmat", "K")))
     found: list[float] = []
-    trainer = VolumeTrainer(views, volume_fits.BOX, config, device=device, trust_source=True)
-    trainer.fit(lambda report: found.append(report.psnr))
+    VolumeTrainer(views, volume_fits.BOX, config, device=device, **how).fit(lambda report: found.append(report.psnr))
     return found
 
 

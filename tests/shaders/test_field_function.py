@@ -1,4 +1,4 @@
-"""slang/splat/field_function.slang: a field of one's own against float64, each number's gradient, and what `check` finds."""
+"""slang/splat/field_function.slang: a field of one's own against float64, and what `check` finds in one."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_ones_own_passes_the_check() -> None:
 @pytest.mark.parametrize(
     ("text", "right", "wrong", "message"),
     [
-        (MIXED, "weightAt<Weights>(weights, 25 + i) *", "detach(weightAt<Weights>(weights, 25 + i)) *", "by number 27 is 0,"),
+        (MIXED, "weightAt<Weights>(weights, 25 + i) * f", "detach(weightAt<Weights>(weights, 25 + i)) * f", "number 27 is 0,"),
         (MIXED, "row[0] * direction.x", "row[0] * detach(direction.x)", r"by direction\[0\] is 0 at place = \("),
         (BLOBS, "dot(off, off)", "dot(detach(off), off)", r"by place\[\d\] is .* where finite differences have"),
         (BLOBS, "sum.x + 1e-3", "sum.x - sum.x", "query is not finite|is nan at"),
         (BLOBS, "PARAMS", "NUMBERS", "Blobs has PARAMS = None; say how many numbers it reads"),
-        (BLOBS, "exp(blob[3])", "exq(blob[3])", "line 14: undefined identifier 'exq'"),
+        (BLOBS, "exp(blob[3])", "exq(blob[3])", "line 16: undefined identifier 'exq'"),
     ],
 )
 def test_what_check_finds(text: str, right: str, wrong: str, message: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from splat_py import SplatError, shaders
 from splat_py.gpu.device import get_device
+from splat_py.gpu.kernels import UserType
 from splat_py.volume import OwnRadianceField, marching, render
 from tests.volume import hash_reference as ref
 from tests.volume import own_fields
@@ -36,7 +37,7 @@ class Twin:
 
 def assert_like_reference(count: int, inside: bool = False, seed: int | None = None) -> None:
     """Results, and gradients of every number; with a seed samples jitter, and rays want a gradient."""
-    kind = shaders.source(own_fields.MIXED)
+    kind = UserType("Mixed", own_fields.MIXED)
     params = torch.from_numpy(np.random.default_rng(3).uniform(-0.4, 0.8, 31).astype(np.float32)).requires_grad_()
     field = OwnRadianceField(kind, params, BOX, BACKGROUND)
     twin = Twin(f64(params.detach()).requires_grad_())
