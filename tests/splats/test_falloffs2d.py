@@ -18,6 +18,7 @@ import splat_py as splat
 from splat_py import SplatError, shaders
 from splat_py.commands.main import main
 from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu.kernels import UserType
 from splat_py.scene import Dataset, Gaussians, load_dataset
 from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.checkpoint import Checkpoint
@@ -92,7 +93,7 @@ def test_against_float64(packed: bool) -> None:
         )
         for c in range(2)
     ]
-    images, _, _ = of_scene(inputs, splat=shaders.source(HALF), params=numbers, packed=packed)
+    images, _, _ = of_scene(inputs, splat=UserType("HalfGaussian", HALF), params=numbers, packed=packed)
     wanted = torch.stack([r.image for r in expected])
     trusted = ~torch.stack([r.untrusted for r in expected])
     assert trusted.float().mean() > 0.9
