@@ -446,5 +446,5 @@ def test_waves_of_other_sizes(bits: int) -> None:
     # Mesa's cache would hand out kernels for waves of another size: the width is no part of its keys.
     environment = os.environ | {"LP_NATIVE_VECTOR_WIDTH": str(bits), "MESA_SHADER_CACHE_DISABLE": "true"}
     # For 16 lanes it takes a minute to compile the atomic additions of the higher degrees.
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout
