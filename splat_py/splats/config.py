@@ -112,17 +112,20 @@ class TrainConfig:
     # Learning rate of the constant coefficient of the colour; the others learn at a twentieth of it.
     sh0_lr: float = 2.5e-3
 
-    # Gaussians are cloned, split and pruned every so many steps.
+    # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves those
+    # that faded to where opaque ones are, adds others there, up to --max-gaussians, and moves faint ones by noise.
+    strategy: Literal["default", "mcmc"] = "default"
+    # Gaussians are cloned, split and pruned, or moved and added, every so many steps.
     densify_every: int = 100
     # Not before this step, or a tenth of the run.
     densify_start: int = 500
-    # Nor after this step, or half of the run.
+    # Nor after this step, or half of the run; mcmc goes on for two thirds longer.
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
     # Those larger than this, times the scene's scale, are split, not cloned.
     split_scale: float = 0.01
-    # Gaussians with a lower opacity are removed.
+    # Gaussians with a lower opacity are removed, or moved.
     prune_opacity: float = 0.005
     # Gaussians larger than this, times the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
@@ -191,9 +194,11 @@ class TrainConfig:
         """Whether Gaussians are cloned, split and pruned after this step."""
         start = min(self.densify_start, self.steps // 10)
         stop = min(self.densify_stop, self.steps // 2)
+        if self.strategy == "mcmc":
+            stop = stop * 5 // 3
         return start <= step < stop and (step + 1) % self.densify_every == 0
 
     def resets_opacities_at(self, step: int) -> bool:
         """Whether opacities are capped after this step."""
         stop = min(self.densify_stop, self.steps // 2)
-        return (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop
+        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop

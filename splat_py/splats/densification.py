@@ -1,86 +1,101 @@
-"""Adaptive density control (Kerbl et al. 2023, section 5.2): clone, split and prune, on the host every hundred steps."""
+"""Adaptive density control (Kerbl et al. 2023, section 5.2): clone, split and prune every hundred steps, on the device."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
 from splat_py.errors import SplatError
+from splat_py.fit.random_keys import Use, random_key
+from splat_py.gpu.kernels import linear_groups
+from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import MOMENTS, WEIGHTS, Parameters, State, groups_of
+from splat_py.splats.gaussian_rows import record_moved
+from splat_py.splats.parameters import Parameters
 
-# Each half of a split Gaussian is this much smaller.
-_SPLIT_SHRINK = 1.6
+# Bits of the keys that gradients are sorted by.
+_KEY_BITS = 32
 
 
-def densify(state: State, config: TrainConfig, step: int, scene_scale: float, rng: np.random.Generator) -> State:
+def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
     """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
-    been reset, huge ones. New Gaussians start with zero moments; the statistics start anew.
+    been reset, huge ones. Where more would grow than `config.max_gaussians` allows, those of the largest gradients do. New
+    Gaussians start with zero moments; the statistics start anew. Nothing may be running that writes the parameters.
 
     Args:
-        state: of `Parameters`; not changed.
+        parameters: not changed.
         scene_scale: world units, from the dataset.
 
     Raises:
         SplatError: no Gaussian is left.
     """
-    scales = np.exp(state["log_scales"]).max(axis=1)
-    grad_norm = state["gradient_norms"] / np.maximum(state["times_seen"], 1)
-    grows = _largest(grad_norm, config.grow_grad2d, config.max_gaussians - len(grad_norm))
-    large = scales > config.split_scale * scene_scale
-    clones, splits = np.flatnonzero(grows & ~large), np.flatnonzero(grows & large)
+    device, count, arrays = parameters.device, parameters.count, parameters.arrays
+    most = max(config.max_gaussians - count, 0)
+    resets = step >= config.opacity_reset_every
+    uniforms = {
+        "gaussians": count,
+        "growGrad": config.grow_grad2d,
+        "most": most,
+        "splitScale": config.split_scale * scene_scale,
+        "pruneOpacity": config.prune_opacity,
+        "pruneScale": config.prune_scale * scene_scale if resets else float(np.finfo(np.float32).max),
+        **random_key(config.seed, step, Use.SPLIT),
+    }
+    sums = PrefixSum(device, 4 * count)
+    recorder = device.record()
+    keys, order, grows = (recorder.scratch((count,), np.uint32) for _ in range(3))
+    counts = recorder.scratch((4 * count,), np.uint32)
+    buffers = {
+        "gradientNorms": arrays["gradient_norms"],
+        "timesSeen": arrays["times_seen"],
+        "logScales": arrays["log_scales"],
+        "logits": arrays["logit_opacities"],
+        "quats": arrays["quats"],
+    }
 
-    kept = np.flatnonzero(~(grows & large))
-    halves = np.concatenate([splits, splits])
-    added = np.concatenate([clones, halves])
-    new: State = {}
-    for name in groups_of(state):
-        new[name] = np.concatenate([state[name][kept], state[name][added]])
-        for moment in (f"{name}.{m}" for m in MOMENTS):
-            new[moment] = np.concatenate([state[moment][kept], np.zeros_like(state[moment][added])])
-    of_all = {name: values for name, values in state.items() if name.partition(".")[0] == WEIGHTS}
-    first_half = len(kept) + len(clones)
-    new["means"][first_half:] += _samples(state["quats"][halves], state["log_scales"][halves], rng)
-    new["log_scales"][first_half:] -= np.log(_SPLIT_SHRINK, dtype=np.float32)
+    def dispatch(entry: str, threads: int, **others: object) -> None:
+        recorder.dispatch("density_control", entry, linear_groups(threads), uniforms, buffers | others)  # type: ignore[arg-type]
 
-    visible = 1 / (1 + np.exp(-new["logit_opacities"])) >= config.prune_opacity
-    if step >= config.opacity_reset_every:
-        visible &= np.exp(new["log_scales"]).max(axis=1) <= config.prune_scale * scene_scale
-    if not visible.any():
+    dispatch("rankGradients", count, keys=keys, order=order)
+    if most < count:
+        all_of_them = device.memory.array(np.array([count], np.uint32))
+        keys, order = RadixSort(device, count).record(recorder, keys, order, all_of_them, _KEY_BITS)
+    dispatch("chooseGrowing", count, keys=keys, order=order, grows=grows)
+    dispatch("countRows", count, grows=grows, counts=counts)
+    sums.record(recorder, counts)
+    recorder.submit()
+    left = int(sums.total.numpy()[0])
+    if left == 0:
         raise SplatError(
             f"no Gaussian is left after step {step + 1:,}: all have been pruned by prune_opacity ({config.prune_opacity:g}) or "
             f"prune_scale ({config.prune_scale:g}); lower the first, raise the second, or check that photographs and poses "
             "belong together"
         )
-    new = {name: values[visible] for name, values in new.items()}
-    for name in Parameters.STATISTICS:
-        new[name] = np.zeros(int(visible.sum()), np.float32)
-    return new | of_all
+    recorder = device.record()
+    origins = recorder.scratch((left,), np.uint32)
+    dispatch("listOrigins", 4 * count, offsets=sums.offsets, origins=origins)
+    new = record_moved(recorder, parameters, origins)
+    halves = {"newMeans": new.arrays["means"], "newLogScales": new.arrays["log_scales"]}
+    dispatch("placeHalves", 2 * count, offsets=sums.offsets, **halves)
+    recorder.submit()
+    return new
 
 
-def reset_opacities(state: State, config: TrainConfig) -> State:
-    """No opacity above twice the pruning threshold, and no momentum that would raise it again."""
+def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:
+    """In place: no opacity above twice the pruning threshold, and no momentum that would raise it again."""
     limit = 2 * config.prune_opacity
-    ceiling = np.float32(np.log(limit / (1 - limit)))
     name = "logit_opacities"
-    fresh = {f"{name}.{moment}": np.zeros_like(state[name]) for moment in MOMENTS}
-    return {**state, name: np.minimum(state[name], ceiling), **fresh}
-
-
-def _largest(grad_norm: NDArray[np.floating], threshold: float, most: int) -> NDArray[np.bool_]:
-    """Which values exceed the threshold; the largest of them if there are more than `most`."""
-    grows = grad_norm > threshold
-    if grows.sum() > most:
-        order = np.argsort(-grad_norm, kind="stable")[: max(most, 0)]
-        grows = np.zeros_like(grows)
-        grows[order] = grad_norm[order] > threshold
-    return grows
-
-
-def _samples(quats: NDArray[np.float32], log_scales: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """One offset from the centre drawn from each Gaussian."""
-    local = rng.standard_normal(log_scales.shape) * np.exp(log_scales)
-    if len(quats) == 0:
-        return local.astype(np.float32)
-    return Rotation.from_quat(quats, scalar_first=True).apply(local).astype(np.float32)
+    recorder = parameters.device.record()
+    recorder.dispatch(
+        "density_control",
+        "resetOpacities",
+        linear_groups(parameters.count),
+        {"gaussians": parameters.count, "ceiling": math.log(limit / (1 - limit))},
+        {
+            "newLogits": parameters.arrays[name],
+            "firstMoments": parameters.arrays[f"{name}.m"],
+            "secondMoments": parameters.arrays[f"{name}.v"],
+        },
+    )
+    recorder.submit()

@@ -41,12 +41,15 @@ class Parameters:
 
     `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh" or "features" and
     "weights", and "extras" if splats take any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
+    The constructor takes arrays of the device as they are.
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
 
-    def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32]]) -> None:
-        self._arrays = {name: device.memory.array(values) for name, values in state.items()}
+    def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32] | Array]) -> None:
+        memory = device.memory
+        self.device = device
+        self._arrays = {name: v if isinstance(v, Array) else memory.array(v) for name, v in state.items()}
         self.count = state["means"].shape[0]
         means, quats, scales, opacities = (self._arrays[name] for name in GROUPS[:4])
         self.gaussians = GaussianArrays(means, quats, scales, opacities, extras=self._arrays.get(EXTRAS))
@@ -74,6 +77,11 @@ class Parameters:
         for name in cls.STATISTICS:
             state[name] = np.zeros(len(gaussians), np.float32)
         return cls(device, state)
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """What `state` copies, on the device."""
+        return self._arrays
 
     def state(self) -> State:
         """A copy of everything, on the host. Nothing that writes it may still be running."""

@@ -29,7 +29,8 @@ from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
-from splat_py.splats.densification import densify, reset_opacities
+from splat_py.splats.densification import reset_opacities
+from splat_py.splats.gaussian_rows import check_parameters
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
@@ -39,6 +40,7 @@ from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.rendering import through
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import with_parameters
+from splat_py.splats.strategies import record_update, refine
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.splats.training_colors import model_of, with_sizes
 from splat_py.splats.validation import SPLATS
@@ -265,8 +267,9 @@ class Trainer:
         shading.record_backward(
             recorder, v_colors, v_gaussians.means, v_features, self._v_cameras, add_to_means=True, v_weights=v_weights
         )
-        parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
-        parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._v_splats, status)
+        if self.config.strategy == "default":
+            parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
+        record_update(recorder, parameters, self.config, step, self.dataset.scene_scale, self._v_splats, status)
         return recorder.submit(wait=False)
 
     def _on_done(self, step: int) -> None:
@@ -326,19 +329,16 @@ class Trainer:
         return self._cameras[view]
 
     def _refine(self, step: int) -> None:
-        """Densify and reset opacities, on the host."""
-        state = self.parameters.state()
-        check_finite(state, step + 1)
+        """Densify and reset opacities."""
+        before = self.parameters
+        check_parameters(before, step + 1)
         if self.config.densifies_at(step):
-            rng = np.random.default_rng((self.config.seed, step))
-            state = densify(state, self.config, step, self.dataset.scene_scale, rng)
+            self.parameters = refine(before, self.config, step, self.dataset.scene_scale)
         if self.config.resets_opacities_at(step):
-            state = reset_opacities(state, self.config)
-        before = self.parameters.count
-        self.parameters = Parameters(self.device, state)
-        if self.parameters.count != before:
-            self._capacity = int(self._capacity * self.parameters.count / max(before, 1))
-        if self.parameters.count != before or self._settings.extras:
+            reset_opacities(self.parameters, self.config)
+        if self.parameters.count != before.count:
+            self._capacity = int(self._capacity * self.parameters.count / max(before.count, 1))
+        if self.parameters.count != before.count or self._settings.extras:
             self._reserve()
 
 

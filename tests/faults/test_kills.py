@@ -51,7 +51,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (Trainer, "__init__"),
     (RunFolder, "describe"),
     (Trainer, "advance"),
-    (trainer, "densify"),
+    (trainer, "refine"),
     (Trainer, "save_checkpoint"),
     (Gaussians, "save_ply"),
     (run, "evaluate"),
@@ -256,16 +256,16 @@ def test_a_signal_within_densification_drops_nothing(
 ) -> None:
     """Nor does one within a step repeat it."""
     out, came = tmp_path / "run", []
-    samples, submit = densification._samples, Trainer._submit
+    moved, submit = densification.record_moved, Trainer._submit
 
     def signal_once(moment: str) -> None:
         if moment not in came:
             came.append(moment)
             os.kill(os.getpid(), number)
 
-    def samples_and_signal(*arguments: object) -> object:
+    def move_and_signal(*arguments: object) -> object:
         signal_once("densification")
-        return samples(*arguments)  # type: ignore[arg-type]
+        return moved(*arguments)  # type: ignore[arg-type]
 
     def submit_and_signal(trained: Trainer, step: int) -> int:
         submission = submit(trained, step)
@@ -273,7 +273,7 @@ def test_a_signal_within_densification_drops_nothing(
             signal_once("step")
         return submission
 
-    monkeypatch.setattr(densification, "_samples", samples_and_signal)
+    monkeypatch.setattr(densification, "record_moved", move_and_signal)
     monkeypatch.setattr(Trainer, "_submit", submit_and_signal)
     steps = []
     for _ in range(2):

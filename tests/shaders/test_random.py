@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from splat_py.shaders import random as shader
+from tests.reference.random_numbers import normals_of
 from tests.volume.reference import pcg4d, uniform
 
 RNG = np.random.default_rng(41)
@@ -39,3 +40,14 @@ def test_uniform() -> None:
 def test_offsets_of_a_ray() -> None:
     words = shader.hash(np.stack([np.full(100, 7), np.arange(100), np.full(100, 9), np.zeros(100)], axis=1))
     np.testing.assert_array_equal(shader.uniformFrom(words[:, 0]), uniform(7, 100, 9))
+
+
+def test_normals() -> None:
+    counters = np.stack([np.arange(20_000), *np.full((3, 20_000), 9)], axis=1)
+    words = shader.hash(counters)
+    words[:3] = [[0] * 4, [2**32 - 1] * 4, [2**32 - 1, 0, 0, 2**31]]
+    drawn = shader.normalsFrom(words)
+    np.testing.assert_allclose(drawn, normals_of(words), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(drawn.mean(axis=0), 0, atol=4 / np.sqrt(20_000))
+    np.testing.assert_allclose(np.cov(drawn.T), np.eye(3), atol=6 / np.sqrt(20_000))
+    assert abs((drawn**4).mean() - 3) < 0.15
