@@ -86,7 +86,8 @@ def _run(plan: Plan) -> list[Point]:
         gaussians = trainer.gaussians()
         scores = evaluate(gaussians, dataset, antialiased=plan.config.antialiased, device=device)
         views = {view.name: view.psnr for view in scores.views}
-        points.append(Point(until, len(gaussians), *map(float, before - evaluating), scores.psnr, scores.ssim, views))
+        seconds, processor_seconds = (float(x) for x in before - evaluating)
+        points.append(Point(until, len(gaussians), seconds, processor_seconds, scores.psnr, scores.ssim, views))
         evaluating += now() - before
     return points
 
