@@ -29,6 +29,8 @@ _OLD_NAMES = {
 _MOST_GAUSSIANS = 11_000_000
 # Steps that learning rates are meant for, and by what shorter runs raise them at most.
 _FULL_RUN, _MOST_HASTE = 30_000, 8.0
+# Steps over which gradients are averaged at least, before they say where Gaussians are missing.
+_SHORTEST_INTERVAL = 25
 _RATE: Range = (0.0, 100.0)
 _STEP: Range = (0, LARGEST)
 _EVERY: Range = (1, LARGEST)
@@ -37,7 +39,6 @@ _RANGES: dict[str, Range] = {
     "sh_degree": (0, 3),
     "sh_interval": _EVERY,
     "init_num_pts": (1, _MOST_GAUSSIANS),
-    "init_opacity": (1e-3, 0.999),
     "ssim_lambda": (0.0, 1.0),
     "means_lr": _RATE,
     "quats_lr": _RATE,
@@ -80,8 +81,6 @@ class TrainConfig:
     init: Literal["auto", "points", "random"] = "auto"
     # How many Gaussians there are at first, if they start anywhere.
     init_num_pts: int = 10_000
-    # Their opacity.
-    init_opacity: float = 0.3
 
     # What splats are: Gaussian, GeneralizedExponential, BetaKernel, or a Slang file with a type that implements IFalloff.
     splat: str = "Gaussian"
@@ -112,8 +111,8 @@ class TrainConfig:
     # Photographs are compared at a quarter and a half of their size until this step, or 0.3 of the run; 0 never does.
     coarse_stop: int = 3000
 
-    # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter they
-    # are, 8 at most, means and coefficients r times as fast, quaternions, scales and opacities √r times.
+    # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
+    # is, 8 at most, means and coefficients r times as fast, quaternions, scales and opacities √r times.
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
@@ -128,11 +127,11 @@ class TrainConfig:
     # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves those
     # that faded to where opaque ones are, adds others there, up to --max-gaussians, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
-    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run.
+    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least.
     densify_every: int = 100
     # Not before this step, or a fiftieth of the run.
     densify_start: int = 500
-    # Nor after this step, or 0.8 of the run; mcmc goes on until 25,000 or 0.9.
+    # Nor after this step, or 0.8 of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
@@ -219,13 +218,14 @@ class TrainConfig:
     @property
     def densify_interval(self) -> int:
         """Steps from one densification to the next."""
-        return max(min(self.densify_every, self.steps // 20), 1)
+        return min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
 
     @property
     def densify_end(self) -> int:
         """The first step that no longer densifies."""
-        stop = self.densify_stop * 5 // 3 if self.strategy == "mcmc" else self.densify_stop
-        return min(stop, self.steps * 4 // 5)
+        if self.strategy == "mcmc":
+            return min(self.densify_stop * 5 // 3, self.steps * 5 // 6)
+        return min(self.densify_stop, self.steps * 4 // 5)
 
     def densifies_at(self, step: int) -> bool:
         """Whether Gaussians are cloned, split and pruned after this step."""

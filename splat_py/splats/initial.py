@@ -24,14 +24,12 @@ def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
         raise SplatError(f"{dataset.root} holds no points; use --init random")
     if config.init != "random" and dataset.points is not None:
         _check_count(len(dataset.points[0]), f"points of {dataset.root}", config)
-        gaussians = Gaussians.from_points(*dataset.points, config.sh_degree, config.init_opacity)
-        return _with_parameters(gaussians, config)
+        return _with_parameters(Gaussians.from_points(*dataset.points, sh_degree=config.sh_degree), config)
     _check_count(config.init_num_pts, "Gaussians of init_num_pts", config)
     rng = np.random.default_rng(config.seed)
     low, high = dataset.bounds
     points = rng.uniform(low, high, (config.init_num_pts, 3))
-    colors = rng.uniform(0, 1, points.shape)
-    return _with_parameters(Gaussians.from_points(points, colors, config.sh_degree, config.init_opacity), config)
+    return _with_parameters(Gaussians.from_points(points, rng.uniform(0, 1, points.shape), sh_degree=config.sh_degree), config)
 
 
 def _with_parameters(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
