@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,10 @@ _OLD_NAMES = {
 }
 # Coefficients of degree 3 take 192 bytes a Gaussian: so many are what a buffer of 2 GiB holds.
 _MOST_GAUSSIANS = 11_000_000
+# Steps that learning rates are meant for, and by what shorter runs raise them at most.
+_FULL_RUN, _MOST_HASTE = 30_000, 8.0
+# Steps over which gradients are averaged at least, before they say where Gaussians are missing.
+_SHORTEST_INTERVAL = 25
 _RATE: Range = (0.0, 100.0)
 _STEP: Range = (0, LARGEST)
 _EVERY: Range = (1, LARGEST)
@@ -53,7 +58,9 @@ _RANGES: dict[str, Range] = {
     "prune_opacity": (1e-6, 0.499),
     "prune_scale": (1e-6, 1e6),
     "opacity_reset_every": _EVERY,
+    "budget": (0, _MOST_GAUSSIANS),
     "max_gaussians": (1, _MOST_GAUSSIANS),
+    "coarse_stop": _STEP,
     "checkpoint_every": _EVERY,
     "seed": (0, (1 << 63) - 1),
 }
@@ -61,8 +68,8 @@ _RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Defaults are the field's: Kerbl et al. 2023 and gsplat's trainer, for runs of 30,000 steps; shorter runs raise the
-    degree, densify and stop densifying earlier."""
+    """Defaults are the field's: Kerbl et al. 2023 and gsplat's trainer, for runs of 30,000 steps, but for small photographs in
+    the beginning. Shorter runs learn faster, raise the degree, densify and stop densifying earlier, and have a budget."""
 
     # Steps of the whole run; one photograph a step.
     steps: int = 30_000
@@ -102,6 +109,11 @@ class TrainConfig:
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
+    # Photographs are compared at a quarter and a half of their size until this step, or 0.3 of the run; 0 never does.
+    coarse_stop: int = 3000
+
+    # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
+    # is, 8 at most, means and coefficients r times as fast, quaternions, scales and opacities √r times.
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
@@ -116,11 +128,11 @@ class TrainConfig:
     # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves those
     # that faded to where opaque ones are, adds others there, up to --max-gaussians, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
-    # Gaussians are cloned, split and pruned, or moved and added, every so many steps.
+    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least.
     densify_every: int = 100
-    # Not before this step, or a tenth of the run.
+    # Not before this step, or a fiftieth of the run.
     densify_start: int = 500
-    # Nor after this step, or half of the run; mcmc goes on for two thirds longer.
+    # Nor after this step, or 0.8 of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
@@ -132,6 +144,9 @@ class TrainConfig:
     prune_scale: float = 0.1
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
+    # Gaussians when densification ends, if so many have large gradients; 0 is 7.5 √(steps · pixels of a photograph). Each time
+    # those with the largest grow, as many as lead there evenly.
+    budget: int = 0
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
 
@@ -187,19 +202,38 @@ class TrainConfig:
         interval = max(min(self.sh_interval, self.steps // (4 * max(self.sh_degree, 1))), 1)
         return min(step // interval, self.sh_degree)
 
+    @property
+    def haste(self) -> float:
+        """By what the learning rates of means and coefficients are raised, from 1 to 8."""
+        return min(max(math.sqrt(_FULL_RUN / self.steps), 1.0), _MOST_HASTE)
+
     def means_lr_at(self, step: int, scene_scale: float) -> float:
         """Learning rate of the means."""
-        return self.means_lr * scene_scale * 0.01 ** (step / self.steps)
+        return self.haste * self.means_lr * scene_scale * 0.01 ** (step / self.steps)
+
+    @property
+    def coarse_end(self) -> int:
+        """The first step that compares photographs at their size."""
+        return min(self.coarse_stop, self.steps * 3 // 10)
+
+    @property
+    def densify_interval(self) -> int:
+        """Steps from one densification to the next."""
+        return min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
+
+    @property
+    def densify_end(self) -> int:
+        """The first step that no longer densifies."""
+        if self.strategy == "mcmc":
+            return min(self.densify_stop * 5 // 3, self.steps * 5 // 6)
+        return min(self.densify_stop, self.steps * 4 // 5)
 
     def densifies_at(self, step: int) -> bool:
         """Whether Gaussians are cloned, split and pruned after this step."""
-        start = min(self.densify_start, self.steps // 10)
-        stop = min(self.densify_stop, self.steps // 2)
-        if self.strategy == "mcmc":
-            stop = stop * 5 // 3
-        return start <= step < stop and (step + 1) % self.densify_every == 0
+        start = min(self.densify_start, self.steps // 50)
+        return start <= step < self.densify_end and (step + 1) % self.densify_interval == 0
 
     def resets_opacities_at(self, step: int) -> bool:
-        """Whether opacities are capped after this step."""
+        """Whether opacities are capped after this step: not where less than half of the run is left to raise them again."""
         stop = min(self.densify_stop, self.steps // 2)
         return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop

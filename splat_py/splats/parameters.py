@@ -126,14 +126,14 @@ class Parameters:
         recorder.stage("adam")
         rates = {
             "means": config.means_lr_at(step, scene_scale),
-            "quats": config.quats_lr,
-            "log_scales": config.scales_lr,
-            "logit_opacities": config.opacities_lr,
+            "quats": config.quats_lr * math.sqrt(config.haste),
+            "log_scales": config.scales_lr * math.sqrt(config.haste),
+            "logit_opacities": config.opacities_lr * math.sqrt(config.haste),
         }
         v = self.v_gaussians
         gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities), strict=False))
         if "sh" in self._arrays:
-            rates["sh"], gradients["sh"] = config.sh0_lr / 20, self.v_features
+            rates["sh"], gradients["sh"] = config.haste * config.sh0_lr / 20, self.v_features
         else:
             rates[FEATURES], gradients[FEATURES] = config.color_lr, self.v_features
         if self.v_weights is not None:
@@ -143,7 +143,7 @@ class Parameters:
             uniforms: dict[str, int | float] = {"active": 1}
             if name == "sh":
                 rows = {"ROW": 3 * self.features.shape[1], "HEAD": 3}
-                uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.sh0_lr}
+                uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.haste * config.sh0_lr}
             self._record_adam(recorder, name, gradients[name], step, status, uniforms | {"rate": rate}, rows)
         if EXTRAS in self._arrays:
             limits = list(config.parameters().values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite, diverged
@@ -23,6 +23,7 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
+from splat_py.splats.budget import budget_of, growth_limit, pixels_of
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
@@ -38,6 +39,7 @@ from splat_py.splats.parameters import Parameters
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.rendering import through
+from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.strategies import record_update, refine
@@ -58,6 +60,15 @@ class StepReport:
     step: int
     gaussians: int
     values: LossValues
+
+
+@dataclass(frozen=True)
+class _Views:
+    """Cameras and photographs on the device, at one size, by view."""
+
+    divisor: int
+    cameras: dict[int, Cameras]
+    photographs: Photographs
 
 
 @dataclass(frozen=True)
@@ -130,8 +141,9 @@ class Trainer:
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, CAMERA_ROW))
-        self._cameras: dict[int, Cameras] = {}
-        self._photographs = Photographs(memory, lambda view: pack(dataset.image(view)))
+        self._largest_divisor = largest_divisor(self.dataset)
+        self._budget = budget_of(self.config, pixels_of(self.dataset))
+        self._views: _Views | None = None
         self._targets: dict[tuple[int, int], _Target] = {}
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
@@ -204,8 +216,10 @@ class Trainer:
         """Send the next step to the device, without waiting for it."""
         step = self.step
         self._steps.send(self._submit, self._reserve_lists, self._on_done)
-        if self.config.densifies_at(step) or self.config.resets_opacities_at(step):
+        refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
+        if refines or self._divisor_at(step + 1) != self._divisor_at(step):
             self.finish()
+        if refines:
             self._refine(step)
 
     def finish(self) -> None:
@@ -219,7 +233,7 @@ class Trainer:
 
     def _submit(self, step: int) -> int:
         view = self.view_at(step)
-        cameras = self._cameras_of(view)
+        cameras, photographs = self._cameras_of(view, step), self._views_at(step).photographs
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
         model = camera_model(self.dataset.views[view].camera)
@@ -255,7 +269,7 @@ class Trainer:
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        target.loss.record(recorder, target.image.colors, self._photographs[view], sums)
+        target.loss.record(recorder, target.image.colors, photographs[view], sums)
         rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
@@ -273,7 +287,7 @@ class Trainer:
         return recorder.submit(wait=False)
 
     def _on_done(self, step: int) -> None:
-        loss = self._target_of(self._cameras_of(self.view_at(step))).loss
+        loss = self._target_of(self._cameras_of(self.view_at(step), step)).loss
         values = loss.values(self._sums[step % len(self._sums)])
         if not np.isfinite(values.loss):
             self.device.handle.wait_for_idle()
@@ -323,17 +337,35 @@ class Trainer:
             )
         return self._targets[size]
 
-    def _cameras_of(self, view: int) -> Cameras:
-        if view not in self._cameras:
-            self._cameras[view] = device_camera(self.device, self.dataset.views[view].camera)
-        return self._cameras[view]
+    def _divisor_at(self, step: int) -> int:
+        return divisor_at(self.config, step, self._largest_divisor)
+
+    def _views_at(self, step: int) -> _Views:
+        """Those of a step's size; others are let go of."""
+        divisor, dataset = self._divisor_at(step), self.dataset
+
+        def photograph(view: int) -> NDArray[np.uint32]:
+            return pack(coarse_photograph(dataset.image(view), coarse_camera(dataset.views[view].camera, divisor)))
+
+        if self._views is None or self._views.divisor != divisor:
+            self._views = _Views(divisor, {}, Photographs(self.device.memory, photograph))
+            self._targets.clear()
+        return self._views
+
+    def _cameras_of(self, view: int, step: int) -> Cameras:
+        views = self._views_at(step)
+        if view not in views.cameras:
+            camera = coarse_camera(self.dataset.views[view].camera, views.divisor)
+            views.cameras[view] = device_camera(self.device, camera)
+        return views.cameras[view]
 
     def _refine(self, step: int) -> None:
         """Densify and reset opacities."""
         before = self.parameters
         check_parameters(before, step + 1)
         if self.config.densifies_at(step):
-            self.parameters = refine(before, self.config, step, self.dataset.scene_scale)
+            limit = growth_limit(self.config, step, before.count, self._budget)
+            self.parameters = refine(before, replace(self.config, max_gaussians=limit), step, self.dataset.scene_scale)
         if self.config.resets_opacities_at(step):
             reset_opacities(self.parameters, self.config)
         if self.parameters.count != before.count:

@@ -1,0 +1,85 @@
+"""Small photographs first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splat_py.demo.scene import write_demo_scene
+from splat_py.scene import Dataset, load_dataset
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
+from splat_py.splats.trainer import StepReport, Trainer
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The shorter side is just long enough to be halved."""
+    return load_dataset(write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=6, size=128))
+
+
+def test_sizes_double_at_equal_intervals() -> None:
+    config = TrainConfig(steps=1000)
+    assert config.coarse_end == 300
+    assert [divisor_at(config, step, 4) for step in (0, 149, 150, 299, 300, 999)] == [4, 4, 2, 2, 1, 1]
+    assert [divisor_at(config, step, 2) for step in (0, 299, 300)] == [2, 2, 1]
+    assert {divisor_at(config, step, 1) for step in range(1000)} == {1}
+    assert divisor_at(replace(config, coarse_stop=0), 0, 4) == 1
+    assert TrainConfig().coarse_end == 3000
+
+
+def test_only_large_photographs_are_divided(dataset: Dataset, tmp_path: Path) -> None:
+    assert largest_divisor(dataset) == 2
+    assert largest_divisor(load_dataset(dataset.root, downscale=1.1)) == 1
+    views = [replace(view, camera=view.camera.scaled(8)) for view in dataset.views]
+    assert largest_divisor(replace(dataset, views=views)) == 4
+
+
+def test_a_coarse_photograph_averages_areas_and_counts_where_all_of_it_does() -> None:
+    photograph = np.random.default_rng(0).integers(0, 256, (8, 12, 4)).astype(np.uint8)
+    photograph[..., 3] = 255
+    photograph[5, 7, 3] = 0
+    camera = coarse_camera(load_camera(), 2)
+    coarse = coarse_photograph(photograph, camera)
+    means = photograph[..., :3].reshape(4, 2, 6, 2, 3).mean((1, 3))
+    assert np.abs(coarse[..., :3] - means).max() <= 0.5
+    expected = np.full((4, 6), 255)
+    expected[2, 3] = 0
+    np.testing.assert_array_equal(coarse[..., 3], expected)
+    assert coarse_photograph(photograph, load_camera()) is photograph
+
+
+def load_camera():  # type: ignore[no-untyped-def]
+    """Of 12×8 pixels."""
+    from splat_py.scene.camera import Camera
+
+    return Camera(np.eye(4), np.array([[10.0, 0, 6], [0, 10, 4], [0, 0, 1]]), 12, 8, "view")
+
+
+def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset: Dataset, tmp_path: Path) -> None:
+    config = TrainConfig(steps=60, accumulate="pair", sh_degree=1)
+    sizes: list[int] = []
+
+    def note(report: StepReport) -> None:
+        sizes.append(report.step)
+
+    straight = Trainer(dataset, config)
+    straight.fit(note)
+    assert sizes == list(range(60))
+    assert {width for width, _ in straight._targets} == {128}, "arrays of small renders are kept"
+
+    broken = Trainer(dataset, config)
+    while broken.step < 11:
+        broken.advance()
+    assert {width for width, _ in broken._targets} == {64}
+    file = tmp_path / "checkpoint.safetensors"
+    broken.save_checkpoint(file)
+    resumed = Trainer(dataset, resume=Checkpoint.load(file))
+    resumed.fit()
+    assert resumed.parameters.count == straight.parameters.count
+    for name, values in straight.checkpoint().state.items():
+        np.testing.assert_array_equal(resumed.checkpoint().state[name], values, err_msg=name)
