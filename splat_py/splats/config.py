@@ -133,6 +133,9 @@ class TrainConfig:
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
+    # No Gaussian is finer than what the photographs could sample, so that cameras nearer than theirs see no needles (the same's
+    # 3D smoothing filter).
+    filter_3d: bool = False
     # How gradients add up over pixels: "pair" gives the same bits from run to run, whatever runs beside; see `rasterization`.
     accumulate: Accumulate = "auto"
     # A kill at any moment loses at most the steps since the last checkpoint.

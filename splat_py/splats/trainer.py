@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,10 +30,11 @@ from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
+from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
-from splat_py.splats.parameters import Parameters
+from splat_py.splats.parameters import Parameters, State
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.rendering import through
@@ -116,7 +117,7 @@ class Trainer:
         memory = self.device.memory
         self._settings = Settings(
             self.device.tuning.tile_size,
-            raw_params=True,
+            raw_params=not self.config.filter_3d,
             antialiased=self.config.antialiased,
             accumulation=accumulation(self.device, self.config.accumulate),
             native_atomics=self.device.native_float_atomics,
@@ -134,8 +135,12 @@ class Trainer:
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
         self._segments = 1
+        self._filter: Filter3D | None = None
+        if self.config.filter_3d:
+            self._filter = Filter3D(self.device, self._training_cameras, dataset.near, resume.state if resume else None)
         if resume:
-            self.parameters = Parameters(self.device, resume.state)
+            state = {name: values for name, values in resume.state.items() if name != FILTER}
+            self.parameters = Parameters(self.device, state)
             self._capacity = resume.capacity
         else:
             self.parameters = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
@@ -179,12 +184,13 @@ class Trainer:
     def gaussians(self) -> Gaussians:
         """A copy of the Gaussians as they are now."""
         self.finish()
-        return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat, self.color)
+        state = self.parameters.gaussian_state() | self._filter_state()
+        return gaussians_of(state, self.config, self.splat, self.color)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
-        return Checkpoint(self.step, self.config, self.parameters.state(), self._capacity)
+        return Checkpoint(self.step, self.config, self.parameters.state() | self._filter_state(), self._capacity)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write `checkpoint()` to a file, atomically.
@@ -226,13 +232,16 @@ class Trainer:
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
-        projection = Projection(parameters.gaussians, cameras, splats, settings)
+        recorder = self.device.record(self.profile)
+        gaussians = parameters.gaussians
+        if self._filter is not None:
+            gaussians = self._filter.record(recorder, gaussians, step, status)
+        projection = Projection(gaussians, cameras, splats, settings)
         means, degree = parameters.gaussians.means, self.config.degree_at(step)
         color = self._color or harmonics(degree)
         shading = Shading(
             means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
         )
-        recorder = self.device.record(self.profile)
         projection.record(recorder)
         shading.record(recorder)
         binning.record_count(recorder)
@@ -258,6 +267,8 @@ class Trainer:
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
         projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
+        if self._filter is not None:
+            self._filter.record_backward(recorder, v_gaussians)
         v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
         v_features, v_weights = parameters.v_features, parameters.v_weights
         if v_weights is not None:
@@ -324,6 +335,13 @@ class Trainer:
         if view not in self._cameras:
             self._cameras[view] = device_camera(self.device, self.dataset.views[view].camera)
         return self._cameras[view]
+
+    def _training_cameras(self) -> Iterator[tuple[Cameras, str | UserType]]:
+        for view in self.dataset.train:
+            yield self._cameras_of(view), camera_model(self.dataset.views[view].camera)
+
+    def _filter_state(self) -> State:
+        return {} if self._filter is None else self._filter.state(self.parameters.gaussians)
 
     def _refine(self, step: int) -> None:
         """Densify and reset opacities, on the host."""
