@@ -16,6 +16,8 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
+from tests.metal.schedules import every_order
+from tests.splats import test_filter_3d
 
 STEPS = 7
 
@@ -81,3 +83,8 @@ def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
     expected, actual = (trainer.parameters.state() for trainer in trainers)
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+
+
+def test_3d_filters(metal: MetalOnCpu) -> None:
+    every_order(metal, test_filter_3d.test_filters_and_their_gradients)
+    every_order(metal, test_filter_3d.test_filters_through_a_lens_that_does_nothing)

@@ -46,6 +46,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "crowd": crowd(),
         "loss": loss(),
         "statistics": statistics(),
+        "filter": smoothing_filter(),
         "training": training_step(),
         "image": image(),
         "image step": image_step(),
@@ -281,6 +282,24 @@ def statistics() -> Arrays:
         "times_seen": np.where(seen, 1.0, 0.0),
         "max_radii": np.where(seen, radii.max(axis=1) / max(WIDTH, HEIGHT), 0.0),
     }
+
+
+def smoothing_filter() -> Arrays:
+    """Of one camera: √0.2 / the smaller singular value of the projection's Jacobian."""
+    state, camera = inputs.stored_gaussians(), inputs.camera()
+    t = f64(state["means"]) @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
+    pixels = t / t[:, 2:] @ camera.K.T
+    seen = (t[:, 2] > 4.0) & (np.abs(pixels[:, :2] / [WIDTH, HEIGHT] - 0.5) <= 0.65).all(1)
+    jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
+    filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
+    assert 0 < seen.sum() < len(seen)
+    v_scales, v_opacities = (torch.from_numpy(v).double() for v in training.filter_gradients())
+    log_scales, logits = (torch.tensor(state[name]).double().requires_grad_() for name in ("log_scales", "logit_opacities"))
+    scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
+    opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
+    v_log_scales, v_logits = torch.autograd.grad([scales, opacities], [log_scales, logits], [v_scales, v_opacities])
+    results = scales, opacities, torch.from_numpy(filters), v_log_scales, v_logits
+    return training.of_few(*(values.detach().numpy() for values in results))
 
 
 def training_step() -> Arrays:
