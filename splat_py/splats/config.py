@@ -35,6 +35,7 @@ _RANGES: dict[str, Range] = {
     "sh_interval": _EVERY,
     "init_num_pts": (1, _MOST_GAUSSIANS),
     "ssim_lambda": (0.0, 1.0),
+    "depth_lambda": (0.0, 1e6),
     "means_lr": _RATE,
     "quats_lr": _RATE,
     "scales_lr": _RATE,
@@ -101,6 +102,9 @@ class TrainConfig:
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
+    # Weight of a loss of depth, the mean error of inverse depths in units of the scene's scale: by the maps that frames of
+    # transforms.json name as depth_file_path, or else the points that COLMAP saw in a photograph. 0 is none, 0.01 usual.
+    depth_lambda: float = 0.0
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.

@@ -30,6 +30,7 @@ from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
+from splat_py.splats.depth_supervision import CHANNELS, DepthSupervision, DepthTarget
 from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
@@ -67,6 +68,7 @@ class _Target:
     grid: TileGrid
     loss: PhotometricLoss
     v_alphas: Array
+    depth: DepthTarget | None
 
 
 class Trainer:
@@ -125,6 +127,8 @@ class Trainer:
             extras=len(self.config.parameters()),
             near=dataset.near,
         )
+        self._depth = DepthSupervision(self.device, dataset, self.config) if self.config.depth_lambda > 0 else None
+        self._row = self._settings.row(CHANNELS if self._depth else 3)
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
@@ -251,25 +255,35 @@ class Trainer:
             binning.record_max_tile_count(recorder)
         max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
         binning.record_capacity_check(recorder, status, step, max_list_length)
+        features, background, depth = self._colors, self._background, self._depth
+        if depth is not None:
+            features, background = depth.record_features(recorder, features, splats.depths), depth.background
         rasterization = Rasterization.of(
             self.device,
             splats,
-            self._colors,
-            self._background,
+            features,
+            background,
             binning.lists(self._segments),
             target.grid,
             target.image,
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        target.loss.record(recorder, target.image.colors, self._photographs[view], sums)
-        rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
+        rendered, v_render = target.image.colors, target.loss.v_render
+        if depth is not None and target.depth is not None:
+            rendered = depth.record_colors(recorder, target.image, target.depth)
+        target.loss.record(recorder, rendered, self._photographs[view], sums)
+        if depth is not None and target.depth is not None:
+            v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
+        rasterization.record_backward(recorder, v_render, target.v_alphas, self._v_splats, settings)
+        if depth is not None:
+            depth.record_splat_gradients(recorder, self._v_splats, self._v_depths)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
         projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
         if self._filter is not None:
             self._filter.record_backward(recorder, v_gaussians)
-        v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
+        v_colors = StridedView(self._v_splats, self._row, COLOR_OFFSET)
         v_features, v_weights = parameters.v_features, parameters.v_weights
         if v_weights is not None:
             recorder.clear(v_weights)
@@ -302,7 +316,7 @@ class Trainer:
         count, memory = self.parameters.count, self.device.memory
         self._splats = replace(Splats.empty(self.device, 1, count), extras=self.parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
-        self._v_splats = memory.empty((1, count, self._settings.row(3)))
+        self._v_splats = memory.empty((1, count, self._row))
         self._v_depths = memory.array(np.zeros((1, count), np.float32))
         self._binning = None
 
@@ -324,10 +338,11 @@ class Trainer:
         if size not in self._targets:
             device, (width, height) = self.device, size
             self._targets[size] = _Target(
-                Image.empty(device, 1, height, width, 3),
+                Image.empty(device, 1, height, width, CHANNELS if self._depth else 3),
                 TileGrid.over(cameras, self._settings.tile_size),
                 PhotometricLoss(device, width, height, self.config.ssim_lambda),
                 device.memory.array(np.zeros((1, height, width, 1), np.float32)),
+                self._depth.target(width, height) if self._depth else None,
             )
         return self._targets[size]
 
