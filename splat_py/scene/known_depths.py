@@ -90,16 +90,16 @@ def load_depths(view: View) -> NDArray[np.float32]:
             f"{path} has {width}×{height} pixels and its photograph {lens.width}×{lens.height}; make them the same shape"
         )
     with np.errstate(all="ignore"):
-        depths = np.multiply(stored, np.float32(view.depth_unit), dtype=np.float32, casting="unsafe")
-        known: NDArray[np.float32] = np.where((depths > _LEAST) & (depths < MOST_DISTANCE), depths, np.float32(0))
+        known: NDArray[np.float32] = np.asarray(stored).astype(np.float32)
+        np.multiply(known, np.float32(view.depth_unit), out=known)
+        known[~((known > _LEAST) & (known < MOST_DISTANCE))] = 0
     if view.camera.distortion is None and not lens.is_pinhole:
         known = undistorted(_resized(known, lens.width, lens.height), lens, cv2.INTER_NEAREST)
     return _resized(known, view.camera.width, view.camera.height)
 
 
-def _resized(depths: NDArray[np.float32], width: int, height: int) -> NDArray[np.float32]:
-    resized: NDArray[np.float32] = cv2.resize(depths, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
-    return resized
+def _resized(depths: Pixels, width: int, height: int) -> Pixels:
+    return cv2.resize(depths, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
 
 
 def _read_picture(path: Path) -> Pixels:

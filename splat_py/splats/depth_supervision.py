@@ -34,19 +34,32 @@ class DepthSupervision:
     """A loss λ · scene scale · mean |1 / D - 1 / D*| over the pixels whose depth D* is known, beside the photometric one; D is
     the expected depth.
 
-    Raises:
-        SplatError: the dataset knows no depths, or its cameras have other depths.
+    Args:
+        depth_lambda: λ.
+        known: D* [H, W] of a view, 0 where not known.
     """
 
-    def __init__(self, device: Device, dataset: Dataset, config: TrainConfig) -> None:
-        if config.camera != "dataset":
-            raise SplatError("depth_lambda needs the capture's own cameras, of which the known depths are; leave out camera")
-        self._device, self._weight = device, config.depth_lambda * dataset.scene_scale
-        self._known = KnownDepths(dataset)
+    def __init__(
+        self, device: Device, dataset: Dataset, depth_lambda: float, known: KnownDepths | Mapping[int, NDArray[np.float32]]
+    ) -> None:
+        self._device, self._weight, self._known = device, depth_lambda * dataset.scene_scale, known
         # Pixels that are known, by view.
         self._counts: dict[int, int] = {}
         self._arrays = Photographs(device.memory, self._load)
         self.background = device.memory.array(np.append(dataset.background, np.float32(0))[None])
+
+    @classmethod
+    def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> DepthSupervision | None:
+        """As a configuration says; None if it asks for none.
+
+        Raises:
+            SplatError: the dataset knows no depths, or cameras are others than its own.
+        """
+        if config.depth_lambda == 0:
+            return None
+        if config.camera != "dataset":
+            raise SplatError("depth_lambda needs the capture's own cameras, of which the known depths are; leave out camera")
+        return cls(device, dataset, config.depth_lambda, KnownDepths(dataset))
 
     def target(self, width: int, height: int) -> DepthTarget:
         """Arrays for renders of this size."""

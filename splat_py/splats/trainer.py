@@ -127,7 +127,7 @@ class Trainer:
             extras=len(self.config.parameters()),
             near=dataset.near,
         )
-        self._depth = DepthSupervision(self.device, dataset, self.config) if self.config.depth_lambda > 0 else None
+        self._depth = DepthSupervision.of(self.device, dataset, self.config)
         self._row = self._settings.row(CHANNELS if self._depth else 3)
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)

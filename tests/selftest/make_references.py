@@ -47,6 +47,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "loss": loss(),
         "statistics": statistics(),
         "filter": smoothing_filter(),
+        "depth": depth_loss(),
         "training": training_step(),
         "image": image(),
         "image step": image_step(),
@@ -300,6 +301,18 @@ def smoothing_filter() -> Arrays:
     v_log_scales, v_logits = torch.autograd.grad([scales, opacities], [log_scales, logits], [v_scales, v_opacities])
     results = scales, opacities, torch.from_numpy(filters), v_log_scales, v_logits
     return training.of_few(*(values.detach().numpy() for values in results))
+
+
+def depth_loss() -> Arrays:
+    """λ s mean |1 / D - 1 / D*|, by torch."""
+    render, alphas, known, _ = (torch.from_numpy(values).double() for values in training.depth_inputs())
+    depths = render[0, ..., 3].clone().requires_grad_()
+    weights = alphas[0, ..., 0].clone().requires_grad_()
+    errors = (weights / depths - 1 / known)[known > 0].abs()
+    (0.3 * training.SCENE_SCALE * errors.mean()).backward()
+    assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
+    v = torch.stack([depths.grad, weights.grad], -1).numpy()
+    return {"moved": np.ones(1), "gradients": v[::4, ::4]}
 
 
 def training_step() -> Arrays:
