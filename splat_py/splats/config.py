@@ -36,6 +36,8 @@ _RANGES: dict[str, Range] = {
     "init_num_pts": (1, _MOST_GAUSSIANS),
     "ssim_lambda": (0.0, 1.0),
     "depth_lambda": (0.0, 1e6),
+    "opacity_reg": (0.0, 1e6),
+    "scale_reg": (0.0, 1e6),
     "means_lr": _RATE,
     "quats_lr": _RATE,
     "scales_lr": _RATE,
@@ -53,6 +55,7 @@ _RANGES: dict[str, Range] = {
     # Opacities are reset to twice as much, which has to be an opacity between 0 and 1.
     "prune_opacity": (1e-6, 0.499),
     "prune_scale": (1e-6, 1e6),
+    "prune_contribution": (0.0, 1e9),
     "opacity_reset_every": _EVERY,
     "max_gaussians": (1, _MOST_GAUSSIANS),
     "checkpoint_every": _EVERY,
@@ -105,6 +108,9 @@ class TrainConfig:
     # Weight of a loss of depth, the mean error of inverse depths in units of the scene's scale: by the maps that frames of
     # transforms.json name as depth_file_path, or else the points that COLMAP saw in a photograph. 0 is none, 0.01 usual.
     depth_lambda: float = 0.0
+    # Weights of two more losses, the mean opacity and the mean scale in world units; 0.01 is usual.
+    opacity_reg: float = 0.0
+    scale_reg: float = 0.0
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
@@ -130,6 +136,9 @@ class TrainConfig:
     prune_opacity: float = 0.005
     # Gaussians larger than this, times the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
+    # After three and after four fifths of the run, Gaussians are removed whose share of no photograph makes up so many pixels:
+    # blending weights, summed. 0 keeps all.
+    prune_contribution: float = 0.0
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
     # Never more Gaussians than this.
@@ -204,3 +213,7 @@ class TrainConfig:
         """Whether opacities are capped after this step."""
         stop = min(self.densify_stop, self.steps // 2)
         return (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop
+
+    def prunes_contribution_at(self, step: int) -> bool:
+        """Whether Gaussians that contribute little are removed after this step."""
+        return self.prune_contribution > 0 and step + 1 in (self.steps * 3 // 5, self.steps * 4 // 5)

@@ -46,6 +46,7 @@ class Parameters:
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
 
     def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32]]) -> None:
+        self.device = device
         self._arrays = {name: device.memory.array(values) for name, values in state.items()}
         self.count = state["means"].shape[0]
         means, quats, scales, opacities = (self._arrays[name] for name in GROUPS[:4])

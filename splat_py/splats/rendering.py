@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Camera
@@ -89,6 +90,29 @@ def render_normals(
     return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
 
 
+def blending_weights(
+    gaussians: Gaussians,
+    camera: Camera,
+    counts: torch.Tensor,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    accumulate: Accumulate = "auto",
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """Σ α T [N] of each Gaussian over the pixels, times `counts` [H, W]: the gradient of the sum of a picture for its colour.
+
+    Arguments and errors else as of `render`.
+    """
+    with torch.enable_grad():
+        colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
+        how = _Rendering(antialiased, near, device, accumulate)
+        images, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", how, colors)
+        (images[..., 0] * counts.to(images)).sum().backward()
+    assert colors.grad is not None
+    return colors.grad[:, 0].cpu().numpy()
+
+
 def shown_depth(gaussians: Gaussians, camera: Camera, scene_scale: float, **how: Any) -> NDArray[np.float32]:
     """`render_depth` as a grey picture [H, W, 3]: s / (s + depth) of the scene's scale s, black where there is nothing."""
     depths = render_depth(gaussians, camera, **how)[..., None]
@@ -109,14 +133,22 @@ class _Rendering:
     antialiased: bool
     near: float
     device: Device | None
+    accumulate: Accumulate = "auto"
 
 
 def _rasterized(
-    gaussians: Gaussians, camera: Camera, background: ArrayLike, mode: Literal["RGB", "RGB+ED"], how: _Rendering
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike,
+    mode: Literal["RGB", "RGB+ED"],
+    how: _Rendering,
+    plain: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """An image [H, W, D] and alphas [H, W, 1]."""
+    """An image [H, W, D] and alphas [H, W, 1]; of colours `plain` [N, 3] in the place of the Gaussians' own."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
-    if color == "SphericalHarmonics":
+    if plain is not None:
+        color, colors, degree, weights = "SphericalHarmonics", plain, None, None
+    elif color == "SphericalHarmonics":
         colors, degree, weights = gaussians.sh, gaussians.sh_degree, None
     else:
         (colors, weights), degree = require_features(gaussians), None
@@ -141,6 +173,7 @@ def _rasterized(
         near_plane=how.near,
         packed=False,
         render_mode=mode,
+        accumulate=how.accumulate,
         rasterize_mode="antialiased" if how.antialiased else "classic",
         **_lens_of(camera, row),
         splat=splat,

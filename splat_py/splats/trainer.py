@@ -28,6 +28,7 @@ from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.contribution import Removal, prune
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import densify, reset_opacities
 from splat_py.splats.depth_supervision import CHANNELS, DepthSupervision, DepthTarget
@@ -38,6 +39,7 @@ from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
 from splat_py.splats.parameters import Parameters, State
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.regularizers import record_regularizers
 from splat_py.splats.rendering import through
 from splat_py.splats.shade import Shading
 from splat_py.splats.splat_types import with_parameters
@@ -116,6 +118,8 @@ class Trainer:
         self.dataset = through(dataset, model)
         self._color = model_of(self.config, self.color)
         self.profile: Profile | None = None
+        # What has been pruned by contribution.
+        self.removals: list[Removal] = []
         memory = self.device.memory
         self._settings = Settings(
             self.device.tuning.tile_size,
@@ -215,6 +219,8 @@ class Trainer:
         if self.config.densifies_at(step) or self.config.resets_opacities_at(step):
             self.finish()
             self._refine(step)
+        if self.config.prunes_contribution_at(step):
+            self._prune(step)
 
     def finish(self) -> None:
         """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
@@ -283,6 +289,7 @@ class Trainer:
         projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
         if self._filter is not None:
             self._filter.record_backward(recorder, v_gaussians)
+        record_regularizers(recorder, parameters.gaussians, v_gaussians, self.config.opacity_reg, self.config.scale_reg)
         v_colors = StridedView(self._v_splats, self._row, COLOR_OFFSET)
         v_features, v_weights = parameters.v_features, parameters.v_weights
         if v_weights is not None:
@@ -373,6 +380,13 @@ class Trainer:
             self._capacity = int(self._capacity * self.parameters.count / max(before, 1))
         if self.parameters.count != before or self._settings.extras:
             self._reserve()
+
+
+    def _prune(self, step: int) -> None:
+        """Remove Gaussians that contribute little, and tell it in `removals`."""
+        self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step)
+        self.removals.append(removal)
+        self._reserve()
 
 
 def device_camera(device: Device, camera: Camera) -> Cameras:
