@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.commands.terminal import console
+from splat_py.errors import SplatError
 from splat_py.scene.missing_poses import require_scene
 from splat_py.splats.own_types import OwnTypes
 
 if TYPE_CHECKING:
-    from splat_py.splats.evaluation import Scores
+    from splat_py.splats.evaluation import Scores, ViewScore
 
 
 @dataclass
 class Evaluate:
-    """Compare a scene with the photographs that were held out from training: PSNR and SSIM, view by view.
+    """Compare a scene with the photographs that were held out from training: PSNR, SSIM and, where it can be, LPIPS, by view.
 
     SCENE is a run's folder or a .ply; a .ply needs --data.
 
@@ -34,6 +35,9 @@ class Evaluate:
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
     downscale: float | None = None
+    # Fail, saying why, where LPIPS cannot be computed: it takes torchvision, torchmetrics or lpips, and AlexNet's weights,
+    # which are never downloaded. Without this it is left out there.
+    lpips: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
     # Slang files that the scene was trained with, named again.
@@ -45,11 +49,22 @@ class Evaluate:
         from splat_py.files import write_json
         from splat_py.gpu.device import get_device
         from splat_py.splats.evaluation import evaluate
+        from splat_py.splats.lpips import Lpips, open_lpips
         from splat_py.splats.run_folder import open_scene
 
+        lpips = open_lpips()
+        if self.lpips and not isinstance(lpips, Lpips):
+            raise SplatError(f"LPIPS cannot be computed: {lpips}")
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
-        scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=self.pictures, device=device)
+        scores = evaluate(
+            gaussians,
+            dataset,
+            antialiased=config.antialiased,
+            pictures=self.pictures,
+            lpips=lpips if isinstance(lpips, Lpips) else None,
+            device=device,
+        )
         _print_scores(scores)
         if self.json is not None:
             write_json(self.json, scores.to_json())
@@ -58,13 +73,14 @@ class Evaluate:
 def _print_scores(scores: Scores) -> None:
     from rich.table import Table
 
-    table = Table("view", "PSNR", "SSIM")
+    table = Table("view", "PSNR", "SSIM", *([] if scores.lpips is None else ["LPIPS"]))
 
-    def row(name: str, psnr: float, ssim: float) -> None:
-        table.add_row(name, f"{psnr:.2f}", f"{ssim:.4f}")
+    def row(name: str, score: ViewScore | Scores) -> None:
+        cells = [f"{score.psnr:.2f}", f"{score.ssim:.4f}"]
+        table.add_row(name, *cells, *([] if score.lpips is None else [f"{score.lpips:.4f}"]))
 
     for view in scores.views:
-        row(view.name, view.psnr, view.ssim)
+        row(view.name, view)
     table.add_section()
-    row("mean", scores.psnr, scores.ssim)
+    row("mean", scores)
     console.print(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -41,6 +41,8 @@ class Render:
     video: Path | None = None
     # Which views to render to --out.
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
+    # What is shown: colours; inverse depths, near ones bright; or normals in the world's frame, x, y, z as red, green, blue.
+    mode: Annotated[str, arg(metavar="color|depth|normals")] = "color"
     # Length of the video in frames, at 30 a second.
     frames: int = 240
     # Multiply the pictures' sides by this; by default 1, and for a video what makes it at least 480 pixels high.
@@ -60,6 +62,8 @@ class Render:
             raise SplatError("nothing to render: name a folder with --out, a file with --video, or both")
         if self.views not in ("test", "train", "all"):
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
+        if self.mode not in ("color", "depth", "normals"):
+            raise SplatError(f"--mode is {self.mode!r}; use color, depth or normals")
         if self.frames < 1:
             raise SplatError(f"--frames is {self.frames}; it must be at least 1")
         if self.scale is not None and not 0 < self.scale < float("inf"):
@@ -72,7 +76,7 @@ class Render:
         from splat_py.scene.picture_names import picture_names
         from splat_py.scene.pictures import write_image
         from splat_py.scene.videos import film_camera, write_video
-        from splat_py.splats.rendering import render
+        from splat_py.splats.rendering import render, shown_depth, shown_normals
         from splat_py.splats.run_folder import open_scene
 
         device = get_device(self.device)
@@ -80,9 +84,12 @@ class Render:
         self._check_size(dataset)
 
         def draw(camera: Camera) -> NDArray[np.float32]:
-            return render(
-                gaussians, camera, dataset.background, antialiased=config.antialiased, near=dataset.near, device=device
-            )
+            how: dict[str, Any] = {"antialiased": config.antialiased, "near": dataset.near, "device": device}
+            if self.mode == "depth":
+                return shown_depth(gaussians, camera, dataset.scene_scale, **how)
+            if self.mode == "normals":
+                return shown_normals(gaussians, camera, **how)
+            return render(gaussians, camera, dataset.background, **how)
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]

@@ -16,6 +16,7 @@ from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
 
 if TYPE_CHECKING:
+    from splat_py.splats.contribution import Removal
     from splat_py.splats.trainer import StepReport, Trainer
 
 # Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
@@ -70,6 +71,9 @@ class Train:
                 on_start=progress.on_start,
                 on_step=progress.on_step,
             )
+        for removal in progress.removals():
+            removed, share = removal.before - removal.after, 1 - removal.after / removal.before
+            console.print(f"pruned {removed:,} of {removal.before:,} Gaussians ({share:.0%}) after step {removal.step:,}")
         if scores is not None:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
@@ -85,9 +89,11 @@ class _Progress:
         self._process = psutil.Process()
         self._psnr: float | None = None
         self._mebibytes = 0.0
+        self._trainer: Trainer | None = None
 
     def on_start(self, trainer: Trainer) -> None:
         """Say what is trained, where."""
+        self._trainer = trainer
         adapter, dataset = trainer.device.adapter, trainer.dataset
         camera = dataset.views[dataset.train[0]].camera
         console.print(
@@ -96,6 +102,10 @@ class _Progress:
             soft_wrap=True,
         )
         self._bar.begin(trainer.config.steps, trainer.step)
+
+    def removals(self) -> list[Removal]:
+        """What was pruned by contribution."""
+        return [] if self._trainer is None else self._trainer.removals
 
     def on_step(self, report: StepReport) -> None:
         """After a step."""

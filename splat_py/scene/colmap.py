@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
 from splat_py.files import is_file, reason
@@ -82,7 +83,27 @@ def read_colmap(root: Path) -> Capture:
             views.append(open_view(name, viewmat, lenses[image.camera_id], path, find_mask(root, path)))
         else:
             missing.append(name)
-    return Capture(views, missing, _points(model))
+    return Capture(views, missing, _points(model), folder)
+
+
+def read_observations(folder: Path) -> dict[str, NDArray[np.float64]]:
+    """The points [P, 3] that each photograph of a COLMAP model sees, by the photograph's name; of those that see any.
+
+    Raises:
+        SplatError: the model is damaged.
+    """
+    import pycolmap
+
+    try:
+        model = pycolmap.Reconstruction(str(folder))
+        points = {key: point.xyz for key, point in model.points3D.items()}
+        seen = {
+            image.name: [points[p.point3D_id] for p in image.points2D if p.has_point3D() and p.point3D_id in points]
+            for image in model.images.values()
+        }
+    except Exception as error:  # pycolmap raises what it likes
+        raise SplatError(f"{folder} is not a readable COLMAP model ({reason(error)}); export it again") from error
+    return {name: np.array(xyz, np.float64) for name, xyz in seen.items() if xyz}
 
 
 def _check_whole(file: Path, kind: str) -> None:

@@ -36,6 +36,7 @@ class Dataset:
         bounds: [2, 3] float64, lower and upper corner of a box to draw random initial points from.
         background: [3] float32 rgb from 0 to 1: what transparent pixels were composited over, and what to
             render onto.
+        model: folder of the COLMAP model that it was read from, or None.
     """
 
     root: Path
@@ -47,6 +48,7 @@ class Dataset:
     bounds: NDArray[np.float64]
     background: NDArray[np.float32]
     _images: ImageStore = field(repr=False)
+    model: Path | None = None
 
     def __len__(self) -> int:
         return len(self.views)
@@ -144,6 +146,7 @@ def load_dataset(
         bounds=_bounds(cameras),
         background=color,
         _images=ImageStore(views, color, memory_limit_bytes),
+        model=captures[0].model,
     )
 
 

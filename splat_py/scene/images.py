@@ -90,6 +90,7 @@ class View:
         path: the stored photograph.
         mask_path: a picture that is black where the photograph must be ignored, or None.
         has_alpha: the stored photograph has an alpha channel.
+        depth_path, depth_unit: a picture or .npy file of depths, of the stored photograph's shape, or None; world units in 1.
     """
 
     camera: Camera
@@ -97,6 +98,8 @@ class View:
     path: Path
     mask_path: Path | None
     has_alpha: bool
+    depth_path: Path | None = None
+    depth_unit: float = 1.0
 
     @property
     def name(self) -> str:
@@ -112,11 +115,13 @@ class Capture:
         views: the photographs that exist, in the file's order.
         missing: names of those that are described but do not exist.
         points: xyz [P, 3] float32 and rgb [P, 3] uint8 in the views' frame, or None.
+        model: folder of the COLMAP model, or None.
     """
 
     views: list[View]
     missing: list[str]
     points: Points | None
+    model: Path | None = None
 
 
 def open_view(
@@ -144,7 +149,7 @@ def read_header(path: Path) -> tuple[int, int, bool]:
     try:
         shape = iio.improps(path, plugin="pillow").shape
     except Exception:  # Pillow's decoders raise what they like; OpenCV knows further formats, or says no
-        shape = _read(path, cv2.IMREAD_UNCHANGED).shape
+        shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
     if len(shape) not in (2, 3):
         raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
     return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4)
@@ -183,6 +188,12 @@ def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
     unseen = radius > turn
     map_x[unseen] = map_y[unseen] = -1e4
     return map_x, map_y
+
+
+def undistorted(pixels: Pixels, lens: Lens, interpolation: int, outside: float = 0) -> Pixels:
+    """What a pinhole camera would have taken of a stored photograph, or of what lies pixel by pixel beside it."""
+    map_x, map_y = _undistortion_maps(lens)
+    return cv2.remap(pixels, map_x, map_y, interpolation, borderMode=cv2.BORDER_CONSTANT, borderValue=(outside,))
 
 
 def _turn(lens: Lens) -> tuple[float, float]:
@@ -229,9 +240,8 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     if view.camera.distortion is not None:
         ignored[_out_of_reach(view.lens)] = 255
     elif not view.lens.is_pinhole:
-        map_x, map_y = _undistortion_maps(view.lens)
-        rgb = cv2.remap(rgb, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
-        ignored = cv2.remap(ignored, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,))
+        rgb = undistorted(rgb, view.lens, cv2.INTER_LINEAR)
+        ignored = undistorted(ignored, view.lens, cv2.INTER_LINEAR, outside=255)
     if (width, height) != (view.camera.width, view.camera.height):
         size = (view.camera.width, view.camera.height)
         rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
@@ -256,7 +266,15 @@ def find_mask(root: Path, path: Path) -> Path | None:
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
-def _read(path: Path, flags: int) -> Pixels:
+def read_picture(path: Path, flags: int) -> Pixels:
+    """A file's pixels as OpenCV has them, as stored.
+
+    Args:
+        flags: OpenCV's.
+
+    Raises:
+        SplatError: it cannot be read, or is no picture.
+    """
     try:
         # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
         data = path.read_bytes()
@@ -282,7 +300,7 @@ def _jpeg_is_cut_off(data: bytes) -> bool:
 
 def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
     """Pixels as stored (EXIF rotation ignored: the poses refer to the stored pixels), [H, W, 3] uint8 rgb."""
-    pixels = _read(path, cv2.IMREAD_UNCHANGED)
+    pixels = read_picture(path, cv2.IMREAD_UNCHANGED)
     if pixels.dtype == np.uint16:
         pixels = (pixels.astype(np.uint32) * 255 + 32767) // 65535
     elif pixels.dtype != np.uint8:
@@ -300,7 +318,7 @@ def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
 
 def _decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
     """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
-    mask = _read(path, cv2.IMREAD_GRAYSCALE)
+    mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
     if mask.shape != (height, width):
         if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
             raise SplatError(

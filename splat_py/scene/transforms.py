@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RA
 _FISHEYE = "OPENCV_FISHEYE"
 # Of anything that describes a lens.
 _MOST = 1e9
+# Of depth maps that do not say it: millimetres, as nerfstudio takes them.
+_DEPTH_UNIT = 1e-3
 
 
 def read_transforms(file: Path) -> Capture:
@@ -79,7 +82,14 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
         if not is_file(mask_path):
             raise SplatError(f"{file}: the mask {mask_path} of {name} does not exist; restore it or remove mask_path")
     where = f"{file}: {name}"
-    return open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
+    view = open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
+    if "depth_file_path" not in frame:
+        return view
+    unit = frame.get("depth_unit_scale_factor", _DEPTH_UNIT)
+    if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < _MOST:
+        raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {_MOST:g}")
+    depth_path = root / _string(file, frame, "depth_file_path").replace("\\", "/")
+    return replace(view, depth_path=depth_path, depth_unit=float(unit))
 
 
 def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.filter_3d import FILTER, filtered
 from splat_py.splats.own_types import COLOR, SPLAT
 from splat_py.splats.parameters import EXTRAS, FEATURES, GROUPS, MOMENTS, WEIGHTS, Parameters, State, groups_of
 from splat_py.splats.training_colors import shown_color
@@ -56,7 +57,7 @@ class Checkpoint:
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
             header, state = load_tensors(path, "splat_py", _check)
-            require_finite(state, tuple(f"{name}.v" for name in (*groups_of(state), WEIGHTS)))
+            require_finite(state, (*(f"{name}.v" for name in (*groups_of(state), WEIGHTS)), FILTER))
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 
 
@@ -64,6 +65,7 @@ def gaussians_of(
     state: State, config: TrainConfig, splat: str | UserType | SlangSource, color: str | UserType | SlangSource
 ) -> Gaussians:
     """The Gaussians of a state. Its arrays are theirs."""
+    state = filtered(state)
     tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
     features = tensors.get(FEATURES)
     weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
@@ -91,7 +93,8 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
         raise ValueError("color_features is not there")
     if config.parameters():
         rows[EXTRAS] = (len(config.parameters()),)
+    of_each = (*Parameters.STATISTICS, *((FILTER,) if config.filter_3d else ()))
     shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
     if config.color_weights and not config.has_harmonics:
         shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
-    require_layout(layout, shapes | dict.fromkeys(Parameters.STATISTICS, (count,)))
+    require_layout(layout, shapes | dict.fromkeys(of_each, (count,)))

@@ -40,6 +40,9 @@ _RANGES: dict[str, Range] = {
     "sh_interval": _EVERY,
     "init_num_pts": (1, _MOST_GAUSSIANS),
     "ssim_lambda": (0.0, 1.0),
+    "depth_lambda": (0.0, 1e6),
+    "opacity_reg": (0.0, 1e6),
+    "scale_reg": (0.0, 1e6),
     "means_lr": _RATE,
     "quats_lr": _RATE,
     "scales_lr": _RATE,
@@ -57,6 +60,7 @@ _RANGES: dict[str, Range] = {
     # Opacities are reset to twice as much, which has to be an opacity between 0 and 1.
     "prune_opacity": (1e-6, 0.499),
     "prune_scale": (1e-6, 1e6),
+    "prune_contribution": (0.0, 1e9),
     "opacity_reset_every": _EVERY,
     "budget": (0, _MOST_GAUSSIANS),
     "max_gaussians": (1, _MOST_GAUSSIANS),
@@ -114,6 +118,12 @@ class TrainConfig:
 
     # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
     # is, 8 at most, means and coefficients r times as fast, quaternions, scales and opacities √r times.
+    # Weight of a loss of depth, the mean error of inverse depths in units of the scene's scale: by the maps that frames of
+    # transforms.json name as depth_file_path, or else the points that COLMAP saw in a photograph. 0 is none, 0.01 usual.
+    depth_lambda: float = 0.0
+    # Weights of two more losses, the mean opacity and the mean scale in world units. 0 is none, but 0.01 with --strategy mcmc.
+    opacity_reg: float = 0.0
+    scale_reg: float = 0.0
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
@@ -142,6 +152,9 @@ class TrainConfig:
     prune_opacity: float = 0.005
     # Gaussians larger than this, times the scene's scale, are removed once opacities have been reset.
     prune_scale: float = 0.1
+    # After three and after four fifths of the run, Gaussians are removed whose share of no photograph makes up so many pixels:
+    # blending weights, summed. 0 keeps all.
+    prune_contribution: float = 0.0
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
     # Gaussians when densification ends, if so many have large gradients; 0 is 7.5 √(steps · pixels of a photograph). Each time
@@ -152,6 +165,9 @@ class TrainConfig:
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
+    # No Gaussian is finer than what the photographs could sample, so that cameras nearer than theirs see no needles (the same's
+    # 3D smoothing filter).
+    filter_3d: bool = False
     # How gradients add up over pixels: "pair" gives the same bits from run to run, whatever runs beside; see `rasterization`.
     accumulate: Accumulate = "auto"
     # A kill at any moment loses at most the steps since the last checkpoint.
@@ -237,3 +253,13 @@ class TrainConfig:
         """Whether opacities are capped after this step: not where less than half of the run is left to raise them again."""
         stop = min(self.densify_stop, self.steps // 2)
         return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop
+
+    @property
+    def regularizers(self) -> tuple[float, float]:
+        """Weights of the mean opacity and of the mean scale."""
+        usual = 0.01 if self.strategy == "mcmc" else 0.0
+        return self.opacity_reg or usual, self.scale_reg or usual
+
+    def prunes_contribution_at(self, step: int) -> bool:
+        """Whether Gaussians that contribute little are removed after this step."""
+        return self.prune_contribution > 0 and step + 1 in (self.steps * 3 // 5, self.steps * 4 // 5)

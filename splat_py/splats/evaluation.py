@@ -13,23 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fit.psnr import psnr_of
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
-from splat_py.splats.loss import SUMS, PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps
+from splat_py.splats.lpips import Lpips
 from splat_py.splats.rendering import render
 
 
 @dataclass(frozen=True)
 class ViewScore:
-    """One view's PSNR in dB over the pixels that count, and SSIM (11×11 Gaussian window, σ 1.5, zero-padded)."""
+    """One view's PSNR in dB over the pixels that count; SSIM (11×11 Gaussian window, σ 1.5, the image mirrored at its edges)
+    as torchmetrics has it; and LPIPS where it is asked for."""
 
     name: str
     psnr: float
     ssim: float
+    lpips: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,17 @@ class Scores:
         """Mean over views."""
         return float(np.mean([view.ssim for view in self.views]))
 
+    @property
+    def lpips(self) -> float | None:
+        """Mean over views, if they have it."""
+        found = [view.lpips for view in self.views if view.lpips is not None]
+        return float(np.mean(found)) if found else None
+
     def to_json(self) -> dict[str, Any]:
         """For a metrics file."""
-        return {"psnr": self.psnr, "ssim": self.ssim, "views": [asdict(view) for view in self.views]}
+        views = [{name: value for name, value in asdict(view).items() if value is not None} for view in self.views]
+        means = {"psnr": self.psnr, "ssim": self.ssim} | ({} if self.lpips is None else {"lpips": self.lpips})
+        return {**means, "views": views}
 
 
 def evaluate(
@@ -59,11 +71,13 @@ def evaluate(
     *,
     antialiased: bool = False,
     pictures: Path | None = None,
+    lpips: Lpips | None = None,
     device: Device | None = None,
 ) -> Scores:
     """Render the held-out views and compare.
 
     Args:
+        lpips: also compute LPIPS (splat_py/splats/lpips.py).
         pictures: where to put each photograph beside its render, as PNG.
         device: where to render and to compare; the default device if None.
 
@@ -76,7 +90,7 @@ def evaluate(
     def draw(camera: Camera) -> NDArray[np.float32]:
         return render(gaussians, camera, dataset.background, antialiased=antialiased, near=dataset.near, device=device)
 
-    return evaluate_views(draw, dataset, dataset.test, pictures, device=device)
+    return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
 
 
 def evaluate_views(
@@ -85,6 +99,7 @@ def evaluate_views(
     views: Iterable[int],
     pictures: Path | None = None,
     *,
+    lpips: Lpips | None = None,
     device: Device | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1.
@@ -102,7 +117,8 @@ def evaluate_views(
             warnings.warn(f"no pixel of {view.name} counts, so that it is left out; correct its mask", stacklevel=2)
             continue
         image = draw(view.camera)
-        scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
+        psnr, ssim = compare(image, photograph, device=device)
+        scores.append(ViewScore(view.name, psnr, ssim, None if lpips is None else lpips(*both(image, photograph))))
         if pictures is not None:
             rows, columns = inside(photograph[..., 3])
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
@@ -113,13 +129,29 @@ def evaluate_views(
 
 
 def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | None = None) -> tuple[float, float]:
-    """PSNR and SSIM of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight); NaN if no pixel counts."""
+    """PSNR and SSIM, as torchmetrics has them, of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight).
+
+    Both are black where the photograph does not count, for SSIM. NaN if no pixel counts.
+    """
+    if not photograph[..., 3].any():
+        return math.nan, math.nan
+    x, y = both(image, photograph)
+    squared = (x.astype(np.float64) - y) ** 2
+    psnr = psnr_of(float(squared.sum() / (3 * (photograph[..., 3] / 255).sum())))
     device = device or get_device()
-    height, width, _ = image.shape
-    loss = PhotometricLoss(device, width, height, ssim_lambda=0.2)
+    border = WINDOW // 2
+    arrays = [device.memory.array(np.pad(a, ((border, border), (border, border), (0, 0)), mode="reflect")) for a in (x, y)]
+    height, width, _ = arrays[0].shape
+    sweeps = Sweeps(device, width, height, Comparison(0.0, 1.0, packed=False, whole_windows=True))
     sums = device.memory.empty(SUMS)
     recorder = device.record()
-    loss.record(recorder, device.memory.array(image[None]), device.memory.array(pack(photograph)), sums)
+    recorder.clear(sums)
+    sweeps.record(recorder, arrays[0], arrays[1].bits, sums, None)
     recorder.submit()
-    values = loss.values(sums)
-    return (values.psnr, values.ssim) if photograph[..., 3].any() else (math.nan, math.nan)
+    return psnr, float(sums.numpy().sum(0, dtype=np.float64)[1]) / sweeps.ssim_count
+
+
+def both(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """An image and a photograph, both [H, W, 3] from 0 to 1, black where the photograph does not count."""
+    pixels = photograph.astype(np.float32) / np.float32(255)
+    return image * pixels[..., 3:], pixels[..., :3] * pixels[..., 3:]

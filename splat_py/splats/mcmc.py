@@ -1,7 +1,7 @@
 """3D Gaussian Splatting as Markov Chain Monte Carlo (Kheradmand et al. 2024), on the device: relocation, growth, noise, prior.
 
-The loss gets OPACITY_REG mean(o) + SCALE_REG mean(s), so that Gaussians fade which do not have to be there. Those that have
-faded move to where opaque ones are, and share their opacity; Langevin noise moves the faint ones in between.
+The loss gets 0.01 mean(o) + 0.01 mean(s), so that Gaussians fade which do not have to be there. Those that have faded
+move to where opaque ones are, and share their opacity; Langevin noise moves the faint ones in between.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.gaussian_rows import record_moved, record_relocation
 from splat_py.splats.parameters import Parameters
 
-# As in the paper.
-OPACITY_REG = SCALE_REG = 0.01
 # Noise, relative to the learning rate of the means.
 _NOISE_LR = 5e5
 # By how much the number of Gaussians grows each time.
@@ -96,15 +94,15 @@ def _record_draw(
     return sums, origins, copies
 
 
-def record_prior(recorder: Recorder, parameters: Parameters) -> None:
-    """Add the gradient of the opacity's and the scales' regularisers to the parameters'."""
+def record_prior(recorder: Recorder, parameters: Parameters, opacity_reg: float, scale_reg: float) -> None:
+    """Add the gradient of opacity_reg mean(o) + scale_reg mean(s) to the parameters'."""
     count, v = parameters.count, parameters.v_gaussians
     recorder.stage("prior")
     recorder.dispatch(
         "mcmc",
         "addPrior",
         linear_groups(count),
-        {"gaussians": count, "opacityWeight": OPACITY_REG / count, "scaleWeight": SCALE_REG / (3 * count)},
+        {"gaussians": count, "opacityWeight": opacity_reg / count, "scaleWeight": scale_reg / (3 * count)},
         {
             "logScales": parameters.arrays["log_scales"],
             "logits": parameters.arrays["logit_opacities"],

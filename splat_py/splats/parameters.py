@@ -16,7 +16,7 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.data import COLOR_OFFSET, GaussianArrays
+from splat_py.splats.data import GaussianArrays
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
@@ -150,7 +150,8 @@ class Parameters:
             # Those of built-in types are one; types of one's own have no bounds.
             least, largest = limits[0].least, limits[0].largest
             bounded = math.isfinite(least) and math.isfinite(largest)
-            rows = {"ROW": len(limits), "STRIDE": v_splats.shape[-1], "OFFSET": COLOR_OFFSET + 3, "BOUNDED": bounded}
+            stride = v_splats.shape[-1]
+            rows = {"ROW": len(limits), "STRIDE": stride, "OFFSET": stride - len(limits), "BOUNDED": bounded}
             uniforms = {"active": len(limits), "rate": config.splat_param_lr}
             uniforms |= {"least": least, "largest": largest} if bounded else {}
             self._record_adam(recorder, EXTRAS, v_splats, step, status, uniforms, rows)

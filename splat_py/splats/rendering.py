@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
+from splat_py.splats.depth_maps import depth_to_normal
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.training_colors import require_features
 
@@ -42,8 +44,111 @@ def render(
     Raises:
         SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
+    how = _Rendering(antialiased, near, device)
+    images, _ = _rasterized(gaussians, camera, background, "RGB", how)
+    return images.clamp(0, 1).cpu().numpy()
+
+
+@torch.no_grad()
+def render_depth(
+    gaussians: Gaussians,
+    camera: Camera,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """Expected depths [H, W] in world units, 0 where there is nothing. Arguments and errors as of `render`."""
+    images, alphas = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
+    return torch.where(alphas > 0, images[..., 3:], 0.0)[..., 0].cpu().numpy()
+
+
+@torch.no_grad()
+def render_normals(
+    gaussians: Gaussians,
+    camera: Camera,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """Normals [H, W, 3] in the world's frame, towards the camera, of the surface that expected depths are
+    (splat_py/splats/depth_maps.py); zero at the edges, and where there is nothing. Of a lens only the pinhole is taken.
+
+    Arguments and errors as of `render`.
+
+    Raises:
+        SplatError: the camera is no pinhole camera without its lens either.
+    """
+    lens, model = camera.distortion, camera.model
+    if model not in (None, "pinhole") or (lens is not None and lens.fisheye):
+        raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, and normals need one; undistort the photographs")
+    camera = replace(camera, distortion=None)
+    images, alphas = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
+    pose, K = (torch.as_tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
+    normals = depth_to_normal(images[..., 3:], pose, K)
+    return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
+
+
+def blending_weights(
+    gaussians: Gaussians,
+    camera: Camera,
+    counts: torch.Tensor,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    accumulate: Accumulate = "auto",
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """Σ α T [N] of each Gaussian over the pixels, times `counts` [H, W]: the gradient of the sum of a picture for its colour.
+
+    Arguments and errors else as of `render`.
+    """
+    with torch.enable_grad():
+        colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
+        how = _Rendering(antialiased, near, device, accumulate)
+        images, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", how, colors)
+        (images[..., 0] * counts.to(images)).sum().backward()
+    assert colors.grad is not None
+    return colors.grad[:, 0].cpu().numpy()
+
+
+def shown_depth(gaussians: Gaussians, camera: Camera, scene_scale: float, **how: Any) -> NDArray[np.float32]:
+    """`render_depth` as a grey picture [H, W, 3]: s / (s + depth) of the scene's scale s, black where there is nothing."""
+    depths = render_depth(gaussians, camera, **how)[..., None]
+    grey = np.where(depths > 0, scene_scale / (scene_scale + depths), 0)
+    return np.repeat(grey, 3, axis=2).astype(np.float32)
+
+
+def shown_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
+    """`render_normals` as a picture [H, W, 3]: (normal + 1) / 2, black where there is none."""
+    normals = render_normals(gaussians, camera, **how)
+    return np.where(normals.any(-1, keepdims=True), (normals + 1) / 2, 0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """What `render` is told besides the scene and its camera."""
+
+    antialiased: bool
+    near: float
+    device: Device | None
+    accumulate: Accumulate = "auto"
+
+
+def _rasterized(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike,
+    mode: Literal["RGB", "RGB+ED"],
+    how: _Rendering,
+    plain: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An image [H, W, D] and alphas [H, W, 1]; of colours `plain` [N, 3] in the place of the Gaussians' own."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
-    if color == "SphericalHarmonics":
+    if plain is not None:
+        color, colors, degree, weights = "SphericalHarmonics", plain, None, None
+    elif color == "SphericalHarmonics":
         colors, degree, weights = gaussians.sh, gaussians.sh_degree, None
     else:
         (colors, weights), degree = require_features(gaussians), None
@@ -51,7 +156,7 @@ def render(
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
 
-    images, _, _ = rasterization(
+    images, alphas, _ = rasterization(
         gaussians.means,
         gaussians.quats,
         gaussians.scales,
@@ -65,15 +170,17 @@ def render(
         color=color,
         weights=weights,
         backgrounds=row(background),
-        near_plane=near,
+        near_plane=how.near,
         packed=False,
-        rasterize_mode="antialiased" if antialiased else "classic",
+        render_mode=mode,
+        accumulate=how.accumulate,
+        rasterize_mode="antialiased" if how.antialiased else "classic",
         **_lens_of(camera, row),
         splat=splat,
         params=gaussians.params,
-        device=device,
+        device=how.device,
     )
-    return images[0].clamp(0, 1).cpu().numpy()
+    return images[0], alphas[0]
 
 
 def _compiled(kind: str | UserType | SlangSource) -> str | UserType:

@@ -141,6 +141,8 @@ def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], No
         "steps_per_second": (config.steps - first) / max(seconds, 1e-9),
         "curve": curve,
     }
+    if trainer.removals:
+        metrics["pruned"] = [vars(removal) for removal in trainer.removals]
     scores = None
     if dataset.test:
         scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=folder.pictures, device=trainer.device)

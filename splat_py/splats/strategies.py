@@ -30,9 +30,10 @@ def record_update(
     v_splats: Array,
     status: Array,
 ) -> None:
-    """Adam, and in MCMC the prior before it and the noise after it."""
-    if config.strategy == "mcmc":
-        record_prior(recorder, parameters)
+    """Adam, after the gradient of regularisers, and in MCMC before the noise."""
+    opacity_reg, scale_reg = config.regularizers
+    if opacity_reg > 0 or scale_reg > 0:
+        record_prior(recorder, parameters, opacity_reg, scale_reg)
     parameters.record_adam(recorder, config, step, scene_scale, v_splats, status)
     if config.strategy == "mcmc":
         record_noise(recorder, parameters, config, step, scene_scale, status)

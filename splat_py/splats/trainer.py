@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,13 +29,16 @@ from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.contribution import Removal, prune
 from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
 from splat_py.splats.densification import reset_opacities
+from splat_py.splats.depth_supervision import CHANNELS, DepthSupervision, DepthTarget
+from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.gaussian_rows import check_parameters
 from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
-from splat_py.splats.parameters import Parameters
+from splat_py.splats.parameters import Parameters, State
 from splat_py.splats.project import Projection
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.rendering import through
@@ -79,6 +82,7 @@ class _Target:
     grid: TileGrid
     loss: PhotometricLoss
     v_alphas: Array
+    depth: DepthTarget | None
 
 
 class Trainer:
@@ -126,10 +130,12 @@ class Trainer:
         self.dataset = through(dataset, model)
         self._color = model_of(self.config, self.color)
         self.profile: Profile | None = None
+        # What has been pruned by contribution.
+        self.removals: list[Removal] = []
         memory = self.device.memory
         self._settings = Settings(
             self.device.tuning.tile_size,
-            raw_params=True,
+            raw_params=not self.config.filter_3d,
             antialiased=self.config.antialiased,
             accumulation=accumulation(self.device, self.config.accumulate),
             native_atomics=self.device.native_float_atomics,
@@ -137,19 +143,26 @@ class Trainer:
             extras=len(self.config.parameters()),
             near=dataset.near,
         )
+        self._depth = DepthSupervision.of(self.device, dataset, self.config)
+        self._row = self._settings.row(CHANNELS if self._depth else 3)
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, CAMERA_ROW))
-        self._largest_divisor = largest_divisor(self.dataset)
+        # Known depths are of whole photographs.
+        self._largest_divisor = 1 if self._depth else largest_divisor(self.dataset)
         self._budget = budget_of(self.config, pixels_of(self.dataset))
         self._views: _Views | None = None
         self._targets: dict[tuple[int, int], _Target] = {}
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
         self._segments = 1
+        self._filter: Filter3D | None = None
+        if self.config.filter_3d:
+            self._filter = Filter3D(self.device, self._training_cameras, dataset.near, resume.state if resume else None)
         if resume:
-            self.parameters = Parameters(self.device, resume.state)
+            state = {name: values for name, values in resume.state.items() if name != FILTER}
+            self.parameters = Parameters(self.device, state)
             self._capacity = resume.capacity
         else:
             self.parameters = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
@@ -193,12 +206,13 @@ class Trainer:
     def gaussians(self) -> Gaussians:
         """A copy of the Gaussians as they are now."""
         self.finish()
-        return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat, self.color)
+        state = self.parameters.gaussian_state() | self._filter_state()
+        return gaussians_of(state, self.config, self.splat, self.color)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
-        return Checkpoint(self.step, self.config, self.parameters.state(), self._capacity)
+        return Checkpoint(self.step, self.config, self.parameters.state() | self._filter_state(), self._capacity)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write `checkpoint()` to a file, atomically.
@@ -221,6 +235,8 @@ class Trainer:
             self.finish()
         if refines:
             self._refine(step)
+        if self.config.prunes_contribution_at(step):
+            self._prune(step)
 
     def finish(self) -> None:
         """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
@@ -242,13 +258,16 @@ class Trainer:
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
-        projection = Projection(parameters.gaussians, cameras, splats, settings)
+        recorder = self.device.record(self.profile)
+        gaussians = parameters.gaussians
+        if self._filter is not None:
+            gaussians = self._filter.record(recorder, gaussians, step, status)
+        projection = Projection(gaussians, cameras, splats, settings)
         means, degree = parameters.gaussians.means, self.config.degree_at(step)
         color = self._color or harmonics(degree)
         shading = Shading(
             means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
         )
-        recorder = self.device.record(self.profile)
         projection.record(recorder)
         shading.record(recorder)
         binning.record_count(recorder)
@@ -258,23 +277,35 @@ class Trainer:
             binning.record_max_tile_count(recorder)
         max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
         binning.record_capacity_check(recorder, status, step, max_list_length)
+        features, background, depth = self._colors, self._background, self._depth
+        if depth is not None:
+            features, background = depth.record_features(recorder, features, splats.depths), depth.background
         rasterization = Rasterization.of(
             self.device,
             splats,
-            self._colors,
-            self._background,
+            features,
+            background,
             binning.lists(self._segments),
             target.grid,
             target.image,
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        target.loss.record(recorder, target.image.colors, photographs[view], sums)
-        rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
+        rendered, v_render = target.image.colors, target.loss.v_render
+        if depth is not None and target.depth is not None:
+            rendered = depth.record_colors(recorder, target.image, target.depth)
+        target.loss.record(recorder, rendered, photographs[view], sums)
+        if depth is not None and target.depth is not None:
+            v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
+        rasterization.record_backward(recorder, v_render, target.v_alphas, self._v_splats, settings)
+        if depth is not None:
+            depth.record_splat_gradients(recorder, self._v_splats, self._v_depths)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
         projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
-        v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
+        if self._filter is not None:
+            self._filter.record_backward(recorder, v_gaussians)
+        v_colors = StridedView(self._v_splats, self._row, COLOR_OFFSET)
         v_features, v_weights = parameters.v_features, parameters.v_weights
         if v_weights is not None:
             recorder.clear(v_weights)
@@ -308,7 +339,7 @@ class Trainer:
         count, memory = self.parameters.count, self.device.memory
         self._splats = replace(Splats.empty(self.device, 1, count), extras=self.parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
-        self._v_splats = memory.empty((1, count, self._settings.row(3)))
+        self._v_splats = memory.empty((1, count, self._row))
         self._v_depths = memory.array(np.zeros((1, count), np.float32))
         self._binning = None
 
@@ -330,10 +361,11 @@ class Trainer:
         if size not in self._targets:
             device, (width, height) = self.device, size
             self._targets[size] = _Target(
-                Image.empty(device, 1, height, width, 3),
+                Image.empty(device, 1, height, width, CHANNELS if self._depth else 3),
                 TileGrid.over(cameras, self._settings.tile_size),
                 PhotometricLoss(device, width, height, self.config.ssim_lambda),
                 device.memory.array(np.zeros((1, height, width, 1), np.float32)),
+                self._depth.target(width, height) if self._depth else None,
             )
         return self._targets[size]
 
@@ -359,6 +391,14 @@ class Trainer:
             views.cameras[view] = device_camera(self.device, camera)
         return views.cameras[view]
 
+    def _training_cameras(self) -> Iterator[tuple[Cameras, str | UserType]]:
+        for view in self.dataset.train:
+            camera = self.dataset.views[view].camera
+            yield device_camera(self.device, camera), camera_model(camera)
+
+    def _filter_state(self) -> State:
+        return {} if self._filter is None else self._filter.state(self.parameters.gaussians)
+
     def _refine(self, step: int) -> None:
         """Densify and reset opacities."""
         before = self.parameters
@@ -372,6 +412,12 @@ class Trainer:
             self._capacity = int(self._capacity * self.parameters.count / max(before.count, 1))
         if self.parameters.count != before.count or self._settings.extras:
             self._reserve()
+
+    def _prune(self, step: int) -> None:
+        """Remove Gaussians that contribute little, and tell it in `removals`."""
+        self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step)
+        self.removals.append(removal)
+        self._reserve()
 
 
 def device_camera(device: Device, camera: Camera) -> Cameras:

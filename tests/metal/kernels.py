@@ -99,6 +99,9 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
     for row, bounded in ((1, True), (3, False)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=0, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
+    # The 3D smoothing filter, through a lens as well (splat_py/splats/filter_3d.py).
+    for constants in ({}, {"CameraModel": "OpenCVPinhole", "WITH_LENS": True}):
+        dispatches.dispatch("filter_3d", "findFilters", **constants)
     # Pictures (splat_py/image/rasterizers.py).
     for native, linear in product((False, True), repeat=2):
         how = {"NATIVE_ATOMICS": native, "LINEAR": linear}

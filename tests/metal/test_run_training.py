@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
-from tests.metal.schedules import every_order
+from tests.metal.schedules import SCHEDULES, every_order
 from tests.splats import test_densification as density_control
+from tests.splats import test_depth_supervision, test_filter_3d
 from tests.splats import test_mcmc as monte_carlo
 from tests.splats.refinement import KINDS
 
@@ -108,3 +110,13 @@ def test_noise_and_prior(metal: MetalOnCpu) -> None:
     every_order(metal, monte_carlo.test_prior)
     for counts in (True, False):
         every_order(metal, lambda counts=counts: monte_carlo.test_noise(counts))
+
+
+def test_3d_filters(metal: MetalOnCpu) -> None:
+    every_order(metal, test_filter_3d.test_filters_and_their_gradients)
+    every_order(metal, test_filter_3d.test_filters_through_a_lens_that_does_nothing)
+
+
+def test_a_step_by_known_depths(tmp_path: Path, metal: MetalOnCpu) -> None:
+    capture = test_depth_supervision.write(tmp_path)
+    every_order(metal, lambda: test_depth_supervision.check_a_step(capture), SCHEDULES[1:])

@@ -27,7 +27,7 @@ from splat_py.selftest import checking, inputs
 from splat_py.selftest.cases import Arrays, rays, splats, strategies, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
-from splat_py.splats.mcmc import _NOISE_LR, OPACITY_REG, SCALE_REG
+from splat_py.splats.mcmc import _NOISE_LR
 from splat_py.splats.parameters import GROUPS
 from splat_py.volume.optimisers import GridOptimiser
 from tests.image import reference as image_ref
@@ -50,6 +50,8 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "crowd": crowd(),
         "loss": loss(),
         "statistics": statistics(),
+        "filter": smoothing_filter(),
+        "depth": depth_loss(),
         "training": training_step(),
         "densify": densify(),
         "mcmc": mcmc(),
@@ -308,7 +310,7 @@ def densify() -> Arrays:
 def mcmc() -> Arrays:
     state, config = {name: f64(values) for name, values in strategies.state().items()}, strategies.MCMC
     prior = np.column_stack(
-        [v.reshape(strategies.COUNT, -1)[:, 0] for v in ref_mcmc.prior_gradient(state, OPACITY_REG, SCALE_REG)]
+        [v.reshape(strategies.COUNT, -1)[:, 0] for v in ref_mcmc.prior_gradient(state, *strategies.MCMC.regularizers)]
     )
     scale = _NOISE_LR * config.means_lr_at(strategies.STEP, training.SCENE_SCALE)
     state["means"] += ref_mcmc.noise(state, scale, key(Use.NOISE))
@@ -316,6 +318,36 @@ def mcmc() -> Arrays:
     after = ref_mcmc.grow(state, config.prune_opacity, config.max_gaussians, key(Use.GROWTH))
     assert len(after["means"]) == strategies.COUNT + 1
     return {"prior": prior, **strategies.rows(after)}
+
+
+def smoothing_filter() -> Arrays:
+    """Of one camera: √0.2 / the smaller singular value of the projection's Jacobian."""
+    state, camera = inputs.stored_gaussians(), inputs.camera()
+    t = f64(state["means"]) @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
+    pixels = t / t[:, 2:] @ camera.K.T
+    seen = (t[:, 2] > 4.0) & (np.abs(pixels[:, :2] / [WIDTH, HEIGHT] - 0.5) <= 0.65).all(1)
+    jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
+    filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
+    assert 0 < seen.sum() < len(seen)
+    v_scales, v_opacities = (torch.from_numpy(v).double() for v in training.filter_gradients())
+    log_scales, logits = (torch.tensor(state[name]).double().requires_grad_() for name in ("log_scales", "logit_opacities"))
+    scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
+    opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
+    v_log_scales, v_logits = torch.autograd.grad([scales, opacities], [log_scales, logits], [v_scales, v_opacities])
+    results = scales, opacities, torch.from_numpy(filters), v_log_scales, v_logits
+    return training.of_few(*(values.detach().numpy() for values in results))
+
+
+def depth_loss() -> Arrays:
+    """λ s mean |1 / D - 1 / D*|, by torch."""
+    render, alphas, known, _ = (torch.from_numpy(values).double() for values in training.depth_inputs())
+    depths = render[0, ..., 3].clone().requires_grad_()
+    weights = alphas[0, ..., 0].clone().requires_grad_()
+    errors = (weights / depths - 1 / known)[known > 0].abs()
+    (0.3 * training.SCENE_SCALE * errors.mean()).backward()
+    assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
+    v = torch.stack([depths.grad, weights.grad], -1).numpy()
+    return {"moved": np.ones(1), "gradients": v[::4, ::4]}
 
 
 def training_step() -> Arrays:

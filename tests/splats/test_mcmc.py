@@ -13,7 +13,7 @@ from splat_py.fit.random_keys import Use, random_key
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import Recorder
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.mcmc import OPACITY_REG, SCALE_REG, record_noise, record_prior, relocate_and_grow
+from splat_py.splats.mcmc import record_noise, record_prior, relocate_and_grow
 from splat_py.splats.parameters import Parameters
 from tests.reference import mcmc as reference
 from tests.splats.refinement import KINDS, Arrays, assert_states, in_double, state_of
@@ -126,9 +126,9 @@ def test_prior() -> None:
     parameters.v_gaussians.opacities.write(v_logits)
     parameters.v_gaussians.scales.write(v_scales)
     recorder = get_device().record()
-    record_prior(recorder, parameters)
+    record_prior(recorder, parameters, 0.01, 0.02)
     recorder.submit()
-    for_logits, for_scales = reference.prior_gradient(in_double(state), OPACITY_REG, SCALE_REG)
+    for_logits, for_scales = reference.prior_gradient(in_double(state), 0.01, 0.02)
     np.testing.assert_allclose(parameters.v_gaussians.opacities.numpy(), v_logits + for_logits, rtol=1e-5, atol=1e-11)
     np.testing.assert_allclose(parameters.v_gaussians.scales.numpy(), v_scales + for_scales, rtol=1e-5, atol=1e-11)
     assert_states(parameters.state(), state, atol=0)

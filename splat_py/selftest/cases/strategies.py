@@ -59,7 +59,7 @@ def _mcmc(device: Device, stored: Arrays) -> Arrays:
     recorder = device.record()
     recorder.clear(v.opacities)
     recorder.clear(v.scales)
-    record_prior(recorder, parameters)
+    record_prior(recorder, parameters, *MCMC.regularizers)
     record_noise(recorder, parameters, MCMC, STEP, SCENE_SCALE, device.memory.array(np.zeros(3, np.uint32)))
     recorder.submit()
     prior = np.column_stack([v.opacities.numpy(), v.scales.numpy()[:, 0]])

@@ -17,12 +17,16 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.selftest import inputs
 from splat_py.selftest.cases.case import Arrays, Case
-from splat_py.selftest.inputs import HEIGHT, WIDTH
+from splat_py.selftest.inputs import HEIGHT, WIDTH, Floats
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.data import GaussianArrays
+from splat_py.splats.depth_supervision import DepthSupervision
+from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
-from splat_py.splats.trainer import Trainer
+from splat_py.splats.rasterize import Image
+from splat_py.splats.trainer import Trainer, device_camera
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
 CONFIG = TrainConfig(steps=12, sh_degree=3, seed=1)
@@ -40,6 +44,8 @@ def cases() -> list[Case]:
         Case("loss and SSIM", "loss", _loss, needs=needs),
         *(Case(f"Adam, rows of {row}", f"adam {row}", partial(_adam, row, head), needs=needs) for row, head in ADAM_ROWS),
         Case("densification statistics", "statistics", _statistics, needs=needs),
+        Case("3D smoothing filter", "filter", _filter, needs=needs),
+        Case("depth beside colours", "depth", _depth, needs=needs),
         *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
     ]
 
@@ -96,7 +102,60 @@ def _statistics(device: Device, stored: Arrays) -> Arrays:
     return {name: after[name] for name in Parameters.STATISTICS}
 
 
-def state_before() -> dict[str, inputs.Floats]:
+def _filter(device: Device, stored: Arrays) -> Arrays:
+    state, array = inputs.stored_gaussians(), device.memory.array
+    raw = GaussianArrays(*(array(state[name]) for name in GROUPS[:4]))
+    smoothing = Filter3D(device, lambda: [(device_camera(device, inputs.camera()), "Pinhole")], near=4.0)
+    v_scales, v_opacities = filter_gradients()
+    v = replace(raw, scales=array(v_scales), opacities=array(v_opacities))
+    recorder = device.record()
+    smooth = smoothing.record(recorder, raw, 0, array(np.zeros(3, np.uint32)))
+    smoothing.record_backward(recorder, v)
+    recorder.submit()
+    filters = smoothing.state(raw)[FILTER]
+    return of_few(smooth.scales.numpy(), smooth.opacities.numpy(), filters, v.scales.numpy(), v.opacities.numpy())
+
+
+def _depth(device: Device, stored: Arrays) -> Arrays:
+    array, (render, alphas, known, v_colors) = device.memory.array, depth_inputs()
+    supervision = DepthSupervision(device, dataset(), 0.3, {0: known})
+    splats, v_splats = inputs.splats(4), array(inputs.uniform(79, -1, 1, 1, inputs.GAUSSIANS, 10))
+    image = replace(Image.empty(device, 1, HEIGHT, WIDTH, 4), colors=array(render), alphas=array(alphas))
+    target, v_alphas, v_depths = supervision.target(WIDTH, HEIGHT), array(np.zeros_like(alphas)), array(splats.depths)
+    recorder = device.record()
+    features = supervision.record_features(recorder, array(splats.colors[..., :3]), array(splats.depths))
+    colors = supervision.record_colors(recorder, image, target)
+    v_render = supervision.record_gradient(recorder, 0, image, target, array(v_colors), v_alphas)
+    supervision.record_splat_gradients(recorder, v_splats, v_depths)
+    recorder.submit()
+    moved = np.array_equal(features.numpy(), np.concatenate([splats.colors[..., :3], splats.depths[..., None]], -1))
+    moved &= np.array_equal(colors.numpy(), render[..., :3]) and np.array_equal(v_depths.numpy(), v_splats.numpy()[..., 9])
+    moved &= np.array_equal(v_render.numpy()[..., :3], v_colors)
+    v = np.concatenate([v_render.numpy()[..., 3:], v_alphas.numpy()], -1)
+    return {"moved": np.array([moved], np.float32), "gradients": v[0, ::4, ::4]}
+
+
+def depth_inputs() -> tuple[Floats, Floats, Floats, Floats]:
+    """A render [1, H, W, 4] with its alphas, depths that are known of half of the pixels, and a gradient of colours."""
+    alphas = inputs.uniform(76, 0.1, 1, 1, HEIGHT, WIDTH, 1)
+    depths = inputs.uniform(75, 1, 5, 1, HEIGHT, WIDTH, 1)
+    render = np.concatenate([inputs.uniform(74, 0, 1, 1, HEIGHT, WIDTH, 3), alphas * depths], -1)
+    known = np.maximum(inputs.uniform(77, -4, 5, HEIGHT, WIDTH), 0)
+    return render, alphas, known, inputs.uniform(78, -1, 1, 1, HEIGHT, WIDTH, 3)
+
+
+def of_few(scales: Floats, opacities: Floats, filters: Floats, v_scales: Floats, v_opacities: Floats) -> Arrays:
+    """Some Gaussians' results in few arrays, as they are stored."""
+    smooth, gradients = np.column_stack([scales, opacities, filters]), np.column_stack([v_scales, v_opacities])
+    return {"smooth": smooth[::3], "gradients": gradients[::3]}
+
+
+def filter_gradients() -> tuple[Floats, Floats]:
+    """Of filtered scales and opacities."""
+    return inputs.uniform(97, -1, 1, inputs.GAUSSIANS, 3), inputs.uniform(98, -1, 1, inputs.GAUSSIANS)
+
+
+def state_before() -> dict[str, Floats]:
     """The scene before a step, with its optimiser fresh."""
     state = inputs.stored_gaussians()
     for name in GROUPS:
