@@ -72,7 +72,7 @@ def test_the_stored_results_are_those_of_the_references() -> None:
 
 
 def test_the_stored_results_are_small() -> None:
-    assert Path(checking.__file__).with_name("references.safetensors").stat().st_size < 300_000
+    assert Path(checking.__file__).with_name("references.safetensors").stat().st_size < 330_000
 
 
 # --- the command ---
