@@ -131,7 +131,7 @@ class TrainConfig:
     densify_every: int = 100
     # Not before this step, or a fiftieth of the run.
     densify_start: int = 500
-    # Nor after this step, or 0.8 of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
+    # Nor after this step, or half of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
@@ -143,7 +143,7 @@ class TrainConfig:
     prune_scale: float = 0.1
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
-    # Gaussians when densification ends, if so many have large gradients; 0 is 7.5 √(steps · pixels of a photograph). Each time
+    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · pixels of a photograph). Each time
     # those with the largest grow, as many as lead there evenly.
     budget: int = 0
     # Never more Gaussians than this.
@@ -225,7 +225,7 @@ class TrainConfig:
         """The first step that no longer densifies."""
         if self.strategy == "mcmc":
             return min(self.densify_stop * 5 // 3, self.steps * 5 // 6)
-        return min(self.densify_stop, self.steps * 4 // 5)
+        return min(self.densify_stop, self.steps // 2)
 
     def densifies_at(self, step: int) -> bool:
         """Whether Gaussians are cloned, split and pruned after this step."""
@@ -233,6 +233,5 @@ class TrainConfig:
         return start <= step < self.densify_end and (step + 1) % self.densify_interval == 0
 
     def resets_opacities_at(self, step: int) -> bool:
-        """Whether opacities are capped after this step: not where less than half of the run is left to raise them again."""
-        stop = min(self.densify_stop, self.steps // 2)
-        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop
+        """Whether opacities are capped after this step."""
+        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < self.densify_end
