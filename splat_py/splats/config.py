@@ -108,7 +108,8 @@ class TrainConfig:
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
-    # Photographs are compared at a quarter and a half of their size until this step, or 0.3 of the run; 0 never does.
+    # Photographs are compared at a quarter and a half of their size, if that leaves sides of 64 pixels, until this step, or 0.3
+    # of the run; 0 never does.
     coarse_stop: int = 3000
 
     # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
@@ -125,9 +126,10 @@ class TrainConfig:
     sh0_lr: float = 2.5e-3
 
     # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves those
-    # that faded to where opaque ones are, adds others there, up to --max-gaussians, and moves faint ones by noise.
+    # that faded to where opaque ones are, adds others there, up to --budget, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
-    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least.
+    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least;
+    # as many as the run has, or more, is never.
     densify_every: int = 100
     # Not before this step, or a fiftieth of the run.
     densify_start: int = 500
@@ -218,7 +220,8 @@ class TrainConfig:
     @property
     def densify_interval(self) -> int:
         """Steps from one densification to the next."""
-        return min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
+        shortened = min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
+        return shortened if self.densify_every < self.steps else self.densify_every
 
     @property
     def densify_end(self) -> int:
