@@ -16,13 +16,13 @@ from splat_py.splats.config import TrainConfig
 class Demo:
     """Render a small embedded scene from known geometry, train on the pictures, and leave a scene, pictures and a video.
 
-    Takes about two minutes on two processor cores without a GPU.
+    Takes about a minute on two processor cores without a GPU.
     """
 
     # Folder for everything.
     out: Path = Path("runs/demo")
     # Training steps.
-    steps: int = 1500
+    steps: int = 750
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 

@@ -80,7 +80,7 @@ class Train:
 
 
 class _Progress:
-    """Feeds the bar with smoothed PSNR, Gaussians and memory."""
+    """Feeds the bar with smoothed PSNR, at the size that photographs are compared at, Gaussians and memory."""
 
     def __init__(self, bar: FitBar) -> None:
         import psutil
@@ -90,6 +90,7 @@ class _Progress:
         self._psnr: float | None = None
         self._mebibytes = 0.0
         self._trainer: Trainer | None = None
+        self._divisor = 1
 
     def on_start(self, trainer: Trainer) -> None:
         """Say what is trained, where."""
@@ -109,8 +110,12 @@ class _Progress:
 
     def on_step(self, report: StepReport) -> None:
         """After a step."""
+        if report.divisor != self._divisor:
+            # Small photographs are easier.
+            self._divisor, self._psnr = report.divisor, None
         last, psnr = self._psnr, report.values.psnr
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
         if report.step % _MEMORY_EVERY == 0:
             self._mebibytes = self._process.memory_info().rss / 2**20
-        self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians {self._mebibytes:.0f} MiB")
+        size = "" if report.divisor == 1 else f" photographs ÷{report.divisor}"
+        self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians{size} {self._mebibytes:.0f} MiB")

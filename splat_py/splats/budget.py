@@ -10,11 +10,11 @@ from splat_py.scene.dataset import Dataset
 from splat_py.splats.config import TrainConfig
 
 # Measured: more cost steps their time and are not trained long enough, fewer leave detail out (benchmarks/README.md).
-_OF_STEPS_AND_PIXELS = 7.5
+_OF_STEPS_AND_PIXELS = 5.5
 
 
 def budget_of(config: TrainConfig, pixels: float) -> int:
-    """Gaussians at the end, `config.budget` or by default 7.5 √(steps · pixels), and `config.max_gaussians` at most.
+    """Gaussians at the end, `config.budget` or by default 5.5 √(steps · pixels), and `config.max_gaussians` at most.
 
     Args:
         pixels: of a photograph, on average.

@@ -113,7 +113,8 @@ class TrainConfig:
 
     # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
     ssim_lambda: float = 0.2
-    # Photographs are compared at a quarter and a half of their size until this step, or 0.3 of the run; 0 never does.
+    # Photographs are compared at a quarter and a half of their size, if that leaves sides of 64 pixels, until this step, or 0.3
+    # of the run; 0 never does.
     coarse_stop: int = 3000
 
     # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
@@ -136,13 +137,14 @@ class TrainConfig:
     sh0_lr: float = 2.5e-3
 
     # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves those
-    # that faded to where opaque ones are, adds others there, up to --max-gaussians, and moves faint ones by noise.
+    # that faded to where opaque ones are, adds others there, up to --budget, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
-    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least.
+    # Gaussians are cloned, split and pruned, or moved and added, every so many steps, or a twentieth of the run, 25 at least;
+    # as many as the run has, or more, is never.
     densify_every: int = 100
     # Not before this step, or a fiftieth of the run.
     densify_start: int = 500
-    # Nor after this step, or 0.8 of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
+    # Nor after this step, or half of the run; mcmc goes on for two thirds longer, or 5/6 of the run.
     densify_stop: int = 15_000
     # Gaussians whose mean gradient norm of means2d (normalised device coordinates) exceeds this are cloned or split.
     grow_grad2d: float = 2e-4
@@ -157,7 +159,7 @@ class TrainConfig:
     prune_contribution: float = 0.0
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
-    # Gaussians when densification ends, if so many have large gradients; 0 is 7.5 √(steps · pixels of a photograph). Each time
+    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · pixels of a photograph). Each time
     # those with the largest grow, as many as lead there evenly.
     budget: int = 0
     # Never more Gaussians than this.
@@ -235,14 +237,15 @@ class TrainConfig:
     @property
     def densify_interval(self) -> int:
         """Steps from one densification to the next."""
-        return min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
+        shortened = min(self.densify_every, max(self.steps // 20, _SHORTEST_INTERVAL))
+        return shortened if self.densify_every < self.steps else self.densify_every
 
     @property
     def densify_end(self) -> int:
         """The first step that no longer densifies."""
         if self.strategy == "mcmc":
             return min(self.densify_stop * 5 // 3, self.steps * 5 // 6)
-        return min(self.densify_stop, self.steps * 4 // 5)
+        return min(self.densify_stop, self.steps // 2)
 
     def densifies_at(self, step: int) -> bool:
         """Whether Gaussians are cloned, split and pruned after this step."""
@@ -250,9 +253,8 @@ class TrainConfig:
         return start <= step < self.densify_end and (step + 1) % self.densify_interval == 0
 
     def resets_opacities_at(self, step: int) -> bool:
-        """Whether opacities are capped after this step: not where less than half of the run is left to raise them again."""
-        stop = min(self.densify_stop, self.steps // 2)
-        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < stop
+        """Whether opacities are capped after this step."""
+        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < self.densify_end
 
     @property
     def regularizers(self) -> tuple[float, float]:

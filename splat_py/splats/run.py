@@ -121,7 +121,8 @@ def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], No
 
     def record(report: StepReport) -> None:
         if report.step % max(config.steps // _CURVE_POINTS, 1) == 0:
-            curve.append({"step": report.step, "gaussians": report.gaussians, **vars(report.values)})
+            point = {"step": report.step, "gaussians": report.gaussians, "divisor": report.divisor}
+            curve.append(point | vars(report.values))
         if on_step is not None:
             on_step(report)
 

@@ -62,7 +62,9 @@ class StepReport:
 
     step: int
     gaussians: int
+    # Of the photograph at the size that the step compares it at, its sides divided by `divisor`.
     values: LossValues
+    divisor: int = 1
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,7 @@ class Trainer:
             self.device.handle.wait_for_idle()
             check_finite(self.parameters.state(), step + 1)
             raise diverged("the loss", step + 1)
-        self._finished.append(StepReport(step, self.parameters.count, values))
+        self._finished.append(StepReport(step, self.parameters.count, values, self._divisor_at(step)))
 
     def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
         while self._finished:

@@ -377,10 +377,10 @@ def training_step() -> Arrays:
     }
     rates: dict[str, Any] = {
         "means": config.means_lr_at(step, training.SCENE_SCALE),
-        "quats": config.quats_lr,
-        "log_scales": config.scales_lr,
-        "logit_opacities": config.opacities_lr,
-        "sh": np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
+        "quats": config.quats_lr * np.sqrt(config.haste),
+        "log_scales": config.scales_lr * np.sqrt(config.haste),
+        "logit_opacities": config.opacities_lr * np.sqrt(config.haste),
+        "sh": config.haste * np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
     }
     results: Arrays = {
         "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),

@@ -52,5 +52,6 @@ def test_shorter_runs_learn_faster_up_to_eight_times() -> None:
     assert TrainConfig(steps=7500).haste == pytest.approx(2)
     assert TrainConfig(steps=10).haste == 8
     assert TrainConfig(steps=100_000).haste == 1
-    assert TrainConfig(steps=10).densify_interval == 25
+    assert TrainConfig(steps=200).densify_interval == 25
     assert TrainConfig(steps=1000).densify_interval == 50
+    assert not any(TrainConfig(steps=60, densify_every=1000).densifies_at(step) for step in range(60))

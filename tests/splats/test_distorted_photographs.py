@@ -138,7 +138,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_through_lenses_is_better_than_to_ignore_them(capture: Path) -> None:
     """Of the Gaussians in the photographs all but the colours is known."""
     rates = dict.fromkeys(("means_lr", "quats_lr", "scales_lr", "opacities_lr"), 0.0)
-    config = TrainConfig(steps=60, init="random", init_num_pts=150, sh_degree=0, densify_every=1000, sh0_lr=0.1, **rates)
+    config = TrainConfig(steps=60, init="random", init_num_pts=150, sh_degree=0, densify_every=1000, sh0_lr=0.0125, **rates)
     through = load_dataset(capture, undistort=False, test_every=4)
     pinholes = [replace(view, camera=replace(view.camera, distortion=None)) for view in through.views]
     ignored = replace(through, views=pinholes, _images=through._images)

@@ -10,10 +10,13 @@ import pytest
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene import Dataset, load_dataset
+from splat_py.scene.camera import Camera
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
 from splat_py.splats.trainer import StepReport, Trainer
+
+CAMERA = Camera(np.eye(4), np.array([[10.0, 0, 6], [0, 10, 4], [0, 0, 1]]), 12, 8, "view")
 
 
 @pytest.fixture(scope="module")
@@ -43,33 +46,26 @@ def test_a_coarse_photograph_averages_areas_and_counts_where_all_of_it_does() ->
     photograph = np.random.default_rng(0).integers(0, 256, (8, 12, 4)).astype(np.uint8)
     photograph[..., 3] = 255
     photograph[5, 7, 3] = 0
-    camera = coarse_camera(load_camera(), 2)
+    camera = coarse_camera(CAMERA, 2)
     coarse = coarse_photograph(photograph, camera)
     means = photograph[..., :3].reshape(4, 2, 6, 2, 3).mean((1, 3))
     assert np.abs(coarse[..., :3] - means).max() <= 0.5
     expected = np.full((4, 6), 255)
     expected[2, 3] = 0
     np.testing.assert_array_equal(coarse[..., 3], expected)
-    assert coarse_photograph(photograph, load_camera()) is photograph
-
-
-def load_camera():  # type: ignore[no-untyped-def]
-    """Of 12×8 pixels."""
-    from splat_py.scene.camera import Camera
-
-    return Camera(np.eye(4), np.array([[10.0, 0, 6], [0, 10, 4], [0, 0, 1]]), 12, 8, "view")
+    assert coarse_photograph(photograph, CAMERA) is photograph
 
 
 def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset: Dataset, tmp_path: Path) -> None:
     config = TrainConfig(steps=60, accumulate="pair", sh_degree=1)
-    sizes: list[int] = []
+    divisors: list[int] = []
 
     def note(report: StepReport) -> None:
-        sizes.append(report.step)
+        divisors.append(report.divisor)
 
     straight = Trainer(dataset, config)
     straight.fit(note)
-    assert sizes == list(range(60))
+    assert divisors == [2] * 18 + [1] * 42
     assert {width for width, _ in straight._targets} == {128}, "arrays of small renders are kept"
 
     broken = Trainer(dataset, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,18 @@ from splat_py.splats.rasterize import Image
 from splat_py.splats.trainer import Trainer, device_camera
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
-CONFIG = TrainConfig(steps=12, sh_degree=3, seed=1)
+# Learning rates are those that the stored step was taken with, not a short run's.
+_HASTE = TrainConfig(steps=12).haste
+CONFIG = TrainConfig(
+    steps=12,
+    sh_degree=3,
+    seed=1,
+    means_lr=1.6e-4 / _HASTE,
+    quats_lr=1e-3 / math.sqrt(_HASTE),
+    scales_lr=5e-3 / math.sqrt(_HASTE),
+    opacities_lr=5e-2 / math.sqrt(_HASTE),
+    sh0_lr=2.5e-3 / _HASTE,
+)
 STEP = 3
 SCENE_SCALE = 2.0
 _BOUNDS = np.array([[-1.6, -1.4, 3.0], [1.6, 1.4, 5.0]])
