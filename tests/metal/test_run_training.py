@@ -18,7 +18,7 @@ from splat_py.splats.trainer import Trainer
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
 from tests.metal.schedules import SCHEDULES, every_order
-from tests.splats import test_depth_supervision, test_filter_3d
+from tests.splats import test_contribution, test_depth_supervision, test_filter_3d
 
 STEPS = 7
 
@@ -94,3 +94,7 @@ def test_3d_filters(metal: MetalOnCpu) -> None:
 def test_a_step_by_known_depths(tmp_path: Path, metal: MetalOnCpu) -> None:
     capture = test_depth_supervision.write(tmp_path)
     every_order(metal, lambda: test_depth_supervision.check_a_step(capture), SCHEDULES[1:])
+
+
+def test_regularizers(metal: MetalOnCpu) -> None:
+    every_order(metal, test_contribution.check_regularizers)

@@ -48,6 +48,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "statistics": statistics(),
         "filter": smoothing_filter(),
         "depth": depth_loss(),
+        "regularisers": regularisers(),
         "training": training_step(),
         "image": image(),
         "image step": image_step(),
@@ -313,6 +314,14 @@ def depth_loss() -> Arrays:
     assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
     v = torch.stack([depths.grad, weights.grad], -1).numpy()
     return {"moved": np.ones(1), "gradients": v[::4, ::4]}
+
+
+def regularisers() -> Arrays:
+    """Added to ones."""
+    state, (opacity, scale) = inputs.stored_gaussians(), training.REGULARISERS
+    scales, opacities = np.exp(f64(state["log_scales"])), 1 / (1 + np.exp(-f64(state["logit_opacities"])))
+    v_scales, v_opacities = 1 + scale * scales / scales.size, 1 + opacity * opacities * (1 - opacities) / opacities.size
+    return {"gradients": np.column_stack([v_scales, v_opacities])[::4]}
 
 
 def training_step() -> Arrays:

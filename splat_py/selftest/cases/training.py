@@ -26,6 +26,7 @@ from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.rasterize import Image
+from splat_py.splats.regularizers import record_regularizers
 from splat_py.splats.trainer import Trainer, device_camera
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
@@ -46,6 +47,7 @@ def cases() -> list[Case]:
         Case("densification statistics", "statistics", _statistics, needs=needs),
         Case("3D smoothing filter", "filter", _filter, needs=needs),
         Case("depth beside colours", "depth", _depth, needs=needs),
+        Case("regularisers", "regularisers", _regularisers, needs=needs),
         *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
     ]
 
@@ -142,6 +144,20 @@ def depth_inputs() -> tuple[Floats, Floats, Floats, Floats]:
     render = np.concatenate([inputs.uniform(74, 0, 1, 1, HEIGHT, WIDTH, 3), alphas * depths], -1)
     known = np.maximum(inputs.uniform(77, -4, 5, HEIGHT, WIDTH), 0)
     return render, alphas, known, inputs.uniform(78, -1, 1, 1, HEIGHT, WIDTH, 3)
+
+
+def _regularisers(device: Device, stored: Arrays) -> Arrays:
+    state, array = inputs.stored_gaussians(), device.memory.array
+    raw = GaussianArrays(*(array(state[name]) for name in GROUPS[:4]))
+    v = replace(raw, scales=array(np.ones_like(state["log_scales"])), opacities=array(np.ones(inputs.GAUSSIANS, np.float32)))
+    recorder = device.record()
+    record_regularizers(recorder, raw, v, *REGULARISERS)
+    recorder.submit()
+    return {"gradients": np.column_stack([v.scales.numpy(), v.opacities.numpy()])[::4]}
+
+
+# Weights of mean opacity and mean scale.
+REGULARISERS = 20.0, 30.0
 
 
 def of_few(scales: Floats, opacities: Floats, filters: Floats, v_scales: Floats, v_opacities: Floats) -> Arrays:
