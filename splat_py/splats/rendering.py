@@ -85,7 +85,7 @@ def render_normals(
         raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, and normals need one; undistort the photographs")
     camera = replace(camera, distortion=None)
     images, alphas = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
-    pose, K = (torch.as_tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
+    pose, K = (torch.tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
     normals = depth_to_normal(images[..., 3:], pose, K)
     return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
 
