@@ -13,12 +13,13 @@ from splat_py.scene.missing_poses import require_scene
 from splat_py.splats.own_types import OwnTypes
 
 if TYPE_CHECKING:
-    from splat_py.splats.evaluation import Scores
+    from splat_py.splats.evaluation import Scores, ViewScore
 
 
 @dataclass
 class Evaluate:
-    """Compare a scene with the photographs that were held out from training: PSNR and SSIM, view by view.
+    """Compare a scene with the photographs that were held out from training: PSNR and SSIM, view by view; and PSNR once
+    colours are matched, channel by channel, to the photograph's (gsplat's cc_psnr).
 
     SCENE is a run's folder or a .ply; a .ply needs --data.
 
@@ -58,13 +59,13 @@ class Evaluate:
 def _print_scores(scores: Scores) -> None:
     from rich.table import Table
 
-    table = Table("view", "PSNR", "SSIM")
+    table = Table("view", "PSNR", "SSIM", "PSNR, colours matched")
 
-    def row(name: str, psnr: float, ssim: float) -> None:
-        table.add_row(name, f"{psnr:.2f}", f"{ssim:.4f}")
+    def row(name: str, score: ViewScore | Scores) -> None:
+        table.add_row(name, f"{score.psnr:.2f}", f"{score.ssim:.4f}", f"{score.corrected_psnr:.2f}")
 
     for view in scores.views:
-        row(view.name, view.psnr, view.ssim)
+        row(view.name, view)
     table.add_section()
-    row("mean", scores.psnr, scores.ssim)
+    row("mean", scores)
     console.print(table)

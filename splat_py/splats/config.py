@@ -131,6 +131,9 @@ class TrainConfig:
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
 
+    # Learn exposure and white balance of each photograph: an affine map of the scene's colours (Kerbl et al. 2024).
+    exposure: bool = False
+
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
     # How gradients add up over pixels: "pair" gives the same bits from run to run, whatever runs beside; see `rasterization`.

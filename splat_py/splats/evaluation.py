@@ -19,17 +19,20 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
+from splat_py.splats.color_correction import corrected_psnr
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.rendering import render
 
 
 @dataclass(frozen=True)
 class ViewScore:
-    """One view's PSNR in dB over the pixels that count, and SSIM (11×11 Gaussian window, σ 1.5, zero-padded)."""
+    """One view's PSNR in dB over the pixels that count, SSIM (11×11 Gaussian window, σ 1.5, zero-padded), and PSNR once the
+    render's colours are matched to the photograph's (`corrected_psnr`)."""
 
     name: str
     psnr: float
     ssim: float
+    corrected_psnr: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,15 @@ class Scores:
         """Mean over views."""
         return float(np.mean([view.ssim for view in self.views]))
 
+    @property
+    def corrected_psnr(self) -> float:
+        """Mean over views, dB."""
+        return float(np.mean([view.corrected_psnr for view in self.views]))
+
     def to_json(self) -> dict[str, Any]:
         """For a metrics file."""
-        return {"psnr": self.psnr, "ssim": self.ssim, "views": [asdict(view) for view in self.views]}
+        means = {"psnr": self.psnr, "ssim": self.ssim, "corrected_psnr": self.corrected_psnr}
+        return means | {"views": [asdict(view) for view in self.views]}
 
 
 def evaluate(
@@ -102,7 +111,8 @@ def evaluate_views(
             warnings.warn(f"no pixel of {view.name} counts, so that it is left out; correct its mask", stacklevel=2)
             continue
         image = draw(view.camera)
-        scores.append(ViewScore(view.name, *compare(image, photograph, device=device)))
+        measured = *compare(image, photograph, device=device), corrected_psnr(image, photograph)
+        scores.append(ViewScore(view.name, *measured))
         if pictures is not None:
             rows, columns = inside(photograph[..., 3])
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])

@@ -25,6 +25,7 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
+from splat_py.splats.capture_model import CaptureModel, is_of_capture
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
@@ -134,8 +135,10 @@ class Trainer:
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
         self._segments = 1
+        self._capture = CaptureModel(self.device, self.config, self.dataset, resume.state if resume else None)
         if resume:
-            self.parameters = Parameters(self.device, resume.state)
+            of_scene = {name: values for name, values in resume.state.items() if not is_of_capture(name)}
+            self.parameters = Parameters(self.device, of_scene)
             self._capacity = resume.capacity
         else:
             self.parameters = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
@@ -184,7 +187,7 @@ class Trainer:
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
-        return Checkpoint(self.step, self.config, self.parameters.state(), self._capacity)
+        return Checkpoint(self.step, self.config, self.parameters.state() | self._capture.state(), self._capacity)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write `checkpoint()` to a file, atomically.
@@ -233,6 +236,7 @@ class Trainer:
             means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
         )
         recorder = self.device.record(self.profile)
+        capture = self._capture.step(recorder, step, view)
         projection.record(recorder)
         shading.record(recorder)
         binning.record_count(recorder)
@@ -253,7 +257,8 @@ class Trainer:
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        target.loss.record(recorder, target.image.colors, self._photographs[view], sums)
+        target.loss.record(recorder, capture.shown(target.image), self._photographs[view], sums)
+        capture.backward(target.loss.v_render)
         rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
@@ -267,6 +272,7 @@ class Trainer:
         )
         parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
         parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._v_splats, status)
+        capture.update(status)
         return recorder.submit(wait=False)
 
     def _on_done(self, step: int) -> None:

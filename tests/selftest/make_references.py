@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 import tests.reference as ref
+import tests.reference.exposure as exposure_ref
 import tests.volume.hash_reference as hash_ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
@@ -23,7 +24,7 @@ from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
 from splat_py.selftest import checking, inputs
-from splat_py.selftest.cases import Arrays, rays, splats, training, volumes
+from splat_py.selftest.cases import Arrays, capture, rays, splats, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.parameters import GROUPS
@@ -47,6 +48,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "loss": loss(),
         "statistics": statistics(),
         "training": training_step(),
+        "exposure": exposure(),
         "image": image(),
         "image step": image_step(),
         "volume step": volume_step(),
@@ -281,6 +283,17 @@ def statistics() -> Arrays:
         "times_seen": np.where(seen, 1.0, 0.0),
         "max_radii": np.where(seen, radii.max(axis=1) / max(WIDTH, HEIGHT), 0.0),
     }
+
+
+def exposure() -> Arrays:
+    state = {name: f64(values) for name, values in capture.exposure_state().items()}
+    colors, v_shown = f64(capture.image(100, 0))[0], f64(capture.image(101, -1))[0]
+    own = state["exposures"][capture.PHOTOGRAPH]
+    v_own, v_colors = exposure_ref.expose_backward(own, colors, v_shown)
+    # The geometric mean of the first and the last learning rate: half of the run is done.
+    lr = np.sqrt(0.03 * 0.001)
+    after = exposure_ref.updated(state, capture.PHOTOGRAPH, v_own, capture.EPOCH, lr=lr, weight=1e-3)
+    return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
 
 
 def training_step() -> Arrays:
