@@ -1,4 +1,5 @@
-"""What training learns of a capture beside its scene, each part only where it is asked for: how photographs were exposed."""
+"""What training learns of a capture beside its scene, each part only where it is asked for: how photographs were
+exposed, and where and with what they were taken."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.scene.dataset import Dataset
+from splat_py.splats.camera_gradients import CAMERA_ROW, row_length
+from splat_py.splats.camera_refinement import INTRINSICS, LENS_CORRECTION, POSE_CORRECTION, POSES, CameraRefinement
 from splat_py.splats.config import TrainConfig
+from splat_py.splats.data import Cameras
 from splat_py.splats.exposure import EXPOSURE, EXPOSURES, Exposures
 from splat_py.splats.parameters import MOMENTS, State
 from splat_py.splats.rasterize import Image
@@ -25,58 +29,85 @@ class CaptureModel:
 
     def __init__(self, device: Device, config: TrainConfig, dataset: Dataset, state: State | None) -> None:
         count = len(dataset.train)
-        if state and EXPOSURES in state and len(state[EXPOSURES]) != count:
-            raise SplatError(
-                f"the checkpoint knows the exposures of {len(state[EXPOSURES])} photographs, but {dataset.root} trains on "
-                f"{count}; name the capture that the run was begun with"
-            )
+        for name in (EXPOSURES, POSES):
+            if state and name in state and len(state[name]) != count:
+                raise SplatError(
+                    f"the checkpoint knows the {name} of {len(state[name])} photographs, but {dataset.root} trains on "
+                    f"{count}; name the capture that the run was begun with"
+                )
         self._config = config
         self._places = {view: place for place, view in enumerate(dataset.train)}
         self._exposures = Exposures(device, count, state) if config.exposure else None
+        self._cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
+        # Of cameras, where nobody wants them.
+        self._no_gradients = device.memory.empty((1, CAMERA_ROW))
 
     def state(self) -> State:
         """A copy of everything, on the host. Nothing that writes it may still be running."""
-        return self._exposures.state() if self._exposures else {}
+        parts = (self._exposures, self._cameras)
+        return {name: values for part in parts if part for name, values in part.state().items()}
 
-    def step(self, recorder: Recorder, step: int, view: int) -> CaptureStep:
-        """What there is to do in a step that compares with a view's photograph."""
-        epoch = step // len(self._places)
-        return CaptureStep(recorder, self._places[view], epoch, step / self._config.steps, self._exposures)
+    def step(self, recorder: Recorder, step: int, view: int, cameras: Cameras) -> CaptureStep:
+        """What there is to do in a step that compares with a view's photograph; `cameras` is the view's as captured."""
+        place, gradients = self._places[view], (self._no_gradients, self._no_gradients)
+        captured = cameras
+        if self._cameras:
+            cameras = self._cameras.record(recorder, place, captured)
+            gradients = recorder.scratch((1, row_length(captured))), recorder.scratch((1, CAMERA_ROW))
+            for array in gradients:
+                recorder.clear(array)
+        return CaptureStep(self, recorder, step, place, captured, cameras, *gradients)
 
 
 @dataclass
 class CaptureStep:
-    """One step: `shown`, `backward` and `update` record what comes where the trainer calls them, in this order."""
+    """One step: `shown`, `backward` and `update` record what comes where the trainer calls them, in this order.
 
+    Attributes:
+        cameras: to render with.
+        v_projection, v_shading: where the gradients of `cameras` add up, of each of the two stages.
+    """
+
+    model: CaptureModel
     recorder: Recorder
+    step: int
     photograph: int
-    epoch: int
-    progress: float
-    exposures: Exposures | None
+    captured: Cameras
+    cameras: Cameras
+    v_projection: Array
+    v_shading: Array
     _colors: Array | None = None
     _v_exposure: Array | None = None
 
     def shown(self, image: Image) -> Array:
         """What is compared with the photograph, [1, H, W, 3]: the render, or what the photograph shows of it."""
         self._colors = image.colors
-        return self.exposures.record(self.recorder, self.photograph, image.colors) if self.exposures else image.colors
+        exposures = self.model._exposures
+        return exposures.record(self.recorder, self.photograph, image.colors) if exposures else image.colors
 
     def backward(self, v_shown: Array) -> None:
         """The gradient of what `shown` returned becomes that of the render, in place."""
-        if self.exposures:
+        exposures = self.model._exposures
+        if exposures:
             assert self._colors is not None
-            self._v_exposure = self.exposures.record_backward(self.recorder, self.photograph, self._colors, v_shown)
+            self._v_exposure = exposures.record_backward(self.recorder, self.photograph, self._colors, v_shown)
 
     def update(self, status: Array) -> None:
         """Learn, unless `status` says that the step does not count."""
-        if self.exposures:
+        model, recorder, photograph = self.model, self.recorder, self.photograph
+        epoch, progress = self.step // len(model._places), self.step / model._config.steps
+        if model._exposures:
             assert self._v_exposure is not None
-            self.exposures.record_update(self.recorder, self.photograph, self._v_exposure, status, self.epoch, self.progress)
+            model._exposures.record_update(recorder, photograph, self._v_exposure, status, epoch, progress)
+        if model._cameras:
+            gradients = self.v_projection, self.v_shading
+            when = {"epoch": epoch, "step": self.step, "progress": progress}
+            model._cameras.record_update(recorder, photograph, self.captured, gradients, status, **when)
 
 
 def is_of_capture(name: str) -> bool:
     """Whether an array of a checkpoint is the capture's and not the scene's."""
-    return name.partition(".")[0] == EXPOSURES
+    return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS)
 
 
 def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
@@ -86,9 +117,13 @@ def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, 
         KeyError, ValueError: one that says how many photographs there are is missing, or has none.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    if config.exposure:
-        _, (count, *_) = layout[EXPOSURES]
+    each = {EXPOSURES: EXPOSURE} if config.exposure else {}
+    each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
+    for name, row in each.items():
+        _, (count, *_) = layout[name]
         if count == 0:
-            raise ValueError(f"{EXPOSURES} are of no photograph")
-        shapes[EXPOSURES] = (count, EXPOSURE)
+            raise ValueError(f"{name} are of no photograph")
+        shapes[name] = (count, row)
+    if config.refine_cameras:
+        shapes[INTRINSICS] = (LENS_CORRECTION,)
     return {f"{name}{suffix}": shape for name, shape in shapes.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}

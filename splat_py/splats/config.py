@@ -133,6 +133,8 @@ class TrainConfig:
 
     # Learn exposure and white balance of each photograph: an affine map of the scene's colours (Kerbl et al. 2024).
     exposure: bool = False
+    # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write transforms.json.
+    refine_cameras: bool = False
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
 from splat_py.splats.color_correction import corrected_psnr
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
+from splat_py.splats.pose_alignment import align_pose
 from splat_py.splats.rendering import render
 
 
@@ -67,12 +68,15 @@ def evaluate(
     dataset: Dataset,
     *,
     antialiased: bool = False,
+    align_poses: bool = False,
     pictures: Path | None = None,
     device: Device | None = None,
 ) -> Scores:
     """Render the held-out views and compare.
 
     Args:
+        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that were
+            trained with refined poses.
         pictures: where to put each photograph beside its render, as PNG.
         device: where to render and to compare; the default device if None.
 
@@ -82,8 +86,18 @@ def evaluate(
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
 
+    how: dict[str, Any] = {"background": dataset.background, "antialiased": antialiased, "near": dataset.near, "device": device}
+    if align_poses:
+        views = list(dataset.views)
+        for index in dataset.test:
+            view, photograph = views[index], dataset.image(index)
+            if photograph[..., 3].any():
+                camera = align_pose(gaussians, view.camera, photograph, dataset.scene_scale, **how)
+                views[index] = replace(view, camera=camera)
+        dataset = replace(dataset, views=views, _images=dataset._images)
+
     def draw(camera: Camera) -> NDArray[np.float32]:
-        return render(gaussians, camera, dataset.background, antialiased=antialiased, near=dataset.near, device=device)
+        return render(gaussians, camera, **how)
 
     return evaluate_views(draw, dataset, dataset.test, pictures, device=device)
 

@@ -42,6 +42,21 @@ def render(
     Raises:
         SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
+    image = renders(gaussians, camera, background, antialiased=antialiased, near=near, device=device)
+    return image.clamp(0, 1).cpu().numpy()
+
+
+def renders(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike = (0.0, 0.0, 0.0),
+    *,
+    viewmat: torch.Tensor | None = None,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> torch.Tensor:
+    """The same before it is limited to 1: [H, W, 3], differentiable in `viewmat` [4, 4], the camera's if None."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
     if color == "SphericalHarmonics":
         colors, degree, weights = gaussians.sh, gaussians.sh_degree, None
@@ -57,7 +72,7 @@ def render(
         gaussians.scales,
         gaussians.opacities,
         colors,
-        row(camera.viewmat),
+        row(camera.viewmat) if viewmat is None else viewmat[None].to(gaussians.means.device),
         row(camera.K),
         camera.width,
         camera.height,
@@ -73,7 +88,7 @@ def render(
         params=gaussians.params,
         device=device,
     )
-    return images[0].clamp(0, 1).cpu().numpy()
+    return images[0]
 
 
 def _compiled(kind: str | UserType | SlangSource) -> str | UserType:

@@ -23,8 +23,8 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
-from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
+from splat_py.splats.camera_refinement import refined_dataset
 from splat_py.splats.capture_model import CaptureModel, is_of_capture
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
@@ -124,11 +124,11 @@ class Trainer:
             falloff=SPLATS[self.splat][0] if isinstance(self.splat, str) else self.splat,
             extras=len(self.config.parameters()),
             near=dataset.near,
+            camera_gradient=self.config.refine_cameras,
         )
         self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
-        self._v_cameras = memory.empty((1, CAMERA_ROW))
         self._cameras: dict[int, Cameras] = {}
         self._photographs = Photographs(memory, lambda view: pack(dataset.image(view)))
         self._targets: dict[tuple[int, int], _Target] = {}
@@ -184,6 +184,10 @@ class Trainer:
         self.finish()
         return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat, self.color)
 
+    def refined_dataset(self) -> Dataset:
+        """The dataset with its cameras as they are known now."""
+        return refined_dataset(self.dataset, self._capture.state()) if self.config.refine_cameras else self.dataset
+
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
@@ -220,7 +224,9 @@ class Trainer:
 
     def _submit(self, step: int) -> int:
         view = self.view_at(step)
-        cameras = self._cameras_of(view)
+        recorder = self.device.record(self.profile)
+        capture = self._capture.step(recorder, step, view, self._cameras_of(view))
+        cameras = capture.cameras
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
         model = camera_model(self.dataset.views[view].camera)
@@ -235,8 +241,6 @@ class Trainer:
         shading = Shading(
             means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
         )
-        recorder = self.device.record(self.profile)
-        capture = self._capture.step(recorder, step, view)
         projection.record(recorder)
         shading.record(recorder)
         binning.record_count(recorder)
@@ -262,13 +266,13 @@ class Trainer:
         rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
-        projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
+        projection.record_backward(recorder, v_splats, v_gaussians, capture.v_projection)
         v_colors = StridedView(self._v_splats, settings.row(3), COLOR_OFFSET)
         v_features, v_weights = parameters.v_features, parameters.v_weights
         if v_weights is not None:
             recorder.clear(v_weights)
         shading.record_backward(
-            recorder, v_colors, v_gaussians.means, v_features, self._v_cameras, add_to_means=True, v_weights=v_weights
+            recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
         )
         parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
         parameters.record_adam(recorder, self.config, step, self.dataset.scene_scale, self._v_splats, status)
