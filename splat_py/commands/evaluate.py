@@ -46,11 +46,19 @@ class Evaluate:
         from splat_py.files import write_json
         from splat_py.gpu.device import get_device
         from splat_py.splats.evaluation import evaluate
-        from splat_py.splats.run_folder import open_scene
+        from splat_py.splats.run_folder import learnt_of, open_scene
 
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
-        scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=self.pictures, device=device)
+        scores = evaluate(
+            gaussians,
+            dataset,
+            antialiased=config.antialiased,
+            align_poses=config.refine_cameras,
+            environment=learnt_of(self.scene, config).environment,
+            pictures=self.pictures,
+            device=device,
+        )
         _print_scores(scores)
         if self.json is not None:
             write_json(self.json, scores.to_json())

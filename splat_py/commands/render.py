@@ -73,16 +73,16 @@ class Render:
         from splat_py.scene.pictures import write_image
         from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.rendering import render
-        from splat_py.splats.run_folder import open_scene
+        from splat_py.splats.run_folder import learnt_of, open_scene
 
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
         self._check_size(dataset)
+        environment = learnt_of(self.scene, config).environment
+        background = dataset.background if environment is None else environment
 
         def draw(camera: Camera) -> NDArray[np.float32]:
-            return render(
-                gaussians, camera, dataset.background, antialiased=config.antialiased, near=dataset.near, device=device
-            )
+            return render(gaussians, camera, background, antialiased=config.antialiased, near=dataset.near, device=device)
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]

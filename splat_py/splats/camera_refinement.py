@@ -23,7 +23,8 @@ POSES, INTRINSICS = "poses", "intrinsics"
 POSE_CORRECTION, LENS_CORRECTION = (
     int(constant("splat/camera_correction", name)) for name in ("POSE_CORRECTION", "LENS_CORRECTION")
 )
-_ADAM = Adam(epsilon=1e-15, beta2=0.99)
+# A photograph has its turn once an epoch, and a run may have twenty of them: means are of few gradients.
+_ADAM, _SHARED_ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(epsilon=1e-15)
 # Learning rates at first, radians and shares; of translations times the scene's scale. They fall exponentially to a hundredth.
 _ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
 _DECAY = 0.01
@@ -70,7 +71,7 @@ class CameraRefinement:
                 "refinedKs": refined.Ks,
                 "refinedLenses": refined.lenses,
             },
-            WITH_LENS=lenses is not None,
+            **_constants(cameras),
         )
         return refined
 
@@ -96,7 +97,8 @@ class CameraRefinement:
         """
         recorder.stage("cameras")
         decay = _DECAY**progress
-        shared = _ADAM.uniforms(step)
+        shared = {f"intrinsic{name[0].upper()}{name[1:]}": value for name, value in _SHARED_ADAM.uniforms(step).items()}
+        del shared["intrinsicEpsilon"]
         of_poses, of_shared = self._poses.moments(), self._shared.moments()
         recorder.dispatch(
             "camera_refinement",
@@ -112,8 +114,7 @@ class CameraRefinement:
                 "principalRate": _PRINCIPAL_LR * decay,
                 "lensRate": _LENS_LR * decay,
                 **_ADAM.uniforms(epoch),
-                "intrinsicCorrection1": shared["correction1"],
-                "intrinsicCorrection2": shared["correction2"],
+                **shared,
             },
             {
                 **self._inputs(cameras),
@@ -124,12 +125,16 @@ class CameraRefinement:
                 "intrinsicFirstMoments": of_shared["firstMoments"],
                 "intrinsicSecondMoments": of_shared["secondMoments"],
             },
-            WITH_LENS=cameras.lenses is not None,
+            **_constants(cameras),
         )
 
     def _inputs(self, cameras: Cameras) -> dict[str, Array | None]:
         of_capture = {"viewmats": cameras.viewmats, "Ks": cameras.Ks, "lenses": cameras.lenses}
         return of_capture | {"poses": self._poses.values, "intrinsics": self._shared.values}
+
+
+def _constants(cameras: Cameras) -> dict[str, bool]:
+    return {} if cameras.lenses is None else {"WITH_LENS": True}
 
 
 def refined_dataset(dataset: Dataset, state: Mapping[str, NDArray]) -> Dataset:

@@ -135,6 +135,10 @@ class TrainConfig:
     exposure: bool = False
     # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write transforms.json.
     refine_cameras: bool = False
+    # Learn what is behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3).
+    environment: bool = False
+    # Render over another colour in each step, and photographs with an alpha channel too: nothing stays transparent by chance.
+    random_background: bool = False
 
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
@@ -172,6 +176,8 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
+        if self.environment and self.random_background:
+            raise SplatError("environment and random_background are both asked for; there is only one background, choose one")
 
     def parameters(self) -> dict[str, Parameter]:
         """The numbers that each Gaussian has for its splat, by name, in order."""

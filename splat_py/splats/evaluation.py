@@ -20,6 +20,7 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
 from splat_py.splats.color_correction import corrected_psnr
+from splat_py.splats.environment import Environment
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.pose_alignment import align_pose
 from splat_py.splats.rendering import render
@@ -69,14 +70,16 @@ def evaluate(
     *,
     antialiased: bool = False,
     align_poses: bool = False,
+    environment: Environment | None = None,
     pictures: Path | None = None,
     device: Device | None = None,
 ) -> Scores:
     """Render the held-out views and compare.
 
     Args:
-        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that were
-            trained with refined poses.
+        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that
+            were trained with refined poses.
+        environment: behind the scene, in the place of the dataset's background.
         pictures: where to put each photograph beside its render, as PNG.
         device: where to render and to compare; the default device if None.
 
@@ -86,7 +89,8 @@ def evaluate(
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
 
-    how: dict[str, Any] = {"background": dataset.background, "antialiased": antialiased, "near": dataset.near, "device": device}
+    background = dataset.background if environment is None else environment
+    how: dict[str, Any] = {"background": background, "antialiased": antialiased, "near": dataset.near, "device": device}
     if align_poses:
         views = list(dataset.views)
         for index in dataset.test:

@@ -17,10 +17,10 @@ from splat_py.splats.learnt import Learnt
 EXPOSURES = "exposures"
 EXPOSURE: int = constant("splat/exposure", "EXPOSURE")
 _PIXELS_PER_GROUP: int = constant("parallel/threads", "THREADS") * constant("kernels/exposure", "RUN")
-# A photograph has its turn once an epoch: its mean of squared gradients is of some tens of values, not a thousand.
-_ADAM = Adam(epsilon=1e-15, beta2=0.99)
+# A photograph has its turn once an epoch, and a run may have twenty of them: means are of few gradients.
+_ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9)
 # The learning rate falls exponentially from the first to the second.
-_RATES = (0.03, 0.001)
+_RATES = (0.05, 0.001)
 # Of the regulariser, for what the pixels of a photograph leave open.
 _WEIGHT = 1e-3
 

@@ -1,4 +1,4 @@
-"""What training learns beside Gaussians: parameters on the device with Adam's moments, by the name that checkpoints have for them."""
+"""What training learns beside Gaussians: parameters on the device with Adam's moments, by their name in checkpoints."""
 
 from __future__ import annotations
 

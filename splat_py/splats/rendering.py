@@ -17,6 +17,7 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
+from splat_py.splats.environment import Environment
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.training_colors import require_features
 
@@ -25,7 +26,7 @@ from splat_py.splats.training_colors import require_features
 def render(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike = (0.0, 0.0, 0.0),
+    background: ArrayLike | Environment = (0.0, 0.0, 0.0),
     *,
     antialiased: bool = False,
     near: float = NEAR,
@@ -34,7 +35,7 @@ def render(
     """What a camera sees, through its lens if it has one: [H, W, 3], from 0 to 1.
 
     Args:
-        background: rgb from 0 to 1.
+        background: rgb from 0 to 1, or what was learnt with the scene.
         antialiased: as the Gaussians were trained.
         near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
         device: where to render; by default as `rasterization`.
@@ -49,7 +50,7 @@ def render(
 def renders(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike = (0.0, 0.0, 0.0),
+    background: ArrayLike | Environment = (0.0, 0.0, 0.0),
     *,
     viewmat: torch.Tensor | None = None,
     antialiased: bool = False,
@@ -66,7 +67,8 @@ def renders(
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
 
-    images, _, _ = rasterization(
+    behind = (0.0, 0.0, 0.0) if isinstance(background, Environment) else background
+    images, alphas, _ = rasterization(
         gaussians.means,
         gaussians.quats,
         gaussians.scales,
@@ -79,7 +81,7 @@ def renders(
         sh_degree=degree,
         color=color,
         weights=weights,
-        backgrounds=row(background),
+        backgrounds=row(behind),
         near_plane=near,
         packed=False,
         rasterize_mode="antialiased" if antialiased else "classic",
@@ -88,6 +90,8 @@ def renders(
         params=gaussians.params,
         device=device,
     )
+    if isinstance(background, Environment):
+        return images[0] + (1 - alphas[0]) * torch.from_numpy(background.colors(camera)).to(images.device)
     return images[0]
 
 

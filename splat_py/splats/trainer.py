@@ -24,7 +24,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
-from splat_py.splats.camera_refinement import refined_dataset
+from splat_py.splats.capture_file import LearntCapture
 from splat_py.splats.capture_model import CaptureModel, is_of_capture
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
@@ -126,7 +126,6 @@ class Trainer:
             near=dataset.near,
             camera_gradient=self.config.refine_cameras,
         )
-        self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._cameras: dict[int, Cameras] = {}
@@ -184,9 +183,10 @@ class Trainer:
         self.finish()
         return gaussians_of(self.parameters.gaussian_state(), self.config, self.splat, self.color)
 
-    def refined_dataset(self) -> Dataset:
-        """The dataset with its cameras as they are known now."""
-        return refined_dataset(self.dataset, self._capture.state()) if self.config.refine_cameras else self.dataset
+    def learnt_capture(self) -> LearntCapture:
+        """What is known now of the capture beside the scene."""
+        self.finish()
+        return LearntCapture.of(self._capture.state())
 
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
@@ -254,15 +254,15 @@ class Trainer:
             self.device,
             splats,
             self._colors,
-            self._background,
+            capture.background,
             binning.lists(self._segments),
             target.grid,
             target.image,
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        target.loss.record(recorder, capture.shown(target.image), self._photographs[view], sums)
-        capture.backward(target.loss.v_render)
+        target.loss.record(recorder, capture.shown(target.image), capture.photograph(self._photographs[view]), sums)
+        capture.backward(target.loss.v_render, target.v_alphas)
         rasterization.record_backward(recorder, target.loss.v_render, target.v_alphas, self._v_splats, settings)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians

@@ -26,8 +26,8 @@ def test_affine_differences_cost_nothing() -> None:
 
 
 def test_by_hand() -> None:
-    """Photograph 0, 0.2, 0.4 and render 0.1, 0.1, 0.4: variance 0.08 / 3, covariance 0.06 / 3, slope 0.75; means 0.2 and 0.2, offset
-    0.05. The render less 0.05, over 0.75, is 1/15, 1/15, 7/15."""
+    """Photograph 0, 0.2, 0.4 and render 0.1, 0.1, 0.4: variance 0.08 / 3, covariance 0.06 / 3, slope 0.75; means 0.2 and 0.2,
+    offset 0.05. The render less 0.05, over 0.75, is 1/15, 1/15, 7/15."""
     squares = [(1 / 15) ** 2, (1 / 15 - 0.2) ** 2, (7 / 15 - 0.4) ** 2]
     expected = -10 * math.log10(sum(squares) / 3)
     assert corrected_psnr(render(0.1, 0.1, 0.4), photograph(0, 51, 102)) == pytest.approx(expected, abs=1e-4)
