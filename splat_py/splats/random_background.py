@@ -43,17 +43,25 @@ class RandomBackgrounds:
         black, white = (photographs[view] for photographs in self._over)
         composed = recorder.scratch(photograph.shape, np.uint32)
         red, green, blue = map(float, self._colors[self._number(step)])
-        recorder.dispatch(
-            "random_background",
-            "composePhotograph",
-            linear_groups(photograph.size),
-            {"pixels": photograph.size, "red": red, "green": green, "blue": blue},
-            {"overBlack": black, "overWhite": white, "photograph": composed},
-        )
+        record_composition(recorder, (red, green, blue), black, white, composed)
         return composed
 
     def _number(self, step: int) -> int:
         return int(np.random.default_rng((self._seed, step)).integers(_BACKGROUNDS))
+
+
+def record_composition(
+    recorder: Recorder, background: tuple[float, float, float], black: Array, white: Array, composed: Array
+) -> None:
+    """Of a photograph over black and over white, [H, W] uint32 as from `pack`, make it over a background."""
+    red, green, blue = background
+    recorder.dispatch(
+        "random_background",
+        "composePhotograph",
+        linear_groups(composed.size),
+        {"pixels": composed.size, "red": red, "green": green, "blue": blue},
+        {"overBlack": black, "overWhite": white, "photograph": composed},
+    )
 
 
 class _Packed:

@@ -29,5 +29,5 @@ def updated(
     values, first, second = (state[f"exposures{suffix}"].copy() for suffix in ("", ".m", ".v"))
     gradient = gradient + weight * (values[photograph] - NEUTRAL)
     before = values[photograph], gradient, first[photograph], second[photograph]
-    values[photograph], first[photograph], second[photograph] = adam_step(*before, epoch + 1, lr=lr, beta2=0.99)
+    values[photograph], first[photograph], second[photograph] = adam_step(*before, epoch + 1, lr=lr, beta1=0.5, beta2=0.9)
     return {"exposures": values - values.mean(0) + NEUTRAL, "exposures.m": first, "exposures.v": second}

@@ -82,13 +82,13 @@ def test_kernels(with_lens: bool) -> None:
     v_row[: rows[0].shape[1]] += rows[0][0]
     v_row[:16] += rows[1][0]
     v_pose, v_intrinsics = (v[0] for v in pullback(f, v_row[None], pose[1:2], intrinsics[None]))
-    rates = np.array([5e-3] * 3 + [5e-3 * 2] * 3) * 0.1
+    rates = np.array([5e-3] * 3 + [5e-3 * 2] * 3) * 0.25
     turn = adam_step(pose[1], v_pose, state["poses.m"][1], state["poses.v"][1], 3, lr=rates, beta1=0.5, beta2=0.9)
     after = refinement.state()
     for name, values in zip(("poses", "poses.m", "poses.v"), turn, strict=True):
         np.testing.assert_allclose(after[name][1], values, rtol=1e-4, atol=1e-4, err_msg=name)
         np.testing.assert_array_equal(after[name][[0, 2]], state[name][[0, 2]])
-    rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) * 0.1
+    rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) * 0.25
     step = adam_step(intrinsics, v_intrinsics, state["intrinsics.m"], state["intrinsics.v"], 50, lr=rates)
     used = 7 if with_lens else 3
     for name, values in zip(("intrinsics", "intrinsics.m", "intrinsics.v"), step, strict=True):
