@@ -71,7 +71,7 @@ def _basis(d: NDArray[np.float64]) -> NDArray[np.float64]:
 def require_pinhole(camera: Camera) -> None:
     """Raise SplatError unless the rays of a camera's pixels are those of a pinhole."""
     if camera.distortion is not None or camera.model not in (None, "pinhole"):
-        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera; environment needs photographs without a lens, add undistort")
+        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera; environment needs one, add undistort")
 
 
 class LearntEnvironment:

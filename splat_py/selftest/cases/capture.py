@@ -75,8 +75,7 @@ def _cameras(device: Device, stored: Arrays) -> Arrays:
     cameras, status = Cameras(viewmat, K, WIDTH, HEIGHT, lenses=lens), array(np.zeros(3, np.uint32))
     recorder = device.record()
     refined = refinement.record(recorder, PHOTOGRAPH, cameras)
-    when = {"epoch": EPOCH, "step": STEP, "progress": PROGRESS}
-    refinement.record_update(recorder, PHOTOGRAPH, cameras, v_cameras, status, **when)
+    refinement.record_update(recorder, PHOTOGRAPH, cameras, v_cameras, status, epoch=EPOCH, step=STEP, progress=PROGRESS)
     recorder.submit()
     assert refined.lenses is not None
     return {
