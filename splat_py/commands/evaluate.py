@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Evaluate:
-    """Compare a scene with the photographs that were held out from training: PSNR, SSIM and, where it can be, LPIPS, by view.
+    """Compare a scene with the photographs that were held out from training: by view PSNR, SSIM and, where it can
+    be, LPIPS, and PSNR once colours are matched, channel by channel, to the photograph's (gsplat's cc_psnr).
 
     SCENE is a run's folder or a .ply; a .ply needs --data.
 
@@ -50,7 +51,7 @@ class Evaluate:
         from splat_py.gpu.device import get_device
         from splat_py.splats.evaluation import evaluate
         from splat_py.splats.lpips import Lpips, open_lpips
-        from splat_py.splats.run_folder import open_scene
+        from splat_py.splats.run_folder import learnt_of, open_scene
 
         lpips = open_lpips()
         if self.lpips and not isinstance(lpips, Lpips):
@@ -61,6 +62,8 @@ class Evaluate:
             gaussians,
             dataset,
             antialiased=config.antialiased,
+            align_poses=config.refine_cameras,
+            environment=learnt_of(self.scene, config).environment,
             pictures=self.pictures,
             lpips=lpips if isinstance(lpips, Lpips) else None,
             device=device,
@@ -73,11 +76,11 @@ class Evaluate:
 def _print_scores(scores: Scores) -> None:
     from rich.table import Table
 
-    table = Table("view", "PSNR", "SSIM", *([] if scores.lpips is None else ["LPIPS"]))
+    table = Table("view", "PSNR", "SSIM", *([] if scores.lpips is None else ["LPIPS"]), "PSNR, colours matched")
 
     def row(name: str, score: ViewScore | Scores) -> None:
-        cells = [f"{score.psnr:.2f}", f"{score.ssim:.4f}"]
-        table.add_row(name, *cells, *([] if score.lpips is None else [f"{score.lpips:.4f}"]))
+        cells = [f"{score.psnr:.2f}", f"{score.ssim:.4f}", *([] if score.lpips is None else [f"{score.lpips:.4f}"])]
+        table.add_row(name, *cells, f"{score.corrected_psnr:.2f}")
 
     for view in scores.views:
         row(view.name, view)

@@ -77,11 +77,13 @@ class Render:
         from splat_py.scene.pictures import write_image
         from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.rendering import render, shown_depth, shown_normals
-        from splat_py.splats.run_folder import open_scene
+        from splat_py.splats.run_folder import learnt_of, open_scene
 
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
         self._check_size(dataset)
+        environment = learnt_of(self.scene, config).environment
+        background = dataset.background if environment is None else environment
 
         def draw(camera: Camera) -> NDArray[np.float32]:
             how: dict[str, Any] = {"antialiased": config.antialiased, "near": dataset.near, "device": device}
@@ -89,7 +91,7 @@ class Render:
                 return shown_depth(gaussians, camera, dataset.scene_scale, **how)
             if self.mode == "normals":
                 return shown_normals(gaussians, camera, **how)
-            return render(gaussians, camera, dataset.background, **how)
+            return render(gaussians, camera, background, **how)
 
         if self.out is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]

@@ -13,6 +13,7 @@ from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
+from splat_py.splats.capture_model import capture_shapes
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.filter_3d import FILTER, filtered
 from splat_py.splats.own_types import COLOR, SPLAT
@@ -57,7 +58,7 @@ class Checkpoint:
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
             header, state = load_tensors(path, "splat_py", _check)
-            require_finite(state, (*(f"{name}.v" for name in (*groups_of(state), WEIGHTS)), FILTER))
+            require_finite(state, (*(name for name in state if name.endswith(".v")), FILTER))
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 
 
@@ -97,4 +98,5 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
     if config.color_weights and not config.has_harmonics:
         shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    shapes |= capture_shapes(config, layout)
     require_layout(layout, shapes | dict.fromkeys(of_each, (count,)))

@@ -165,6 +165,15 @@ class TrainConfig:
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
 
+    # Learn exposure and white balance of each photograph: an affine map of the scene's colours (Kerbl et al. 2024).
+    exposure: bool = False
+    # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write transforms.json.
+    refine_cameras: bool = False
+    # Learn what is behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3).
+    environment: bool = False
+    # Render over another colour in each step, and photographs with an alpha channel too: nothing stays transparent by chance.
+    random_background: bool = False
+
     # Dim splats by what the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
     antialiased: bool = False
     # No Gaussian is finer than what the photographs could sample, so that cameras nearer than theirs see no needles (the same's
@@ -204,6 +213,8 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
+        if self.environment and self.random_background:
+            raise SplatError("environment and random_background are both asked for; there is only one background, choose one")
 
     def parameters(self) -> dict[str, Parameter]:
         """The numbers that each Gaussian has for its splat, by name, in order."""

@@ -59,6 +59,9 @@ class DepthSupervision:
             return None
         if config.camera != "dataset":
             raise SplatError("depth_lambda needs the capture's own cameras, of which the known depths are; leave out camera")
+        for other in ("environment", "random_background"):
+            if getattr(config, other):
+                raise SplatError(f"depth_lambda cannot be combined with {other}: both set one gradient; leave out one")
         return cls(device, dataset, config.depth_lambda, KnownDepths(dataset))
 
     def target(self, width: int, height: int) -> DepthTarget:

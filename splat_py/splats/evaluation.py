@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,24 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.picture_names import picture_names
 from splat_py.scene.pictures import beside, inside, write_image
+from splat_py.splats.color_correction import corrected_psnr
+from splat_py.splats.environment import Environment
 from splat_py.splats.loss import SUMS, WINDOW, Comparison, Sweeps
 from splat_py.splats.lpips import Lpips
+from splat_py.splats.pose_alignment import align_pose
 from splat_py.splats.rendering import render
 
 
 @dataclass(frozen=True)
 class ViewScore:
     """One view's PSNR in dB over the pixels that count; SSIM (11×11 Gaussian window, σ 1.5, the image mirrored at its edges)
-    as torchmetrics has it; and LPIPS where it is asked for."""
+    as torchmetrics has it; PSNR once the render's colours are matched to the photograph's (`corrected_psnr`); and LPIPS where
+    it is asked for."""
 
     name: str
     psnr: float
     ssim: float
+    corrected_psnr: float = math.nan
     lpips: float | None = None
 
 
@@ -53,6 +58,11 @@ class Scores:
         return float(np.mean([view.ssim for view in self.views]))
 
     @property
+    def corrected_psnr(self) -> float:
+        """Mean over views, dB."""
+        return float(np.mean([view.corrected_psnr for view in self.views]))
+
+    @property
     def lpips(self) -> float | None:
         """Mean over views, if they have it."""
         found = [view.lpips for view in self.views if view.lpips is not None]
@@ -61,8 +71,8 @@ class Scores:
     def to_json(self) -> dict[str, Any]:
         """For a metrics file."""
         views = [{name: value for name, value in asdict(view).items() if value is not None} for view in self.views]
-        means = {"psnr": self.psnr, "ssim": self.ssim} | ({} if self.lpips is None else {"lpips": self.lpips})
-        return {**means, "views": views}
+        means = {"psnr": self.psnr, "ssim": self.ssim, "corrected_psnr": self.corrected_psnr, "lpips": self.lpips}
+        return {**{name: value for name, value in means.items() if value is not None}, "views": views}
 
 
 def evaluate(
@@ -70,6 +80,8 @@ def evaluate(
     dataset: Dataset,
     *,
     antialiased: bool = False,
+    align_poses: bool = False,
+    environment: Environment | None = None,
     pictures: Path | None = None,
     lpips: Lpips | None = None,
     device: Device | None = None,
@@ -77,6 +89,9 @@ def evaluate(
     """Render the held-out views and compare.
 
     Args:
+        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that
+            were trained with refined poses.
+        environment: behind the scene, in the place of the dataset's background.
         lpips: also compute LPIPS (splat_py/splats/lpips.py).
         pictures: where to put each photograph beside its render, as PNG.
         device: where to render and to compare; the default device if None.
@@ -87,8 +102,19 @@ def evaluate(
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
 
+    background = dataset.background if environment is None else environment
+    how: dict[str, Any] = {"background": background, "antialiased": antialiased, "near": dataset.near, "device": device}
+    if align_poses:
+        views = list(dataset.views)
+        for index in dataset.test:
+            view, photograph = views[index], dataset.image(index)
+            if photograph[..., 3].any():
+                camera = align_pose(gaussians, view.camera, photograph, dataset.scene_scale, **how)
+                views[index] = replace(view, camera=camera)
+        dataset = replace(dataset, views=views, _images=dataset._images)
+
     def draw(camera: Camera) -> NDArray[np.float32]:
-        return render(gaussians, camera, dataset.background, antialiased=antialiased, near=dataset.near, device=device)
+        return render(gaussians, camera, **how)
 
     return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
 
@@ -118,7 +144,8 @@ def evaluate_views(
             continue
         image = draw(view.camera)
         psnr, ssim = compare(image, photograph, device=device)
-        scores.append(ViewScore(view.name, psnr, ssim, None if lpips is None else lpips(*both(image, photograph))))
+        perceived = None if lpips is None else lpips(*both(image, photograph))
+        scores.append(ViewScore(view.name, psnr, ssim, corrected_psnr(image, photograph), perceived))
         if pictures is not None:
             rows, columns = inside(photograph[..., 3])
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])

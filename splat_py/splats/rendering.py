@@ -19,6 +19,7 @@ from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.slang_source import SlangSource
 from splat_py.splats.depth_maps import depth_to_normal
+from splat_py.splats.environment import Environment
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.training_colors import require_features
 
@@ -27,7 +28,7 @@ from splat_py.splats.training_colors import require_features
 def render(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike = (0.0, 0.0, 0.0),
+    background: ArrayLike | Environment = (0.0, 0.0, 0.0),
     *,
     antialiased: bool = False,
     near: float = NEAR,
@@ -36,7 +37,7 @@ def render(
     """What a camera sees, through its lens if it has one: [H, W, 3], from 0 to 1.
 
     Args:
-        background: rgb from 0 to 1.
+        background: rgb from 0 to 1, or what was learnt with the scene.
         antialiased: as the Gaussians were trained.
         near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
         device: where to render; by default as `rasterization`.
@@ -44,9 +45,27 @@ def render(
     Raises:
         SplatError: the splats are of Slang source from a file, which nobody has trusted.
     """
-    how = _Rendering(antialiased, near, device)
-    images, _ = _rasterized(gaussians, camera, background, "RGB", how)
-    return images.clamp(0, 1).cpu().numpy()
+    image = renders(gaussians, camera, background, antialiased=antialiased, near=near, device=device)
+    return image.clamp(0, 1).cpu().numpy()
+
+
+def renders(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike | Environment = (0.0, 0.0, 0.0),
+    *,
+    viewmat: torch.Tensor | None = None,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> torch.Tensor:
+    """The same before it is limited to 1: [H, W, 3], differentiable in `viewmat` [4, 4], the camera's if None."""
+    behind = (0.0, 0.0, 0.0) if isinstance(background, Environment) else background
+    how = _Rendering(antialiased, near, device, viewmat=viewmat)
+    image, alphas = _rasterized(gaussians, camera, behind, "RGB", how)
+    if isinstance(background, Environment):
+        return image + (1 - alphas) * torch.from_numpy(background.colors(camera)).to(image.device)
+    return image
 
 
 @torch.no_grad()
@@ -134,6 +153,7 @@ class _Rendering:
     near: float
     device: Device | None
     accumulate: Accumulate = "auto"
+    viewmat: torch.Tensor | None = None
 
 
 def _rasterized(
@@ -162,7 +182,7 @@ def _rasterized(
         gaussians.scales,
         gaussians.opacities,
         colors,
-        row(camera.viewmat),
+        row(camera.viewmat) if how.viewmat is None else how.viewmat[None].to(gaussians.means.device),
         row(camera.K),
         camera.width,
         camera.height,

@@ -17,6 +17,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.kernels import UserType
 from splat_py.scene.options import DataOptions
+from splat_py.scene.transforms_writing import write_transforms
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.evaluation import Scores, ViewScore, evaluate
@@ -134,6 +135,11 @@ def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], No
         raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
+    learnt = trainer.learnt_capture()
+    learnt.save(folder.capture)
+    dataset = learnt.refined(dataset)
+    if config.refine_cameras:
+        write_transforms(folder.transforms, dataset)
 
     metrics: dict[str, Any] = {
         "steps": config.steps,
@@ -146,7 +152,15 @@ def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], No
         metrics["pruned"] = [vars(removal) for removal in trainer.removals]
     scores = None
     if dataset.test:
-        scores = evaluate(gaussians, dataset, antialiased=config.antialiased, pictures=folder.pictures, device=trainer.device)
+        scores = evaluate(
+            gaussians,
+            dataset,
+            antialiased=config.antialiased,
+            align_poses=config.refine_cameras,
+            environment=learnt.environment,
+            pictures=folder.pictures,
+            device=trainer.device,
+        )
         metrics["held_out"] = scores.to_json()
     folder.write_metrics(metrics)
     return scores

@@ -5,6 +5,8 @@ checkpoint.safetensors  to resume from
 scene.ply               the Gaussians, in the dataset's own frame
 metrics.json            scores of the held-out views, and the curve of the training loss
 held-out/               photographs beside renders
+capture.safetensors     what else was learnt: exposures, refined cameras, an environment
+transforms.json         the refined cameras, for other programs
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from splat_py.fit.run_record import RunRecord
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
+from splat_py.splats.capture_file import LearntCapture
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT, OwnTypes
 from splat_py.splats.rendering import through
@@ -49,6 +52,16 @@ class RunFolder:
     def metrics_file(self) -> Path:
         """Scores and curve, written last."""
         return self.root / "metrics.json"
+
+    @property
+    def capture(self) -> Path:
+        """What was learnt of the capture beside the scene."""
+        return self.root / "capture.safetensors"
+
+    @property
+    def transforms(self) -> Path:
+        """The refined cameras."""
+        return self.root / "transforms.json"
 
     @property
     def pictures(self) -> Path:
@@ -118,4 +131,14 @@ def open_scene(
         options = replace(options, data=data)
     if downscale is not None:
         options = replace(options, downscale=downscale)
-    return gaussians, through(options.load(), camera), config
+    dataset = through(options.load(), camera)
+    return gaussians, dataset if is_ply else learnt_of(scene, config).refined(dataset), config
+
+
+def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
+    """What was learnt of its capture together with a scene, a run's folder or a .ply, which knows nothing.
+
+    Raises:
+        SplatError: the file of a run that learns something is missing or damaged.
+    """
+    return LearntCapture({}) if scene.suffix.lower() == ".ply" else LearntCapture.load(RunFolder(scene).capture, config)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite, diverged
@@ -19,13 +19,13 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, get_device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.profiling import Profile
-from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
 from splat_py.splats.budget import budget_of, growth_limit, pixels_of
-from splat_py.splats.camera_gradients import CAMERA_ROW
-from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
+from splat_py.splats.camera_arrays import camera_model, device_camera
+from splat_py.splats.capture_file import LearntCapture
+from splat_py.splats.capture_model import CaptureModel, is_of_capture
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
 from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
@@ -144,27 +144,29 @@ class Trainer:
             falloff=SPLATS[self.splat][0] if isinstance(self.splat, str) else self.splat,
             extras=len(self.config.parameters()),
             near=dataset.near,
+            camera_gradient=self.config.refine_cameras,
         )
         self._depth = DepthSupervision.of(self.device, dataset, self.config)
         self._row = self._settings.row(CHANNELS if self._depth else 3)
-        self._background = memory.array(dataset.background[None])
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
-        self._v_cameras = memory.empty((1, CAMERA_ROW))
-        # Known depths are of whole photographs.
-        self._largest_divisor = 1 if self._depth else largest_divisor(self.dataset)
+        # Known depths, and photographs over other backgrounds, are of their own size.
+        whole = self._depth is not None or self.config.random_background
+        self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
         self._budget = budget_of(self.config, pixels_of(self.dataset))
         self._views: _Views | None = None
         self._targets: dict[tuple[int, int], _Target] = {}
         self._finished: deque[StepReport] = deque()
         self._binning: Binning | None = None
         self._segments = 1
+        state = resume.state if resume else None
         self._filter: Filter3D | None = None
         if self.config.filter_3d:
-            self._filter = Filter3D(self.device, self._training_cameras, dataset.near, resume.state if resume else None)
+            self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state)
+        self._capture = CaptureModel(self.device, self.config, self.dataset, state)
         if resume:
-            state = {name: values for name, values in resume.state.items() if name != FILTER}
-            self.parameters = Parameters(self.device, state)
+            of_scene = {name: v for name, v in resume.state.items() if name != FILTER and not is_of_capture(name)}
+            self.parameters = Parameters(self.device, of_scene)
             self._capacity = resume.capacity
         else:
             self.parameters = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
@@ -211,10 +213,16 @@ class Trainer:
         state = self.parameters.gaussian_state() | self._filter_state()
         return gaussians_of(state, self.config, self.splat, self.color)
 
+    def learnt_capture(self) -> LearntCapture:
+        """What is known now of the capture beside the scene."""
+        self.finish()
+        return LearntCapture.of(self._capture.state())
+
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
-        return Checkpoint(self.step, self.config, self.parameters.state() | self._filter_state(), self._capacity)
+        state = self.parameters.state() | self._filter_state() | self._capture.state()
+        return Checkpoint(self.step, self.config, state, self._capacity)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write `checkpoint()` to a file, atomically.
@@ -251,7 +259,9 @@ class Trainer:
 
     def _submit(self, step: int) -> int:
         view = self.view_at(step)
-        cameras, photographs = self._cameras_of(view, step), self._views_at(step).photographs
+        recorder, photographs = self.device.record(self.profile), self._views_at(step).photographs
+        capture = self._capture.step(recorder, step, view, self._cameras_of(view, step))
+        cameras = capture.cameras
         target = self._target_of(cameras)
         parameters, splats, settings = self.parameters, self._splats, self._settings
         model = camera_model(self.dataset.views[view].camera)
@@ -260,7 +270,6 @@ class Trainer:
         binning = self._binning_for(target)
         sums, status = self._sums[step % len(self._sums)], self._steps.status
 
-        recorder = self.device.record(self.profile)
         gaussians = parameters.gaussians
         if self._filter is not None:
             gaussians = self._filter.record(recorder, gaussians, step, status)
@@ -279,7 +288,7 @@ class Trainer:
             binning.record_max_tile_count(recorder)
         max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
         binning.record_capacity_check(recorder, status, step, max_list_length)
-        features, background, depth = self._colors, self._background, self._depth
+        features, background, depth = self._colors, capture.background, self._depth
         if depth is not None:
             features, background = depth.record_features(recorder, features, splats.depths), depth.background
         rasterization = Rasterization.of(
@@ -293,10 +302,12 @@ class Trainer:
             **settings.splat_constants(),
         )
         rasterization.record(recorder)
-        rendered, v_render = target.image.colors, target.loss.v_render
+        shown = target.image
         if depth is not None and target.depth is not None:
-            rendered = depth.record_colors(recorder, target.image, target.depth)
-        target.loss.record(recorder, rendered, photographs[view], sums)
+            shown = replace(shown, colors=depth.record_colors(recorder, shown, target.depth))
+        target.loss.record(recorder, capture.shown(shown), capture.photograph(photographs[view]), sums)
+        v_render = target.loss.v_render
+        capture.backward(v_render, target.v_alphas)
         if depth is not None and target.depth is not None:
             v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
         rasterization.record_backward(recorder, v_render, target.v_alphas, self._v_splats, settings)
@@ -304,7 +315,7 @@ class Trainer:
             depth.record_splat_gradients(recorder, self._v_splats, self._v_depths)
         v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
         v_gaussians = parameters.v_gaussians
-        projection.record_backward(recorder, v_splats, v_gaussians, self._v_cameras)
+        projection.record_backward(recorder, v_splats, v_gaussians, capture.v_projection)
         if self._filter is not None:
             self._filter.record_backward(recorder, v_gaussians)
         v_colors = StridedView(self._v_splats, self._row, COLOR_OFFSET)
@@ -312,11 +323,12 @@ class Trainer:
         if v_weights is not None:
             recorder.clear(v_weights)
         shading.record_backward(
-            recorder, v_colors, v_gaussians.means, v_features, self._v_cameras, add_to_means=True, v_weights=v_weights
+            recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
         )
         if self.config.strategy == "default":
             parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
         record_update(recorder, parameters, self.config, step, self.dataset.scene_scale, self._v_splats, status)
+        capture.update(status)
         return recorder.submit(wait=False)
 
     def _on_done(self, step: int) -> None:
@@ -420,23 +432,3 @@ class Trainer:
         self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step)
         self.removals.append(removal)
         self._reserve()
-
-
-def device_camera(device: Device, camera: Camera) -> Cameras:
-    """A camera on the device."""
-
-    def row(values: ArrayLike) -> Array:
-        return device.memory.array(np.asarray(values, np.float32)[None])
-
-    lens = camera.distortion
-    coefficients = None if lens is None else row([*lens.radial, *lens.tangential, 0, 0, 0, 0])
-    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
-
-
-def camera_model(camera: Camera) -> str | UserType:
-    """The type in slang/splat that projects as a camera does, or the user's own."""
-    lens, model = camera.distortion, camera.model
-    if model is not None and not isinstance(model, str):
-        return model
-    name = model or ("fisheye" if lens and lens.fisheye else "pinhole")
-    return (CAMERA_MODELS if lens is None else LENS_MODELS)[name]

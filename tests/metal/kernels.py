@@ -111,6 +111,8 @@ def shipped() -> list[Specialisation]:
     for coefficients in marching.COEFFICIENTS:
         _record_volume(recorder, coefficients)
     _record_hash_grid(recorder)
+    for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
+        dispatches.dispatch("camera_refinement", entry, **lens)
     dispatches.dispatch("loss", "ssimAlongColumns")
     dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
     # For torch: floats, of as many channels as there are.

@@ -30,6 +30,9 @@ from tests.metal.program import Order, Schedule
 from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
+from tests.splats import test_camera_refinement as refinements
+from tests.splats import test_environment as environments
+from tests.splats import test_exposure as exposures
 from tests.splats import test_photometric_loss as photometric_losses
 from tests.splats import test_pixel_losses as pixel_losses
 from tests.volume import own_fields
@@ -101,6 +104,17 @@ def test_losses_of_torch(metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("name", ["L2", "Charbonnier", "own"])
 def test_losses_of_pixels(name: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: pixel_losses.check(name))
+
+
+def test_what_is_learnt_of_a_capture(metal: MetalOnCpu) -> None:
+    def check() -> None:
+        exposures.test_gradients_of_a_picture_of_several_workgroups()
+        refinements.test_kernels(False)
+        refinements.test_kernels(True)
+        environments.test_kernels()
+        environments.test_photographs_over_random_backgrounds()
+
+    every_order(metal, check)
 
 
 def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:

@@ -15,6 +15,8 @@ import torch
 from safetensors.numpy import save_file
 
 import tests.reference as ref
+import tests.reference.camera_correction as camera_ref
+import tests.reference.exposure as exposure_ref
 import tests.volume.hash_reference as hash_ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
@@ -24,7 +26,7 @@ from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
 from splat_py.selftest import checking, inputs
-from splat_py.selftest.cases import Arrays, rays, splats, strategies, training, volumes
+from splat_py.selftest.cases import Arrays, capture, rays, splats, strategies, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
 from splat_py.splats.mcmc import _NOISE_LR
@@ -34,6 +36,7 @@ from tests.image import reference as image_ref
 from tests.reference import densification as ref_densify
 from tests.reference import mcmc as ref_mcmc
 from tests.reference.ssim import ssim_map
+from tests.shaders.oracle import pullback
 from tests.splats import ray_rendering
 
 FILE = Path(checking.__file__).with_name("references.safetensors")
@@ -55,6 +58,10 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "training": training_step(),
         "densify": densify(),
         "mcmc": mcmc(),
+        "exposure": exposure(),
+        "cameras": cameras(),
+        "environment": environment(),
+        "background": background(),
         "image": image(),
         "image step": image_step(),
         "volume step": volume_step(),
@@ -348,6 +355,72 @@ def depth_loss() -> Arrays:
     assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
     v = torch.stack([depths.grad, weights.grad], -1).numpy()
     return {"moved": np.ones(1), "gradients": v[::4, ::4]}
+
+
+def exposure() -> Arrays:
+    state = {name: f64(values) for name, values in capture.exposure_state().items()}
+    colors, v_shown = f64(capture.image(100, 0))[0], f64(capture.image(101, -1))[0]
+    own = state["exposures"][capture.PHOTOGRAPH]
+    v_own, v_colors = exposure_ref.expose_backward(own, colors, v_shown)
+    # The geometric mean of the first and the last learning rate: half of the run is done.
+    lr = np.sqrt(0.05 * 0.001)
+    after = exposure_ref.updated(state, capture.PHOTOGRAPH, v_own, capture.EPOCH, lr=lr, weight=1e-3)
+    return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
+
+
+def cameras() -> Arrays:
+    state, camera, one = (
+        {name: f64(values) for name, values in capture.camera_state().items()},
+        inputs.camera(),
+        capture.PHOTOGRAPH,
+    )
+    pose, intrinsics, lens = (
+        state["poses"][one : one + 1],
+        state["intrinsics"][None],
+        f64(inputs.uniform(108, -0.1, 0.1, 1, 12))[0],
+    )
+
+    def corrected(pose: Array, intrinsics: Array) -> Array:
+        return camera_ref.correct(camera.viewmat, camera.K, lens, (WIDTH, HEIGHT), pose, intrinsics)
+
+    v_row = f64(inputs.uniform(109, -1, 1, 1, 28))
+    v_row[:, :16] += f64(inputs.uniform(110, -1, 1, 1, 16))
+    v_pose, v_intrinsics = pullback(corrected, v_row, pose, intrinsics)
+    row = corrected(pose, intrinsics)[0]
+    K = np.array([[row[12], 0, row[14]], [0, row[13], row[15]], [0, 0, 1]])
+    # Half of the run is done: a quarter of the first learning rates.
+    rates = np.array([5e-3] * 3 + [1e-2] * 3) / 4
+    before = pose[0], v_pose[0], state["poses.m"][one], state["poses.v"][one]
+    for name, values in zip(
+        ("poses", "poses.m", "poses.v"), ref.adam_step(*before, capture.EPOCH + 1, lr=rates, beta1=0.5, beta2=0.9), strict=True
+    ):
+        state[name][one] = values
+    rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) / 4
+    before = intrinsics[0], v_intrinsics[0], state["intrinsics.m"], state["intrinsics.v"]
+    after = ref.adam_step(*before, capture.STEP + 1, lr=rates)
+    state |= dict(zip(("intrinsics", "intrinsics.m", "intrinsics.v"), after, strict=True))
+    return {"viewmat": row[:12].reshape(3, 4), "K": K, "lens": row[16:], **state}
+
+
+def environment() -> Arrays:
+    state = {name: f64(values) for name, values in capture.state_of("environment", 111, 16, 3).items()}
+    camera, T, v = inputs.camera(), f64(capture.transmittance())[0], f64(capture.image(101, -1))[0]
+    x, y = np.meshgrid(np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5)
+    rays = np.linalg.solve(camera.K @ camera.viewmat[:3, :3], np.stack([x, y, np.ones_like(x)], -1)[..., None])[..., 0]
+    basis = ref.sh_basis((rays / np.linalg.norm(rays, axis=-1, keepdims=True)).reshape(-1, 3), 3).reshape(HEIGHT, WIDTH, 16)
+    behind = basis @ state["environment"] + 0.5
+    shown = f64(capture.image(100, 0))[0] + T[..., None] * np.maximum(behind, 0)
+    v_alphas = -(v * np.maximum(behind, 0)).sum(-1, keepdims=True)
+    v_sh = np.einsum("hwk,hwc->kc", basis, np.where(behind > 0, v, 0) * T[..., None])
+    before = state["environment"], v_sh, state["environment.m"], state["environment.v"]
+    after = ref.adam_step(*before, capture.STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
+    return {"shown": shown, "v_alphas": v_alphas, **dict(zip(state, after, strict=True))}
+
+
+def background() -> Arrays:
+    black, white = (capture.over(shade).astype(np.int64) for shade in (0, 1))
+    mixed = black[..., :3] + (white - black)[..., :3] * np.array(capture.BACKGROUND)
+    return {"photograph": np.concatenate([np.floor(mixed + 0.5).astype(np.int64), black[..., 3:]], -1)}
 
 
 def training_step() -> Arrays:

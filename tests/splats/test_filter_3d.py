@@ -14,6 +14,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.camera import Camera, Distortion
+from splat_py.splats.camera_arrays import camera_model, device_camera
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import GaussianArrays
@@ -21,7 +22,7 @@ from splat_py.splats.evaluation import compare
 from splat_py.splats.filter_3d import FILTER, Filter3D, filtered
 from splat_py.splats.parameters import Parameters
 from splat_py.splats.rendering import render
-from splat_py.splats.trainer import StepReport, Trainer, camera_model, device_camera
+from splat_py.splats.trainer import StepReport, Trainer
 
 COUNT = 300
 NEAR = 0.05

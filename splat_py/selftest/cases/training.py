@@ -19,6 +19,7 @@ from splat_py.scene.images import ImageStore, View
 from splat_py.selftest import inputs
 from splat_py.selftest.cases.case import Arrays, Case
 from splat_py.selftest.inputs import HEIGHT, WIDTH, Floats
+from splat_py.splats.camera_arrays import device_camera
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.data import GaussianArrays
@@ -27,7 +28,7 @@ from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.rasterize import Image
-from splat_py.splats.trainer import Trainer, device_camera
+from splat_py.splats.trainer import Trainer
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
 # Learning rates are those that the stored step was taken with, not a short run's.

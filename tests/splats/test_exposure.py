@@ -1,0 +1,126 @@
+"""Exposures of photographs: their gradients, what they mean for training, and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import tests.reference.exposure as ref
+from splat_py.demo.scene import write_demo_scene
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.scene import Dataset, load_dataset
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.evaluation import evaluate
+from splat_py.splats.exposure import Exposures
+from splat_py.splats.trainer import Trainer
+from tests.shaders.oracle import pullback
+
+CONFIG = TrainConfig(steps=100, sh_degree=1, init="random", init_num_pts=1500, exposure=True, accumulate="pair")
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=10, size=48)
+
+
+@pytest.fixture(scope="module")
+def exposed(capture: Path) -> Dataset:
+    """Every photograph is brighter or darker than the scene, and tinted."""
+    dataset, rng = load_dataset(capture), np.random.default_rng(0)
+    images = []
+    for view in range(len(dataset)):
+        image = dataset.image(view).copy()
+        gain = np.exp(rng.normal(0, 0.3) + rng.normal(0, 0.1, 3))
+        image[..., :3] = np.clip(image[..., :3] * gain, 0, 255)
+        images.append(image)
+    return replace(dataset, _images=cast(Any, images))
+
+
+def test_gradients_of_a_picture_of_several_workgroups() -> None:
+    rng = np.random.default_rng(61)
+    device = get_device()
+    state = {name: rng.uniform(0.1, 1, (2, 12)).astype(np.float32) for name in ("exposures", "exposures.m", "exposures.v")}
+    colors, v_shown = (rng.normal(size=(1, 41, 53, 3)).astype(np.float32) for _ in range(2))
+    exposures = Exposures(device, 2, state)
+    recorder = device.record()
+    array, v_array = device.memory.array(colors), device.memory.array(v_shown)
+    shown = exposures.record(recorder, 1, array)
+    parts = exposures.record_backward(recorder, 1, array, v_array)
+    exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, progress=0.5)
+    recorder.submit()
+
+    own = state["exposures"][1].astype(float)
+    v_own, v_colors = ref.expose_backward(own, colors.astype(float), v_shown.astype(float))
+    assert parts.shape[0] > 1
+    np.testing.assert_allclose(parts.numpy().sum(0), v_own, rtol=1e-4, atol=1e-4 * np.abs(v_own).max())
+    np.testing.assert_allclose(v_array.numpy(), v_colors, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(shown.numpy(), ref.expose(own, colors), rtol=1e-5, atol=1e-5)
+    before = {name: values.astype(float) for name, values in state.items()}
+    for name, values in ref.updated(before, 1, v_own, 2, lr=np.sqrt(0.05 * 0.001), weight=1e-3).items():
+        np.testing.assert_allclose(exposures.state()[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
+    flat = colors[0].reshape(1, -1, 3)
+    (expected,) = pullback(lambda e: ref.expose(e[0], flat), v_shown.reshape(1, -1, 3), own[None])
+    np.testing.assert_allclose(v_own, expected[0], rtol=1e-12)
+
+
+def test_regains_what_exposures_cost_and_keeps_the_mean(exposed: Dataset) -> None:
+    scores = {}
+    for learns in (False, True):
+        trainer = Trainer(exposed, replace(CONFIG, exposure=learns))
+        trainer.fit()
+        scores[learns] = evaluate(trainer.gaussians(), exposed)
+    assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.5
+    exposures = trainer.checkpoint().state["exposures"]
+    assert np.ptp(exposures[:, 0]) > 0.1
+    np.testing.assert_allclose(exposures.mean(0), ref.NEUTRAL, atol=1e-5)
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(exposed: Dataset, tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=24)
+    whole = Trainer(exposed, config)
+    whole.fit()
+    first = Trainer(exposed, config)
+    while first.step < 11:
+        first.advance()
+    first.save_checkpoint(tmp_path / "checkpoint.safetensors")
+    second = Trainer(exposed, resume=Checkpoint.load(tmp_path / "checkpoint.safetensors"))
+    second.fit()
+    expected, actual = whole.checkpoint().state, second.checkpoint().state
+    assert set(expected) == set(actual) and "exposures.v" in actual
+    for name, values in expected.items():
+        np.testing.assert_array_equal(actual[name], values, err_msg=name)
+
+
+def test_pixels_that_are_masked_do_not_count(exposed: Dataset) -> None:
+    states = []
+    for color in (0, 255):
+        images = [exposed.image(view).copy() for view in range(len(exposed))]
+        for image in images:
+            image[:, :20, :3], image[:, :20, 3] = color, 0
+        trainer = Trainer(replace(exposed, _images=cast(Any, images)), replace(CONFIG, steps=5))
+        while trainer.step < 5:
+            trainer.advance()
+        states.append(trainer.checkpoint().state["exposures"])
+    np.testing.assert_array_equal(*states)
+
+
+def test_a_checkpoint_of_other_photographs_is_refused(exposed: Dataset) -> None:
+    checkpoint = Trainer(exposed, CONFIG).checkpoint()
+    fewer = replace(exposed, train=exposed.train[:-1])
+    with pytest.raises(SplatError, match=r"exposures of \d+ photographs, but .* trains on"):
+        Trainer(fewer, resume=checkpoint)
+
+
+@pytest.mark.parametrize("damage", ["exposures", "exposures.m"])
+def test_damaged_checkpoints_are_refused(damage: str, exposed: Dataset, tmp_path: Path) -> None:
+    checkpoint = Trainer(exposed, CONFIG).checkpoint()
+    del checkpoint.state[damage]
+    checkpoint.save(tmp_path / "damaged.safetensors")
+    with pytest.raises(SplatError, match=r"not a checkpoint|damaged|tensor"):
+        Checkpoint.load(tmp_path / "damaged.safetensors")
