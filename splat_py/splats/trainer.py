@@ -23,7 +23,7 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
-from splat_py.splats.budget import budget_of, growth_limit, pixels_of
+from splat_py.splats.budget import budget_for, growth_limit
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.cameras import CAMERA_MODELS, LENS_MODELS
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
@@ -144,7 +144,7 @@ class Trainer:
         self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
         self._v_cameras = memory.empty((1, CAMERA_ROW))
         self._largest_divisor = largest_divisor(self.dataset)
-        self._budget = budget_of(self.config, pixels_of(self.dataset))
+        self._budget = budget_for(self.config, self.dataset)
         self._views: _Views | None = None
         self._targets: dict[tuple[int, int], _Target] = {}
         self._finished: deque[StepReport] = deque()
