@@ -1,4 +1,4 @@
-"""Whole training steps as Metal source: project, shade, sort, rasterise, loss, and back, statistics, Adam and densification."""
+"""Whole training steps as Metal source: project, shade, sort, rasterise, loss, and back, statistics, Adam; and strategies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import Order, Schedule
+from tests.metal.schedules import every_order
+from tests.splats import test_densification as density_control
+from tests.splats import test_mcmc as monte_carlo
+from tests.splats.refinement import KINDS
 
 STEPS = 7
 
@@ -81,3 +85,26 @@ def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
     expected, actual = (trainer.parameters.state() for trainer in trainers)
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_density_control(kind: str, metal: MetalOnCpu) -> None:
+    change = {"max_gaussians": density_control.COUNT + 40}
+    every_order(metal, lambda: density_control.test_against_the_reference(change, 3199, kind))
+    every_order(metal, lambda: density_control.test_reset_opacities(kind))
+
+
+def test_parameters_that_are_not_finite(metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: density_control.test_parameters_that_are_not_finite("weights.v", np.inf))
+    every_order(metal, lambda: density_control.test_parameters_that_are_not_finite("max_radii", np.nan))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_relocation_and_growth(kind: str, metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: monte_carlo.test_relocation_and_growth(1_000_000, kind))
+
+
+def test_noise_and_prior(metal: MetalOnCpu) -> None:
+    every_order(metal, monte_carlo.test_prior)
+    for counts in (True, False):
+        every_order(metal, lambda counts=counts: monte_carlo.test_noise(counts))

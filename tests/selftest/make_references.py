@@ -19,16 +19,20 @@ import tests.volume.hash_reference as hash_ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
 from splat_py.fit.adam import Adam
+from splat_py.fit.random_keys import Use, random_key
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.fitting import Rates
 from splat_py.scene.gaussians import SH_C0
 from splat_py.selftest import checking, inputs
-from splat_py.selftest.cases import Arrays, rays, splats, training, volumes
+from splat_py.selftest.cases import Arrays, rays, splats, strategies, training, volumes
 from splat_py.selftest.cases.portable import portable_inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH
+from splat_py.splats.mcmc import _NOISE_LR, OPACITY_REG, SCALE_REG
 from splat_py.splats.parameters import GROUPS
 from splat_py.volume.optimisers import GridOptimiser
 from tests.image import reference as image_ref
+from tests.reference import densification as ref_densify
+from tests.reference import mcmc as ref_mcmc
 from tests.reference.ssim import ssim_map
 from tests.splats import ray_rendering
 
@@ -47,6 +51,8 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "loss": loss(),
         "statistics": statistics(),
         "training": training_step(),
+        "densify": densify(),
+        "mcmc": mcmc(),
         "image": image(),
         "image step": image_step(),
         "volume step": volume_step(),
@@ -281,6 +287,35 @@ def statistics() -> Arrays:
         "times_seen": np.where(seen, 1.0, 0.0),
         "max_radii": np.where(seen, radii.max(axis=1) / max(WIDTH, HEIGHT), 0.0),
     }
+
+
+def key(use: Use) -> tuple[int, int]:
+    words = random_key(strategies.CONFIG.seed, strategies.STEP, use)
+    return words["key0"], words["key1"]
+
+
+def densify() -> Arrays:
+    state, config = {name: f64(values) for name, values in strategies.state().items()}, strategies.CONFIG
+    split_scale, most = config.split_scale * training.SCENE_SCALE, config.max_gaussians - strategies.COUNT
+    scales, grows = np.exp(state["log_scales"]).max(axis=1), np.sort(state["gradient_norms"])[-most:]
+    splits = (scales > split_scale) & (state["gradient_norms"] >= grows[0])
+    assert 0 < splits.sum() < most and grows[0] > config.grow_grad2d and np.abs(scales / split_scale - 1).min() > 1e-3
+    rules = {"grow_grad": config.grow_grad2d, "most": most, "split_scale": split_scale, "prune_scale": np.inf}
+    after = ref_densify.densify(state, **rules, prune_opacity=config.prune_opacity, key=key(Use.SPLIT))
+    return strategies.rows(ref_densify.reset_opacities(after, config.prune_opacity))
+
+
+def mcmc() -> Arrays:
+    state, config = {name: f64(values) for name, values in strategies.state().items()}, strategies.MCMC
+    prior = np.column_stack(
+        [v.reshape(strategies.COUNT, -1)[:, 0] for v in ref_mcmc.prior_gradient(state, OPACITY_REG, SCALE_REG)]
+    )
+    scale = _NOISE_LR * config.means_lr_at(strategies.STEP, training.SCENE_SCALE)
+    state["means"] += ref_mcmc.noise(state, scale, key(Use.NOISE))
+    state = ref_mcmc.relocate(state, config.prune_opacity, key(Use.RELOCATION))
+    after = ref_mcmc.grow(state, config.prune_opacity, config.max_gaussians, key(Use.GROWTH))
+    assert len(after["means"]) == strategies.COUNT + 1
+    return {"prior": prior, **strategies.rows(after)}
 
 
 def training_step() -> Arrays:
