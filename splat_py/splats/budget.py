@@ -13,13 +13,28 @@ from splat_py.splats.config import TrainConfig
 _OF_STEPS_AND_PIXELS = 5.5
 
 
-def budget_of(config: TrainConfig, pixels: float) -> int:
-    """Gaussians at the end, `config.budget` or by default 5.5 √(steps · pixels), and `config.max_gaussians` at most.
+# Of those that there are at first: densification places Gaussians better than any structure from motion.
+_OF_INITIAL = 1.5
+
+
+def budget_of(config: TrainConfig, pixels: float, initial: int) -> int:
+    """Gaussians at the end: `config.budget`, or by default 5.5 √(steps · pixels), or half more than there were at first, if
+    that is more. `config.max_gaussians` at most.
 
     Args:
         pixels: of a photograph, on average.
+        initial: Gaussians at first.
     """
-    return min(config.budget or math.ceil(_OF_STEPS_AND_PIXELS * math.sqrt(config.steps * pixels)), config.max_gaussians)
+    usual = math.ceil(max(_OF_STEPS_AND_PIXELS * math.sqrt(config.steps * pixels), _OF_INITIAL * initial))
+    return min(config.budget or usual, config.max_gaussians)
+
+
+def budget_for(config: TrainConfig, dataset: Dataset) -> int:
+    """The same, of a run on a dataset."""
+    cameras = [dataset.views[i].camera for i in dataset.train]
+    from_points = config.init != "random" and dataset.points is not None
+    initial = len(dataset.points[0]) if from_points and dataset.points else config.init_num_pts
+    return budget_of(config, float(np.mean([camera.width * camera.height for camera in cameras])), initial)
 
 
 def growth_limit(config: TrainConfig, step: int, count: int, budget: int) -> int:
@@ -29,8 +44,3 @@ def growth_limit(config: TrainConfig, step: int, count: int, budget: int) -> int
     # Steps s from this one on, below the end, with s + 1 a multiple of the interval.
     left = max((stop - step + every - 1) // every, 1)
     return count + math.ceil(max(budget - count, 0) / left)
-
-
-def pixels_of(dataset: Dataset) -> float:
-    """Pixels of a training photograph, on average."""
-    return float(np.mean([dataset.views[i].camera.width * dataset.views[i].camera.height for i in dataset.train]))

@@ -159,8 +159,8 @@ class TrainConfig:
     prune_contribution: float = 0.0
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
-    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · pixels of a photograph). Each time
-    # those with the largest grow, as many as lead there evenly.
+    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · pixels of a photograph), and half
+    # more than at first at least. Each time those with the largest grow, as many as lead there evenly.
     budget: int = 0
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000

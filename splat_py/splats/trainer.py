@@ -22,7 +22,7 @@ from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
-from splat_py.splats.budget import budget_of, growth_limit, pixels_of
+from splat_py.splats.budget import budget_for, growth_limit
 from splat_py.splats.camera_arrays import camera_model, device_camera
 from splat_py.splats.capture_file import LearntCapture
 from splat_py.splats.capture_model import CaptureModel, is_of_capture
@@ -153,7 +153,7 @@ class Trainer:
         # Known depths, and photographs over other backgrounds, are of their own size.
         whole = self._depth is not None or self.config.random_background
         self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
-        self._budget = budget_of(self.config, pixels_of(self.dataset))
+        self._budget = budget_for(self.config, self.dataset)
         self._views: _Views | None = None
         self._targets: dict[tuple[int, int], _Target] = {}
         self._finished: deque[StepReport] = deque()
