@@ -31,7 +31,7 @@ _RANGES: dict[str, Range] = {
 class VolumeConfig:
     """How a volume is fitted: on the schedule of Mitsuba 3's radiance-field tutorial (Jakob et al. 2022), by squared error."""
 
-    # Voxels along the longest side of the box, stage by stage.
+    # Voxels along the longest side of the box, or of that and what is contracted around it, stage by stage.
     resolutions: tuple[int, ...] = (16, 32, 64)
     # Steps of each stage.
     steps_per_resolution: int = 15
@@ -51,6 +51,9 @@ class VolumeConfig:
     field_source: Suppress[str] = ""
     # MiB that a hash grid may take: 32 are those of 64³ voxels of degree 2.
     table_mib: float = 32.0
+    # Go on beyond the box, to infinity: around it space is contracted (Barron et al. 2022, Mip-NeRF 360) into a shell half as
+    # thick as the box, so that half of the voxels along a side are inside. Only of voxels.
+    contract: bool = False
     # Weight of the total variation of coefficients and of densities (times the longest side), a mean over voxels.
     total_variation: float = 0.0
     # At most about this many rays a step: all photographs, if they have no more, else some of them in turn.
@@ -70,6 +73,8 @@ class VolumeConfig:
             raise SplatError(f"resolutions is {shown(self.resolutions)}; give from 1 to 100 of them")
         check_fields(self, _RANGES)
         FIELD.validate(self.field, self.field_source)
+        if self.contract and self.field != "grid":
+            raise SplatError(f"contract is for voxels, not for {shown(self.field)}; leave contract out, or choose a larger box")
 
     @classmethod
     def from_dict(cls, content: Any) -> VolumeConfig:

@@ -35,6 +35,7 @@ class RadianceField:
         sh: [X, Y, Z, K, 3] float32, K = 1, 4 or 9.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb behind the box.
+        contracted: whether the field goes on beyond the box, in contracted space; see `splat_py.volume.render`.
 
     Raises:
         SplatError: shapes that do not fit, numbers that are not finite, a box without volume.
@@ -44,6 +45,7 @@ class RadianceField:
     sh: torch.Tensor
     box: NDArray[np.float64]
     background: NDArray[np.float32]
+    contracted: bool = False
 
     def __post_init__(self) -> None:
         check_grid(self.density, self.sh)
@@ -79,7 +81,8 @@ class RadianceField:
         self._warn_of_wall(camera)
         device = device or get_device()
         box = Box.of(self.box)
-        march = March(box, steps_per_unit or voxels_per_unit(box, tuple(self.density.shape)))
+        steps = steps_per_unit or voxels_per_unit(box, tuple(self.density.shape), self.contracted)
+        march = March(box, steps, contracted=self.contracted)
         volume = Volume(device, device.memory.array(pack(self.density, self.sh)), self.sh.shape[3])
         return picture_of(volume, march, camera, self.background)
 
@@ -90,6 +93,7 @@ class RadianceField:
             "sh": self.sh.numpy(),
             "box": self.box,
             "background": self.background,
+            **({"contracted": np.ones(1, np.float32)} if self.contracted else {}),
         }
         save_field(path, "radiance field", arrays)
 
@@ -104,12 +108,14 @@ class RadianceField:
         try:
             arrays = read_field(path, _check)
             density, sh = (torch.from_numpy(np.asarray(arrays[name], np.float32)) for name in ("density", "sh"))
-            return cls(density, sh, arrays["box"], arrays["background"])
+            return cls(density, sh, arrays["box"], arrays["background"], "contracted" in arrays)
         except Exception as error:  # zipfile and NumPy let their parsers' errors through
             raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {reason(error)}") from error
 
     def _warn_of_wall(self, camera: Camera) -> None:
         low, high = self.box
+        if self.contracted:
+            low, high = low - (high - low) / 2, high + (high - low) / 2
         size = np.array(self.density.shape)
         inside = (camera.position >= low) & (camera.position <= high)
         if not inside.all():
@@ -131,6 +137,8 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     if k not in (1, 4, 9) or not 1 <= min(x, y, z) <= max(x, y, z) <= _MOST_VOXELS:
         raise ValueError(f"sh has shape {list(sizes)}; it must be [X, Y, Z, K, 3], K = 1, 4 or 9")
     shapes = {"density": (x, y, z), "sh": (x, y, z, k, 3), "box": (2, 3), "background": (3,)}
+    if "contracted" in layout:
+        shapes["contracted"] = (1,)
     for name, (kind, _) in layout.items():
         if kind not in ("F16", "F32", "F64"):
             raise ValueError(f"{name} is {kind}, which are no floats")

@@ -146,7 +146,7 @@ class VolumeTrainer:
         if age == 0 and stage > 0:
             optimiser.begin_stage(stage)
         volume = optimiser.volume
-        march = March(self.box, optimiser.steps_per_unit, config.jitter, seed=_word(config.seed, step))
+        march = March(self.box, optimiser.steps_per_unit, config.jitter, _word(config.seed, step), contracted=config.contract)
         batches = self._batches.of(self._views_at(step))
         scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
         recorder = self.device.record(self.profile)

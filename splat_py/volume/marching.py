@@ -108,6 +108,8 @@ class March:
     seed: int = 0
     # Pass over bricks of voxels that have no density.
     skip_empty: bool = True
+    # Rays go on to infinity, through space that is contracted around the box (slang/splat/contraction.slang).
+    contracted: bool = False
 
 
 @dataclass(frozen=True)
@@ -429,7 +431,8 @@ class Volume(Marched):
         )
 
     def _field_constants(self, march: March) -> dict[str, int | str]:
-        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty}
+        contracted = {"CONTRACTED": True} if march.contracted else {}
+        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty, **contracted}
 
     def _field_uniforms(self, march: March) -> dict[str, int | float]:
         x, y, z = self.size

@@ -54,7 +54,7 @@ class FieldOptimiser(ABC):
     @property
     def steps_per_unit(self) -> float:
         """Samples a world unit, of the present stage."""
-        return self.config.steps_per_voxel * voxels_per_unit(self.box, self.size)
+        return self.config.steps_per_voxel * voxels_per_unit(self.box, self.size, self.config.contract)
 
     size: tuple[int, ...]
 
@@ -150,7 +150,7 @@ class GridOptimiser(FieldOptimiser):
         grid = from_voxel_order(self.volume.grid.tensor())
         k = self._coefficients
         sh = grid[..., 1 : 1 + 3 * k].reshape(*grid.shape[:3], k, 3).contiguous()
-        return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), background)
+        return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), background, self.config.contract)
 
     def state(self) -> State:
         """grid, m, v: [X, Y, Z, row]."""

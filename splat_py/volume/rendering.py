@@ -38,6 +38,7 @@ def render(
     jitter: bool = False,
     seed: int = 0,
     skip_empty: bool = True,
+    contracted: bool = False,
     device: Device | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Render a radiance field along rays, by emission and absorption (Vicini et al. 2021, Path Replay Backpropagation).
@@ -67,6 +68,10 @@ def render(
         steps_per_unit: samples a world unit; by default one a voxel, along the axis where voxels are smallest.
         jitter: sample at random places; the same `seed` gives the same ones.
         skip_empty: pass over bricks of 8³ voxels without a positive density, which changes neither result nor gradient.
+        contracted: go on to infinity, through space that is contracted around the box (Barron et al. 2022, Mip-NeRF 360): x,
+            from the middle in half sides, is where it is for m = max |x| ≤ 1, and else at (2 - 1/m) x/m; voxels divide the box
+            twice as large. δ is equal in distances from where the ray is closest to the middle, contracted likewise beyond half
+            the longest side, and densities are per such distances.
 
     Returns:
         Colours [..., 3], transmittances [...] and depths [...] (from the ray's origin, in world units, weighted by w).
@@ -76,8 +81,10 @@ def render(
             deterministic and the device adds up gradients atomically.
     """
     if not isinstance(density, Tensor) and hasattr(density, "march"):
-        if sh is not None or box is not None:
-            raise SplatError("sh and box belong to a grid of voxels; a hash grid has its own, give sh=None and no box")
+        if sh is not None or box is not None or contracted:
+            raise SplatError(
+                "sh and box belong to a grid of voxels, as does contracted; give sh=None and no box with other fields"
+            )
         how: dict[str, Any] = {"steps_per_unit": steps_per_unit, "jitter": jitter, "seed": seed, "skip_empty": skip_empty}
         return density.march(rays_o, rays_d, background=background, device=device, **how)
     tensors: dict[str, Any] = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
@@ -88,8 +95,8 @@ def render(
     assert isinstance(density, Tensor) and isinstance(sh, Tensor)
     check_grid(density, sh)
     if steps_per_unit is None:
-        steps_per_unit = voxels_per_unit(bounds, tuple(density.shape))
-    march = March(bounds, steps_of(steps_per_unit), jitter, seed, skip_empty)
+        steps_per_unit = voxels_per_unit(bounds, tuple(density.shape), contracted)
+    march = March(bounds, steps_of(steps_per_unit), jitter, seed, skip_empty, contracted)
     coefficients = sh.shape[3]
     return march_rays(
         pack(density, sh), rays_o, rays_d, background, march, device, lambda device, grid: Volume(device, grid, coefficients)
@@ -143,9 +150,10 @@ def pack(density: Tensor, sh: Tensor) -> Tensor:
     return to_voxel_order(torch.cat([density[..., None], sh.flatten(3), padding], dim=-1))
 
 
-def voxels_per_unit(box: Box, size: tuple[int, ...]) -> float:
-    """Voxels a world unit, along the axis where they are smallest."""
-    return float(max(n / side for n, side in zip(size, box.sides, strict=True)))
+def voxels_per_unit(box: Box, size: tuple[int, ...], contracted: bool = False) -> float:
+    """Voxels a world unit, along the axis where they are smallest, where nothing is contracted."""
+    sides = box.sides * (2 if contracted else 1)
+    return float(max(n / side for n, side in zip(size, sides, strict=True)))
 
 
 class _Render(torch.autograd.Function):

@@ -110,6 +110,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)
     for coefficients in marching.COEFFICIENTS:
         _record_volume(recorder, coefficients)
+    _record_contracted(recorder)
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
         dispatches.dispatch("camera_refinement", entry, **lens)
@@ -147,6 +148,21 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
+
+
+def _record_contracted(recorder: Recorder) -> None:
+    """All space, with jitter: rays that want a gradient, and a fit."""
+    empty = _Memory().empty
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
+    for groups in (0, 2):
+        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+        volume = marching.Volume(device, empty((4, 4, 4, 4)), 1)
+        volume.groups, volume.replicas = groups, groups + 1
+        volume.record_forward(recorder, march, rays, empty(3), image)
+        volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
+        arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
+        volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
 
 
 def _record_hash_grid(recorder: Recorder) -> None:

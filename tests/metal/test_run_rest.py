@@ -259,6 +259,17 @@ def test_gradients_of_rays_through_a_volume(
 
 
 @pytest.mark.parametrize("groups", [0, 2])
+def test_contracted_space(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """March, replay with gradients of rays, and steps of a fit."""
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    ray_gradients.assert_like_reference(1, groups > 0, 7, 12, contracted=True)
+    config = VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True)
+    expected = errors_of_steps(config, native)
+    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
+    assert len(expected) == 4 and expected[-1] != expected[0]
+
+
+@pytest.mark.parametrize("groups", [0, 2])
 def test_hash_grids(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
     hash_marches.assert_like_reference(16, inside=groups > 0, seed=7)

@@ -18,12 +18,13 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Field:
-    """density [X, Y, Z], sh [X, Y, Z, K, 3], box [2, 3], background [3]."""
+    """density [X, Y, Z], sh [X, Y, Z, K, 3], box [2, 3], background [3]; contracted: all space is, but the box."""
 
     density: Array
     sh: Array
     box: Array
     background: Array
+    contracted: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,15 @@ def chord(origin: Array, direction: Array, box: Array) -> tuple[float, float]:
     return near, far
 
 
+def squash(x: float, reach: float) -> float:
+    """A distance, contracted beyond `reach`."""
+    return x if abs(x) <= reach else float(np.sign(x) * (2 * reach - reach**2 / abs(x)))
+
+
+def unsquash(x: float, reach: float) -> float:
+    return x if abs(x) <= reach else float(np.sign(x) * reach**2 / (2 * reach - abs(x)))
+
+
 def pcg4d(v: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     """[N, 4] words, mixed (Jarzynski & Olano 2020)."""
     v = np.array(v, np.uint32).T
@@ -84,15 +94,26 @@ def sample(
     field: Field, origin: Array, direction: Array, steps_per_unit: float, offsets: Array | None, min_T: float
 ) -> Samples | None:
     """Look the field up along a ray; None where it misses."""
-    near, far = chord(origin, direction, field.box)
+    half = np.ptp(field.box, axis=0) / 2
+    closest = float((field.box.mean(0) - origin) @ direction)
+    if field.contracted:
+        near, far = (squash(x, half.max()) for x in (-closest, 64 * half.max()))
+    else:
+        near, far = chord(origin, direction, field.box)
     if far <= near:
         return None
     count = max(int(np.ceil((far - near) * steps_per_unit - 1e-3)), 1)
     step = (far - near) / count
     u = np.full(count, 0.5) if offsets is None else offsets[:count]
     t = near + (np.arange(count) + u) * step
+    if field.contracted:
+        t = closest + np.array([unsquash(x, half.max()) for x in t])
     size = np.array(field.density.shape)
-    position = (origin + t[:, None] * direction - field.box[0]) / (field.box[1] - field.box[0]) * size - 0.5
+    position = (origin + t[:, None] * direction - field.box.mean(0)) / half
+    if field.contracted:
+        far_off = np.maximum(np.abs(position).max(1, keepdims=True), 1)
+        position = (2 - 1 / far_off) * position / far_off / 2
+    position = (position + 1) / 2 * size - 0.5
     base = np.floor(position).astype(int)
     fraction = position - base
     corners = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])

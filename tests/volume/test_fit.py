@@ -370,3 +370,29 @@ def test_training_is_march_loss_and_replay(
     if not get_device().software:
         pytest.skip("a step is one kernel only on CPU drivers")
     assert_training_is_march_loss_and_replay(coefficients, samples, True, skip_empty, monkeypatch)
+
+
+def test_contracted_space(tmp_path: Path) -> None:
+    """What lies beyond the box is fitted, kept and rendered, and the box alone cannot have it."""
+    grid = (np.arange(16) + 0.5) / 4 - 2
+    x, y, z = np.meshgrid(grid, grid, grid, indexing="ij")
+    # Around the cameras, outside the box: bright above, red on one side.
+    color = np.stack([x > 0, y > 0, y > 0], -1) - 0.5
+    far = np.where(np.maximum(np.abs(x), np.maximum(np.abs(y), np.abs(z))) > 1.5, 20.0, -1.0)
+    tensors = (torch.tensor(a, dtype=torch.float32) for a in (far, color[..., None, :] / 0.28209479177387814))
+    true = RadianceField(*tensors, BOX, BACKGROUND, contracted=True)
+    eyes = np.array([[0.3, 0.1, 0], [0, 0.1, 0.3], [-0.2, 0.1, 0.1]])
+    views = [Camera.look_at(tuple(eye), tuple(9 * eye), (0, 1, 0), 20, 16, 16) for eye in eyes]
+    images = photographs(true, views)
+    assert images.std() > 0.1
+    true.save(tmp_path / "field.npz")
+    loaded = RadianceField.load(tmp_path / "field.npz")
+    assert loaded.contracted
+    np.testing.assert_array_equal(photographs(loaded, views), images)
+
+    poses = (np.stack([getattr(c, name) for c in views]) for name in ("viewmat", "K"))
+    found = fit(images, *poses, BOX, (8,), 40, 0, background=BACKGROUND, contract=True)
+    assert isinstance(found, RadianceField) and found.contracted
+    assert psnr(photographs(found, views), images) > 10 + psnr(np.full_like(images, images.mean((0, 1, 2))), images)
+    with pytest.raises(SplatError, match="contract is for voxels"):
+        VolumeConfig(field="hash", contract=True)

@@ -100,6 +100,18 @@ def test_rays_from_outside(groups: int, coefficients: int, seed: int | None, mon
     assert all(np.any(gradient) for gradient in gradients)
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_contracted_space(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and gradients, with bricks that are empty."""
+    if groups and not get_device().software:
+        pytest.skip("gradients are added up without atomics only on CPU drivers")
+    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    field = random_field(4, (18, 10, 9))
+    density = np.where(np.arange(18)[:, None, None] < 8, -1, field.density)
+    field = replace(field, density=density, contracted=True)
+    assert_like_reference(field, random_rays(40), steps_per_unit=5, seed=7, contracted=True)
+
+
 def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
     """Blocks of pixels go to whichever workgroup is free, but to each replica of the gradient in their order."""
     device = get_device()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,7 @@ def reference(field: Field, rays: tuple[Array, Array], v: tuple[Array, Array, Ar
 def assert_like_reference(coefficients: int, inside: bool, seed: int | None, count: int = 64, **options: object) -> None:
     """Every scalar of every ray; and the grid's gradients are what they are where rays want none."""
     field, rays = random_field(coefficients), random_rays(count, inside)
+    field = replace(field, contracted=bool(options.get("contracted")))
     v = adjoints(count)
     if seed is not None:
         options |= {"jitter": True, "seed": seed}
@@ -84,6 +87,17 @@ def test_gradients_of_rays(
         pytest.skip("gradients are added up without atomics only on CPU drivers")
     monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
     assert_like_reference(coefficients, inside, seed, skip_empty=skip_empty)
+
+
+@pytest.mark.parametrize(("groups", "inside", "seed"), [(0, False, 7), (2, True, None)])
+def test_gradients_of_rays_through_contracted_space(
+    groups: int, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of the grid's, from rays that all go on to infinity."""
+    if groups and not get_device().software:
+        pytest.skip("gradients are added up without atomics only on CPU drivers")
+    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    assert_like_reference(4, inside, seed, 24, contracted=True)
 
 
 def smooth_field(side: int) -> tuple[torch.Tensor, torch.Tensor]:
