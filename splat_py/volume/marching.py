@@ -231,7 +231,7 @@ class Marched(ABC):
     def _field_constants(self, march: March) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _field_uniforms(self, march: March) -> dict[str, int | float]: ...
+    def _field_uniforms(self, march: March) -> Mapping[str, int | float]: ...
 
     @abstractmethod
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]: ...
@@ -431,12 +431,10 @@ class Volume(Marched):
         )
 
     def _field_constants(self, march: March) -> dict[str, int | str]:
-        contracted = {"CONTRACTED": True} if march.contracted else {}
-        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty, **contracted}
+        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty} | ({"CONTRACTED": True} if march.contracted else {})
 
-    def _field_uniforms(self, march: March) -> dict[str, int | float]:
-        x, y, z = self.size
-        return {"sizeX": x, "sizeY": y, "sizeZ": z}
+    def _field_uniforms(self, march: March) -> Mapping[str, int | float]:
+        return dict(zip(("sizeX", "sizeY", "sizeZ"), self.size, strict=True))
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
         return {"grid": self.grid, "occupancy": self._occupancy, "vGrid": gradients}
