@@ -430,7 +430,7 @@ class Volume(Marched):
             **constants,
         )
 
-    def _field_constants(self, march: March) -> dict[str, int | str]:
+    def _field_constants(self, march: March) -> dict[str, Any]:
         return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty} | ({"CONTRACTED": True} if march.contracted else {})
 
     def _field_uniforms(self, march: March) -> Mapping[str, int | float]:
