@@ -1,8 +1,9 @@
 # All a newcomer has to type; what each does is in `make help`.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# Compiling Metal source takes as long as all else.
-METAL_LOG := .venv/metal.log
+# What takes as long as all other tests together: compiling Metal source, mostly.
+BESIDE := tests/metal tests/webgpu tests/test_notebooks.py
+BESIDE_LOG := .venv/beside.log
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz soak lint clean
@@ -22,10 +23,10 @@ demo: setup ## render the embedded scene, train on it, leave pictures, a video a
 
 test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
 	@echo "==> pytest"
-	@$(PYTHON) -m pytest -q tests/metal >$(METAL_LOG) 2>&1 & metal=$$!; \
-	$(PYTHON) -m pytest -q --ignore tests/metal; rest=$$?; \
-	wait $$metal; metal=$$?; echo "==> pytest tests/metal, which ran beside"; cat $(METAL_LOG); \
-	[ $$rest = 0 ] && [ $$metal = 0 ]
+	@$(PYTHON) -m pytest -q $(BESIDE) >$(BESIDE_LOG) 2>&1 & beside=$$!; \
+	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(BESIDE)); rest=$$?; \
+	wait $$beside; beside=$$?; echo "==> pytest $(BESIDE), which ran beside"; cat $(BESIDE_LOG); \
+	[ $$rest = 0 ] && [ $$beside = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes" tests/shaders tests/gpu/test_sorting.py \
 	tests/splats tests/image tests/portable tests/volume tests/selftest; fi
