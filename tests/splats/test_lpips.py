@@ -97,4 +97,4 @@ def test_scores_have_it_where_it_is_asked_for() -> None:
     assert scores.to_json()["lpips"] == scores.to_json()["views"][0]["lpips"] == scores.lpips
     without = evaluate_views(draw, a_dataset(255), [0])
     assert without.lpips is None and set(without.to_json()) == {"psnr", "ssim", "corrected_psnr", "views"}
-    assert set(without.to_json()["views"][0]) == {"name", "psnr", "ssim"}
+    assert set(without.to_json()["views"][0]) == {"name", "psnr", "ssim", "corrected_psnr"}
