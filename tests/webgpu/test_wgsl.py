@@ -77,11 +77,19 @@ def test_kernel(module: str, entry: str, validator: Any) -> None:
     assert atomics == ((module, entry) in FLOAT_ATOMICS)
 
 
-def test_what_cannot_be_expressed() -> None:
+def test_what_cannot_be_expressed(validator: Any) -> None:
     """What gets through has to be tested like the rest."""
-    for specialisation in filter(for_cpu_drivers, shipped()):
-        with pytest.raises(CompilerError, match="vector with disallowed element type 'uint64_t'"):
-            emit_wgsl(specialisation.module, specialisation.entry, dict(specialisation.constants))
+
+    def is_refused(specialisation: Specialisation) -> bool:
+        """Pointers: to 64 bits by the compiler, others by the validator."""
+        try:
+            source = emit_wgsl(specialisation.module, specialisation.entry, dict(specialisation.constants))
+        except CompilerError as error:
+            return "vector with disallowed element type 'uint64_t'" in str(error)
+        return not accepts(validator, source)
+
+    expressed = [str(s) for s in filter(for_cpu_drivers, shipped()) if not is_refused(s)]
+    assert not expressed
 
 
 # --- the validator itself, and what is kept from it ---
