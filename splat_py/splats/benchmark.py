@@ -89,7 +89,8 @@ def render_times(device: Device, count: int, side: int, repeats: int) -> Figures
 def step_times(device: Device, data: Path, downscale: float, count: int, repeats: int) -> tuple[str, Figures]:
     """Training steps with `count` Gaussians from random points: whole, and stage by stage."""
     dataset = load_dataset(data, downscale=downscale)
-    config = TrainConfig(init="random", init_num_pts=count, densify_every=1_000_000)
+    # Whole photographs from the first step on.
+    config = TrainConfig(init="random", init_num_pts=count, densify_every=1_000_000, coarse_stop=0)
     trainer = Trainer(dataset, config, device=device)
     # An epoch, so that every photograph is on the device.
     for _ in dataset.train:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu.device import get_device
 from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.camera import Camera
+from splat_py.splats import benchmark
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
@@ -79,3 +82,20 @@ def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset:
     assert resumed.parameters.count == straight.parameters.count
     for name, values in straight.checkpoint().state.items():
         np.testing.assert_array_equal(resumed.checkpoint().state[name], values, err_msg=name)
+
+
+def test_benchmarks_time_whole_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step at a photograph's size takes, and not at a fraction of it."""
+    write_demo_scene(tmp_path / "demo", views=2, size=128)
+    trainers: list[Trainer] = []
+
+    class Remembered(Trainer):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            trainers.append(self)
+
+    monkeypatch.setattr(benchmark, "Trainer", Remembered)
+    name, _ = benchmark.step_times(get_device(), tmp_path / "demo", 1, count=50, repeats=1)
+    (trainer,) = trainers
+    assert "128×128" in name and largest_divisor(trainer.dataset) == 2
+    assert {target.image.colors.shape for target in trainer._targets.values()} == {(1, 128, 128, 3)}
