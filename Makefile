@@ -21,7 +21,7 @@ setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where
 demo: setup ## render the embedded scene, train on it, leave pictures, a video and a PLY in runs/demo
 	@.venv/bin/splat demo --out runs/demo
 
-test: lint $(OLDEST) ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
+test: lint $(OLDEST) .venv/.browser ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
 	@echo "==> pytest"
 	@$(PYTHON) -m pytest -q $(BESIDE) >$(BESIDE_LOG) 2>&1 & beside=$$!; \
 	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(BESIDE)); rest=$$?; \
@@ -40,6 +40,11 @@ fuzz: setup ## damage every kind of file 300,000 times over (tests/fuzz), other 
 # The other end of the supported range, beside the environment's own. A Mac's version decides which one fits it: there, one is all.
 $(OLDEST): | setup
 	@[ "$$(uname)" = Darwin ] || $(PYTHON) -m pip install -q --no-deps --target $@ $(subst -,==,$(notdir $@))
+
+# Pages are opened in a browser.
+.venv/.browser: scripts/browser.sh | setup
+	@bash scripts/browser.sh
+	@touch $@
 
 lint: setup ## ruff and mypy
 	@echo "==> ruff"
