@@ -40,7 +40,7 @@ def open_page(width: int = 800, height: int = 600, offline: bool = True) -> Iter
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
             if offline:
-                page.on("request", lambda request: errors.append(request.url) if request.url.startswith(("http", "ws")) else None)
+                page.on("request", lambda sent: errors.append(sent.url) if sent.url.startswith(("http", "ws")) else None)
             yield page
             assert not errors, errors
         finally:
