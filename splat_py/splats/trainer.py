@@ -44,6 +44,7 @@ from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.rendering import through
 from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
 from splat_py.splats.shade import Shading
+from splat_py.splats.spatial_order import in_spatial_order
 from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.strategies import record_update, refine
 from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
@@ -169,7 +170,8 @@ class Trainer:
             self.parameters = Parameters(self.device, of_scene)
             self._capacity = resume.capacity
         else:
-            self.parameters = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
+            fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
+            self.parameters = in_spatial_order(fresh, dataset.bounds)
             self._capacity = _ISECTS_PER_GAUSSIAN * self.parameters.count
         self._reserve()
 
@@ -419,7 +421,8 @@ class Trainer:
         check_parameters(before, step + 1)
         if self.config.densifies_at(step):
             limit = growth_limit(self.config, step, before.count, self._budget)
-            self.parameters = refine(before, replace(self.config, max_gaussians=limit), step, self.dataset.scene_scale)
+            refined = refine(before, replace(self.config, max_gaussians=limit), step, self.dataset.scene_scale)
+            self.parameters = in_spatial_order(refined, self.dataset.bounds)
         if self.config.resets_opacities_at(step):
             reset_opacities(self.parameters, self.config)
         if self.parameters.count != before.count:

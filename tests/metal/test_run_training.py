@@ -21,6 +21,7 @@ from tests.metal.schedules import SCHEDULES, every_order
 from tests.splats import test_densification as density_control
 from tests.splats import test_depth_supervision, test_filter_3d
 from tests.splats import test_mcmc as monte_carlo
+from tests.splats import test_spatial_order as spatial_order
 from tests.splats.refinement import KINDS
 
 STEPS = 7
@@ -94,6 +95,10 @@ def test_density_control(kind: str, metal: MetalOnCpu) -> None:
     change = {"max_gaussians": density_control.COUNT + 40}
     every_order(metal, lambda: density_control.test_against_the_reference(change, 3199, kind))
     every_order(metal, lambda: density_control.test_reset_opacities(kind))
+
+
+def test_spatial_order(metal: MetalOnCpu) -> None:
+    every_order(metal, spatial_order.test_rows_are_sorted_by_morton_codes_with_all_they_have)
 
 
 def test_parameters_that_are_not_finite(metal: MetalOnCpu) -> None:
