@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -38,7 +39,7 @@ class Exif:
 def read_exif(data: bytes) -> Exif:
     """From a file's bytes; what is absent or damaged has its default."""
     try:
-        with Image.open(BytesIO(data)) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data)) as image:
             return exif_of(image)
     except Exception:  # Pillow's readers raise what they like
         return Exif()

@@ -125,9 +125,13 @@ def _refine(pycolmap: Any, model: Any) -> None:
         camera.model = pycolmap.CameraModelId.OPENCV
         camera.params = [f, f, cx, cy, k, 0.0, 0.0, 0.0]
     if full:
-        adjustment = pycolmap.BundleAdjustmentOptions()
-        adjustment.print_summary = False
-        pycolmap.bundle_adjustment(model, adjustment)
+        # Not `pycolmap.bundle_adjustment`, which says what it does however silent it is told to be.
+        options, config = pycolmap.BundleAdjustmentOptions(), pycolmap.BundleAdjustmentConfig()
+        options.print_summary = False
+        for key in model.reg_image_ids():
+            config.add_image(key)
+        config.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
+        pycolmap.create_default_bundle_adjuster(options, config, model).solve()
         model.update_point_3d_errors()
 
 

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from splat_py.capture.database import features_of, matches_of
 from splat_py.capture.features import extract_features
 from splat_py.capture.library import require_pycolmap
@@ -17,14 +15,13 @@ from splat_py.capture.mapping import map_photographs
 from splat_py.capture.matching import match_features
 from splat_py.capture.options import CaptureOptions
 from splat_py.capture.photographs import Photograph, Source, find_photographs, store_photograph, stored_names
-from splat_py.capture.report import CaptureReport, Unregistered, unregistered_photographs
+from splat_py.capture.report import CaptureReport, Found, Unregistered, unregistered_photographs
 from splat_py.capture.video import store_frames
 from splat_py.capture.workspace import Workspace, key_of
 from splat_py.errors import SplatError
 from splat_py.fields import dataclass_of
 from splat_py.fit.run_lock import run_lock
-from splat_py.scene.colmap_model import read_model
-from splat_py.scene.missing_poses import VIDEOS
+from splat_py.scene.missing_poses import VIDEOS, require_photographs
 
 _T = TypeVar("_T")
 
@@ -67,11 +64,8 @@ def capture(
 
 def _find(source: Path) -> tuple[Path | None, list[Source]]:
     """The video, or the photographs."""
-    if not source.exists():
-        raise SplatError(f"{source} does not exist; name a folder of photographs or a video")
+    require_photographs(source)
     if source.is_file():
-        if source.suffix.lower() not in VIDEOS:
-            raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
         return source, []
     sources = find_photographs(source)
     if sources:
@@ -106,8 +100,7 @@ def _capture(
             photographs, unreadable = _store(workspace, video, sources, options, progress("photographs"))
             noted["photographs"] = [asdict(photograph) for photograph in photographs]
             noted["unreadable"] = [asdict(item) for item in unreadable]
-    photographs = _recorded(workspace, "photographs", Photograph)
-    unreadable = _recorded(workspace, "unreadable", Unregistered)
+    photographs = recorded(workspace, "photographs", Photograph)
     if not workspace.is_done("features", keys["features"]):
         with workspace.phase("features", keys["features"]):
             extract_features(workspace, photographs, options, progress("features"))
@@ -117,17 +110,32 @@ def _capture(
     if not workspace.is_done("mapping", keys["mapping"]):
         with workspace.phase("mapping", keys["mapping"]) as noted:
             parts = map_photographs(workspace, len(photographs), options, progress("mapping"))
-            noted["report"] = _report(workspace, photographs, unreadable, parts).to_json()
+            left_out, found = _result(workspace, photographs, parts)
+            noted["left_out"], noted["found"] = [asdict(item) for item in left_out], asdict(found)
+    return recorded_report(workspace)
+
+
+def recorded_report(workspace: Workspace) -> CaptureReport:
+    """That of a capture that is complete.
+
+    Raises:
+        SplatError: the record is damaged.
+    """
     try:
-        report = CaptureReport.from_json(workspace.root, workspace.get("report", dict))
-    except (KeyError, TypeError) as error:
+        found = dataclass_of(Found, workspace.get("found", dict))
+    except (TypeError, SplatError) as error:
         raise workspace.damaged() from error
-    report.seconds.update(workspace.seconds())
-    return report
+    unregistered = [item for name in ("unreadable", "left_out") for item in recorded(workspace, name, Unregistered)]
+    seconds = workspace.seconds()
+    return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
 
 
-def _recorded(workspace: Workspace, name: str, kind: type[_T]) -> list[_T]:
-    """What a phase has noted, a dataclass each."""
+def recorded(workspace: Workspace, name: str, kind: type[_T]) -> list[_T]:
+    """What a phase has noted, a dataclass each.
+
+    Raises:
+        SplatError: the record is damaged.
+    """
     try:
         return [dataclass_of(kind, record) for record in workspace.get(name, list)]
     except (TypeError, SplatError) as error:
@@ -159,16 +167,12 @@ def _store(
     return photographs, unreadable
 
 
-def _report(
-    workspace: Workspace, photographs: Sequence[Photograph], unreadable: list[Unregistered], parts: dict[str, int]
-) -> CaptureReport:
+def _result(
+    workspace: Workspace, photographs: Sequence[Photograph], parts: dict[str, int]
+) -> tuple[list[Unregistered], Found]:
     features, matches = features_of(workspace.database), matches_of(workspace.database)
     left_out = unregistered_photographs(photographs, parts, features, matches)
-    registered = sorted(name for name, part in parts.items() if part == 0)
-    model = read_model(workspace.model)
-    return CaptureReport(workspace.root, registered, [*unreadable, *left_out], len(model.keys), _error(workspace), {})
-
-
-def _error(workspace: Workspace) -> float:
+    registered = tuple(sorted(name for name, part in parts.items() if part == 0))
     model: Any = require_pycolmap().Reconstruction(str(workspace.model))
-    return float(np.round(model.compute_mean_reprojection_error(), 3))
+    error = round(float(model.compute_mean_reprojection_error()), 3)
+    return left_out, Found(registered, model.num_points3D(), error)

@@ -53,6 +53,7 @@ class Photograph:
         focal: in pixels, from EXIF, or None.
         camera: what tells one camera from another.
         sharpness: to compare with that of the others.
+        contrast: standard deviation of its values, as a share of the largest possible one.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Photograph:
     focal: float | None
     camera: str
     sharpness: float
+    contrast: float
 
 
 def find_photographs(folder: Path) -> list[Source]:
@@ -131,7 +133,10 @@ def photograph_of(name: str, source: str, pixels: NDArray[Any], focal: float | N
     """The record of a photograph whose upright pixels are these."""
     height, width = pixels.shape[:2]
     rounded = None if focal is None else round(focal / _SAME_FOCAL)
-    return Photograph(name, source, width, height, focal, f"{width}x{height} {rounded} {camera}", sharpness(pixels))
+    kind = f"{width}x{height} {rounded} {camera}"
+    colors = pixels if pixels.ndim == 2 else pixels[..., :3]
+    contrast = float(colors.std()) / np.iinfo(pixels.dtype).max
+    return Photograph(name, source, width, height, focal, kind, sharpness(pixels), contrast)
 
 
 def write_picture(path: Path, pixels: NDArray[Any]) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from splat_py.capture.photographs import Photograph
 
 # Features and matches below which there is little to go by; COLMAP needs 30 matches with points of the scene.
 _FEW_FEATURES, _FEW_MATCHES = 100, 45
-# Share of the median sharpness.
-_BLURRED = 0.35
+# Share of the median sharpness, and contrast.
+_BLURRED, _FLAT = 0.35, 0.02
 
 
 @dataclass(frozen=True)
@@ -43,17 +42,16 @@ class CaptureReport:
     unregistered: list[Unregistered]
     points: int
     error: float
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float]
 
-    def to_json(self) -> dict[str, Any]:
-        """For capture.json."""
-        return {**asdict(self), "root": None}
 
-    @classmethod
-    def from_json(cls, root: Path, content: dict[str, Any]) -> CaptureReport:
-        """What `to_json` has written. Raises TypeError or KeyError if it has not."""
-        unregistered = [Unregistered(**item) for item in content["unregistered"]]
-        return cls(**{**content, "root": root, "unregistered": unregistered})
+@dataclass(frozen=True)
+class Found:
+    """What capture.json has of a model: names of its photographs, its points, and their mean error in pixels."""
+
+    registered: tuple[str, ...]
+    points: int
+    error: float
 
 
 def unregistered_photographs(
@@ -85,11 +83,14 @@ def unregistered_photographs(
         found = features.get(photograph.name) or 0
         best = f"{count} matches at best, with {sources[other]}" if count else "no match with any other"
         blurred = photograph.sharpness < _BLURRED * typical
-        if blurred and (found < _FEW_FEATURES or count < _FEW_MATCHES):
+        if photograph.contrast < _FLAT:
+            reason = f"nearly one colour, too dark or too bright: {found} features"
+            advice = "take it again in other light, or leave it out"
+        elif blurred and (found < _FEW_FEATURES or count < _FEW_MATCHES):
             reason = f"blurred: its sharpness is {photograph.sharpness:.2g}, and {typical:.2g} is the median; {best}"
             advice = "take it again with a steady hand or more light, or leave it out"
         elif found < _FEW_FEATURES:
-            reason = f"only {found} features: too dark, too bright, or nothing with texture in it"
+            reason = f"only {found} features: little in it has texture"
             advice = "take it again so that more of the scene's texture is in the picture"
         elif part is not None:
             reason = f"one of {sizes[part]} photographs that fit together, but not to the others"

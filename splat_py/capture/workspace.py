@@ -86,8 +86,8 @@ class Workspace:
 
     def is_done(self, phase: str, key: str) -> bool:
         """Whether a phase is complete, with what has this key."""
-        record = self._state["phases"].get(phase)
-        return isinstance(record, dict) and record.get("key") == key and record.get("done") is True
+        record = self._state["phases"].get(phase, {})
+        return record.get("key") == key and record.get("done") is True
 
     @contextmanager
     def phase(self, name: str, key: str) -> Iterator[dict[str, Any]]:
@@ -95,8 +95,8 @@ class Workspace:
 
         If it was begun with something else, that and what follows from it is removed first.
         """
-        record = self._state["phases"].get(name)
-        if not isinstance(record, dict) or record.get("key") != key:
+        record = self._state["phases"].get(name, {})
+        if record.get("key") != key:
             self._remove_from(name)
             record = {"key": key}
         record["done"] = False
@@ -117,7 +117,6 @@ class Workspace:
         first = PHASES.index(phase)
         for name in PHASES[first:]:
             self._state["phases"].pop(name, None)
-        self._state.pop("report", None)
         self._save()
         shutil.rmtree(self.root / "sparse", ignore_errors=True)
         if first < PHASES.index("matching"):
@@ -141,8 +140,10 @@ class Workspace:
             return {}
         except (OSError, ValueError) as error:
             raise self.damaged() from error
-        phases = state.get("phases") if isinstance(state, dict) else None
-        if not isinstance(phases, dict) or state.get("version") != _VERSION:
+        phases = state.get("phases") if isinstance(state, dict) and state.get("version") == _VERSION else None
+        if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
+            raise self.damaged()
+        if not all(isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()):
             raise self.damaged()
         return state
 

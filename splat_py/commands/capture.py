@@ -11,6 +11,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.capture.options import CaptureOptions
 from splat_py.commands.terminal import console
+from splat_py.scene.missing_poses import require_photographs
 
 if TYPE_CHECKING:
     from splat_py.capture.report import CaptureReport
@@ -49,6 +50,7 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> C
         SplatError: as `splat_py.capture.capture` does.
     """
     options.validate()
+    require_photographs(source)
     from splat_py.capture.phases import capture
 
     columns = (

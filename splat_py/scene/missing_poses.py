@@ -29,6 +29,18 @@ def needs_poses(data: Path) -> bool:
     return any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
 
 
+def require_photographs(source: Path) -> None:
+    """Refuse at once what is neither a folder nor a video.
+
+    Raises:
+        SplatError: as it says.
+    """
+    if source.is_file() and source.suffix.lower() not in VIDEOS:
+        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
+    if not source.exists():
+        raise SplatError(f"{source} does not exist; name a folder of photographs or a video")
+
+
 def require_capture(data: Path) -> None:
     """Refuse at once, without decoding anything, what is no folder of posed photographs.
 
