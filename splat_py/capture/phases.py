@@ -56,18 +56,18 @@ def capture(
     source, out, options = Path(source), Path(out), options or CaptureOptions()
     options.validate()
     require_pycolmap()
-    video, sources = _find(source)
+    video, sources = _find(source, out)
     tell = on_progress or (lambda phase, done, total: None)
     with run_lock(out):
         return _capture(Workspace(out, source), video, sources, options, tell)
 
 
-def _find(source: Path) -> tuple[Path | None, list[Source]]:
+def _find(source: Path, out: Path) -> tuple[Path | None, list[Source]]:
     """The video, or the photographs."""
     require_photographs(source)
     if source.is_file():
         return source, []
-    sources = find_photographs(source)
+    sources = find_photographs(source.resolve(), out.resolve())
     if sources:
         if len(sources) < 2:
             raise SplatError(f"{source} holds one photograph; a capture needs many, twenty or more, from all sides")

@@ -66,10 +66,13 @@ class Photograph:
     contrast: float
 
 
-def find_photographs(folder: Path) -> list[Source]:
+def find_photographs(folder: Path, out: Path | None = None) -> list[Source]:
     """The photographs in a folder, in the folder `images` in it if there is one, and in folders below, in their names' order.
 
     Masks are in the folder `masks` beside them, with a photograph's name, or that and .png, black where it is to be ignored.
+
+    Args:
+        out: what is in this folder is left out.
     """
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
@@ -77,8 +80,8 @@ def find_photographs(folder: Path) -> list[Source]:
     found = []
     for path in base.rglob("*"):
         name = path.relative_to(base)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if not hidden and name.parts[0] != _MASKS and path.suffix.lower() in kinds and path.is_file():
+        left_out = any(part.startswith(".") for part in name.parts) or (out is not None and path.is_relative_to(out))
+        if not left_out and name.parts[0] != _MASKS and path.suffix.lower() in kinds and path.is_file():
             mask = next((mask for mask in (mask_in(folder, name) for folder in masks) if mask is not None), None)
             found.append(Source(path, name.as_posix(), mask))
     return sorted(found, key=lambda source: natural_order(source.name))

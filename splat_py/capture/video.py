@@ -25,11 +25,11 @@ _INPUT = [
 ]
 
 
-def store_frames(video: Path, images: Path, count: int | None, on_progress: Callable[[int, int], None]) -> list[Photograph]:
+def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[int, int], None]) -> list[Photograph]:
     """Store the sharpest frame of each of `count` equal intervals as a photograph.
 
     Args:
-        count: by default two a second, from 24 to 150.
+        count: 0 is two a second, from 24 to 150.
         on_progress: told of intervals done and in all.
 
     Raises:

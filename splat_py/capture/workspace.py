@@ -108,9 +108,16 @@ class Workspace:
             yield noted
             self._state |= noted
             record["done"] = True
+        except SplatError:
+            if name == PHASES[0]:
+                # Nothing has come of it: the folder is free for another source.
+                self._remove_from(name)
+                (self.root / _STATE).unlink()
+            raise
         finally:
-            record["seconds"] = round(spent + time.monotonic() - began, 3)
-            self._save()
+            if (self.root / _STATE).exists():
+                record["seconds"] = round(spent + time.monotonic() - began, 3)
+                self._save()
 
     def _remove_from(self, phase: str) -> None:
         """Remove what a phase and those after it have left."""

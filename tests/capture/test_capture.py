@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from splat_py.capture import CaptureReport, capture
+from splat_py.capture import CaptureReport, capture, mapping
 from splat_py.errors import SplatError
 from splat_py.scene import load_dataset
 from tests.capture import room
@@ -132,6 +132,20 @@ def test_global_mapping_finds_the_same_poses(report: CaptureReport, photographs:
     assert distance < 0.03 and angle < 1
 
 
+def test_a_camera_of_many_photographs_gets_all_coefficients(
+    report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_FULL_LENS", 10)
+    out = tmp_path / "scene"
+    shutil.copytree(report.root, out)
+    found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="incremental"))
+    assert phases == ["mapping"] and found.error <= report.error
+    lens = load_dataset(out).views[0].lens
+    assert lens.fx != lens.fy and all(lens.distortion[:4]) and lens.fy == pytest.approx(FOCAL, rel=0.03)
+    distance, angle = errors([view.camera for view in load_dataset(out).views], room_cameras())
+    assert distance < 0.01 and angle < 0.5
+
+
 def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
     """Every second one is stored as a phone does that was held upright, and states its focal length."""
     cameras = room_cameras()
@@ -202,6 +216,14 @@ def test_folders_that_hold_no_capture(files: list[str], says: str, tmp_path: Pat
         capture(tmp_path / "photos", tmp_path / "scene")
     with pytest.raises(SplatError, match="nowhere does not exist"):
         capture(tmp_path / "nowhere", tmp_path / "scene")
+
+
+def test_what_lies_in_the_folder_of_the_scene_is_no_photograph_of_the_source(photographs: Path, tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    shutil.copytree(photographs, source)
+    assert captured(source, source / "scene")[1]
+    again, phases = captured(source, source / "scene")
+    assert phases == [] and len(again.registered) == 10
 
 
 def test_photographs_of_different_things(tmp_path: Path) -> None:

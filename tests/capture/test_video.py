@@ -41,7 +41,7 @@ def test_the_sharpest_frame_of_each_interval(video: Path, tmp_path: Path) -> Non
         assert min(differences) == differences[1]
         assert (stored_frame.height, stored_frame.width) == pixels.shape[:2]
     # Two a second would be two: a capture needs more.
-    assert len(store_frames(video, tmp_path, None, lambda *progress: None)) == 24
+    assert len(store_frames(video, tmp_path, 0, lambda *progress: None)) == 24
 
 
 def test_a_video_that_was_held_upright_is_turned(video: Path, tmp_path: Path) -> None:
