@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import threading
 from typing import Any
 
 from splat_py.errors import SplatError
@@ -23,6 +25,9 @@ def require_pycolmap() -> Any:
             f"finding poses needs pycolmap, which is not installed: {_INSTALL} (where there is no wheel of it, as for Linux on "
             "ARM, run COLMAP on another machine; its models are read without it)"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        # It has taken the signal for itself, to print a trace of calls.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
     # COLMAP's own words would go between the lines of the progress.
     pycolmap.logging.minloglevel = int(pycolmap.logging.Level.FATAL)
     return pycolmap

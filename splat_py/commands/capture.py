@@ -61,14 +61,19 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> C
         TimeRemainingColumn(),
     )
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console) as progress:
+    progress = Progress(*columns, console=console)
 
-        def show(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = progress.add_task(phase)
-            progress.update(tasks[phase], completed=done, total=total)
+    def show(phase: str, done: int, total: int) -> None:
+        progress.start()
+        if phase not in tasks:
+            tasks[phase] = progress.add_task(phase)
+        progress.update(tasks[phase], completed=done, total=total)
 
+    try:
         report = capture(source, out, options, on_progress=show)
+    finally:
+        if tasks:
+            progress.stop()
     total = len(report.registered) + len(report.unregistered)
     console.print(
         f"{len(report.registered)} of {total} photographs have a pose; {report.points:,} points, {report.error:.2f} pixels "
