@@ -21,6 +21,8 @@ from splat_py.errors import SplatError
 _SMALLEST_MODEL = 3
 # Photographs that one camera must have taken for all coefficients of OpenCV's model to be determined.
 _FULL_LENS = 20
+# Folders of models that are not complete.
+_PARTIAL = ".mapping-"
 _ADVICE = (
     "photographs must overlap: walk around the subject, take one every ten degrees or so, keep most of what the last one "
     "showed in the picture, and choose a subject with texture"
@@ -41,7 +43,9 @@ def map_photographs(
     pycolmap = require_pycolmap()
     ways = {"auto": ("incremental", "global"), "incremental": ("incremental",), "global": ("global",)}[options.mapper]
     models: list[Any] = []
-    with TemporaryDirectory(dir=workspace.root, prefix=".mapping-") as folder:
+    for left in workspace.root.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left)
+    with TemporaryDirectory(dir=workspace.root, prefix=_PARTIAL) as folder:
         for way in ways:
             if models and models[0].num_reg_images() >= count:
                 break

@@ -93,10 +93,11 @@ class Workspace:
     def phase(self, name: str, key: str) -> Iterator[dict[str, Any]]:
         """Within this context a phase is made, from where the same was interrupted; what is put into the dictionary is noted.
 
-        If it was begun with something else, that and what follows from it is removed first.
+        If it was begun with something else, that and what follows from it is removed first; photographs are stored from the
+        first again, since one may be half written.
         """
         record = self._state["phases"].get(name, {})
-        if record.get("key") != key:
+        if record.get("key") != key or name == PHASES[0]:
             self._remove_from(name)
             record = {"key": key}
         record["done"] = False

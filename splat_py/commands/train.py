@@ -59,14 +59,15 @@ class Train:
         data = self.data
         if not self.resume:
             refuse_existing(self.out)
-        if needs_poses(data.data):
-            data = replace(data, data=self._captured())
-        elif not self.resume:
+        captures = data.format in ("auto", "colmap") and needs_poses(data.data)
+        if not self.resume and not captures:
             require_capture(data.data)
         from splat_py.gpu.device import get_device
         from splat_py.splats.run import train
 
         device = get_device(self.device)
+        if captures:
+            data = replace(data, data=self._captured())
         with FitBar(device, "--downscale 8 or fewer --steps") as bar:
             progress = _Progress(bar)
             scores = train(

@@ -99,8 +99,11 @@ def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> No
             assert len([now for now in told if now[0] == phase]) == 3
         left = {path.name for path in out.iterdir()}
         assert "sparse" not in left and ".lock" not in left and not [name for name in left if name.startswith(".mapping")]
+    # What a process that was killed leaves.
+    (out / ".mapping-killed").mkdir()
     found, phases = captured(source, out)
     assert phases == ["mapping"] and len(found.registered) == 10
+    assert not list(out.glob(".mapping*"))
 
     # Another option, or other photographs: what is made of them is made again.
     def first(options) -> str:
