@@ -11,7 +11,7 @@ from splat_py.errors import SplatError
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from splat_py import image, portable, shaders, volume
+    from splat_py import capture, image, portable, shaders, volume
     from splat_py.gpu.device import Device, get_device
     from splat_py.gpu.device import adapters as devices
     from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
@@ -39,6 +39,7 @@ else:
             "TrainConfig": "splat_py.splats.config",
             "Trainer": "splat_py.splats.trainer",
             "bin_tiles": "splat_py.splats.tiles",
+            "capture": "splat_py.capture:",
             "devices": "splat_py.gpu.device:adapters",
             "evaluation": "splat_py.splats.evaluation:",
             "get_device": "splat_py.gpu.device",
@@ -73,6 +74,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "bin_tiles",
+    "capture",
     "devices",
     "evaluation",
     "get_device",

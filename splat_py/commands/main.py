@@ -12,6 +12,7 @@ from tyro.conf import subcommand
 
 from splat_py.commands import terminal
 from splat_py.commands.bench import Bench
+from splat_py.commands.capture import CaptureCommand
 from splat_py.commands.demo import Demo
 from splat_py.commands.devices import Devices
 from splat_py.commands.evaluate import Evaluate
@@ -25,7 +26,8 @@ from splat_py.errors import SplatError
 from splat_py.fit.interrupts import signals_as_interrupts
 
 Command = (
-    Annotated[Train, subcommand("train")]
+    Annotated[CaptureCommand, subcommand("capture")]
+    | Annotated[Train, subcommand("train")]
     | Annotated[Render, subcommand("render")]
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]
@@ -36,7 +38,10 @@ Command = (
     | Annotated[SelfTestCommand, subcommand("selftest")]
     | Annotated[Demo, subcommand("demo")]
 )
-_INTERRUPTED = "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume"
+_INTERRUPTED = (
+    "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume; a capture "
+    "goes on when its command is given again"
+)
 _MEMORY = "memory does not suffice; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
 
 

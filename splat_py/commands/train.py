@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import OmitArgPrefixes
 
+from splat_py.capture.options import CaptureOptions
+from splat_py.commands.capture import capture_with_progress
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out
 from splat_py.fit.resuming import refuse_existing
-from splat_py.scene.missing_poses import require_capture
+from splat_py.scene.missing_poses import find_model, needs_poses, require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from splat_py.splats.contribution import Removal
     from splat_py.splats.trainer import StepReport, Trainer
 
+# Of a run's folder, where photographs come without poses.
+_CAPTURED = "captured"
 # Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
 _SMOOTHING = 0.95
 # Steps between two readings of the process' memory, which take the system some time.
@@ -27,10 +31,11 @@ _MEMORY_EVERY = 20
 
 @dataclass
 class Train:
-    """Turn a folder of posed photographs into a scene of Gaussians.
+    """Turn photographs or a video into a scene of Gaussians.
 
-    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json) or a NeRF-synthetic one. The run's folder
-    gets the scene (scene.ply), a checkpoint, held-out photographs beside their renders, and metrics.json.
+    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json) or a NeRF-synthetic one; or photographs or a
+    video without poses, which are found first, as `splat capture` does, and kept in the run's folder. That gets the scene
+    (scene.ply), a checkpoint, held-out photographs beside their renders, and metrics.json.
 
     Example: splat train captures/fox --downscale 4 --out runs/fox
     """
@@ -51,17 +56,22 @@ class Train:
         # Before torch is imported.
         self.data.validate()
         self.config.validate()
+        data = self.data
         if not self.resume:
             refuse_existing(self.out)
-            require_capture(self.data.data)
+        captures = data.format in ("auto", "colmap") and needs_poses(data.data)
+        if not self.resume and not captures:
+            require_capture(data.data)
         from splat_py.gpu.device import get_device
         from splat_py.splats.run import train
 
         device = get_device(self.device)
+        if captures:
+            data = replace(data, data=self._captured())
         with FitBar(device, "--downscale 8 or fewer --steps") as bar:
             progress = _Progress(bar)
             scores = train(
-                self.data,
+                data,
                 self.config,
                 self.out,
                 resume=self.resume,
@@ -77,6 +87,13 @@ class Train:
         if scores is not None:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
+
+    def _captured(self) -> Path:
+        """The folder in which the photographs' poses are, found now if they were not before."""
+        folder = self.out / _CAPTURED
+        if not (self.resume and find_model(folder)):
+            capture_with_progress(self.data.data, folder, CaptureOptions())
+        return folder
 
 
 class _Progress:

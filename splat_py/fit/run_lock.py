@@ -16,7 +16,7 @@ from splat_py.errors import SplatError
 _NAME = ".lock"
 # What `atomic_path` calls files that are not complete yet, of those that runs write, and safetensors within it.
 _TEMPORARY = re.compile(
-    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
+    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable|capture)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
     r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
 )
 _FOLDERS = (".", "held-out")

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
-from splat_py.scene.colmap import find_model, read_colmap
+from splat_py.scene.colmap import read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
-from splat_py.scene.missing_poses import missing_poses, require_capture
+from splat_py.scene.missing_poses import find_model, missing_poses, require_capture
 from splat_py.scene.options import Format
 from splat_py.scene.transforms import read_transforms
 

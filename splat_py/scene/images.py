@@ -235,7 +235,7 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
         raise SplatError(f"{view.path} changed its size while the dataset was in use; load the dataset again")
     ignored: Pixels = np.zeros((height, width), np.uint8)
     if view.mask_path is not None:
-        ignored[~_decode_mask(view.mask_path, width, height)] = 255
+        ignored[~decode_mask(view.mask_path, width, height)] = 255
 
     if view.camera.distortion is not None:
         ignored[_out_of_reach(view.lens)] = 255
@@ -258,7 +258,12 @@ def find_mask(root: Path, path: Path) -> Path | None:
     """The mask of a photograph in `root`/images: in `root`/masks, with its stem or (COLMAP) name + .png."""
     if not path.is_relative_to(root / "images"):
         return None
-    base = root / "masks" / path.relative_to(root / "images")
+    return mask_in(root / "masks", path.relative_to(root / "images"))
+
+
+def mask_in(folder: Path, name: Path) -> Path | None:
+    """The mask in a folder of masks of the photograph that has this name in its own."""
+    base = folder / name
     candidates = [
         base.with_name(base.name + ".png"),
         *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES),
@@ -316,7 +321,7 @@ def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
     return np.rint(pixels[..., 2::-1] * alpha + 255 * background * (1 - alpha)).astype(np.uint8)
 
 
-def _decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
+def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
     """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
     mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
     if mask.shape != (height, width):

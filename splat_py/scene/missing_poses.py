@@ -7,14 +7,38 @@ from pathlib import Path
 from splat_py.errors import SplatError
 
 DESCRIPTIONS = ("transforms.json", "transforms_train.json")
-_PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
+PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
 PHONE_PHOTOGRAPHS = {".heic", ".heif"}
-_VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
+VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
 CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg *.heic`, or on a Mac `sips -s format jpeg`"
-_RUN_COLMAP = (
-    "run COLMAP first: put the photographs into FOLDER/images, then `colmap automatic_reconstructor --workspace_path FOLDER "
-    "--image_path FOLDER/images --camera_model OPENCV --single_camera 1`, and pass FOLDER"
-)
+_CAPTURE = "find poses first: `splat capture {} --out FOLDER`, and pass FOLDER (`splat train` does so by itself)"
+
+
+def find_model(root: Path) -> Path | None:
+    """The folder below `root` that holds a COLMAP model: sparse/0, sparse, or `root` itself."""
+    folders = (root / "sparse" / "0", root / "sparse", root)
+    return next((f for f in folders for end in ("bin", "txt") if (f / f"cameras.{end}").is_file()), None)
+
+
+def needs_poses(data: Path) -> bool:
+    """Whether this is a video, or a folder of photographs or of a video that nothing describes the poses of."""
+    if data.is_file():
+        return data.suffix.lower() in VIDEOS
+    if find_model(data) is not None or any((data / name).is_file() for name in DESCRIPTIONS):
+        return False
+    return any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
+
+
+def require_photographs(source: Path) -> None:
+    """Refuse at once what is neither a folder nor a video.
+
+    Raises:
+        SplatError: as it says.
+    """
+    if source.is_file() and source.suffix.lower() not in VIDEOS:
+        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
+    if not source.exists():
+        raise SplatError(f"{source} does not exist; name a folder of photographs or a video")
 
 
 def require_capture(data: Path) -> None:
@@ -23,9 +47,8 @@ def require_capture(data: Path) -> None:
     Raises:
         SplatError: with the step that is missing.
     """
-    if data.is_file() and data.suffix.lower() in _VIDEOS:
-        frames = f"`ffmpeg -i {data} -vf fps=2 FOLDER/images/%04d.png`"
-        raise SplatError(f"{data} is a video, and poses are needed: take pictures from it, {frames}, and {_RUN_COLMAP}")
+    if data.is_file() and data.suffix.lower() in VIDEOS:
+        raise SplatError(f"{data} is a video, and poses are needed: {_CAPTURE.format(data)}")
     if data.is_file():
         raise SplatError(f"{data} is not a folder but a file; pass the folder of a capture")
     if not data.is_dir():
@@ -49,13 +72,17 @@ def require_scene(scene: Path, data: Path | None = None) -> None:
 
 def missing_poses(root: Path) -> str:
     """Why a folder that holds no description of poses is no capture, in a sentence."""
-    suffixes = [file.suffix.lower() for folder in (root, root / "images") if folder.is_dir() for file in folder.iterdir()]
-    photographs = sum(suffix in _PHOTOGRAPHS for suffix in suffixes)
+    suffixes = _suffixes(root)
+    photographs = sum(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS for suffix in suffixes)
     if photographs:
         count = f"{photographs} photograph{'s' * (photographs > 1)}"
-        return f"{root} holds {count} but nothing that says where they were taken from; {_RUN_COLMAP}"
-    if any(suffix in PHONE_PHOTOGRAPHS for suffix in suffixes):
-        return f"{root} holds HEIC photographs, which are not read, and no poses; {CONVERT_HEIC}, then {_RUN_COLMAP}"
-    if any(suffix in _VIDEOS for suffix in suffixes):
-        return f"{root} holds a video but no poses: take pictures from it with ffmpeg, and {_RUN_COLMAP}"
+        return f"{root} holds {count} but nothing that says where they were taken from; {_CAPTURE.format(root)}"
+    if any(suffix in VIDEOS for suffix in suffixes):
+        return f"{root} holds a video but no poses; {_CAPTURE.format(root)}"
     return f"{root} holds no capture; expected a COLMAP model (sparse/0), {' or '.join(DESCRIPTIONS)}"
+
+
+def _suffixes(root: Path) -> list[str]:
+    """Of what is in a folder or its folder of photographs."""
+    folders = [folder for folder in (root, root / "images") if folder.is_dir()]
+    return [file.suffix.lower() for folder in folders for file in folder.iterdir()]

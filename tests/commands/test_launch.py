@@ -32,6 +32,9 @@ _MAIN = "from splat_py.commands.main import main; main()"
     ("arguments", "says"),
     [
         (["--help"], "fit-image"),
+        (["capture", "--help"], "--mapper"),
+        (["capture", "nowhere", "--out", "scene"], "nowhere does not exist"),
+        (["capture", ".", "--out", "scene", "--size", "3"], "size is 3"),
         (["train", "--help"], "--ssim-lambda"),
         (["fit-volume", "--help"], "--resolutions"),
         (["train", "nowhere", "--out", "run"], "nowhere is not a folder"),

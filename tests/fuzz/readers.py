@@ -14,13 +14,19 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image
 from safetensors.numpy import save
 
+from splat_py.capture.phases import recorded, recorded_report
+from splat_py.capture.photographs import Photograph, Source, store_photograph
+from splat_py.capture.report import Unregistered
+from splat_py.capture.workspace import Workspace
 from splat_py.gsplat.compression import PngCompression
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.pictures import read_picture
 from splat_py.image.result import ImageFit
 from splat_py.scene import Gaussians, load_dataset
+from splat_py.scene.colmap import read_observations
 from splat_py.scene.ply import read_points
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
@@ -127,6 +133,9 @@ def _read_capture(folder: Path) -> None:
     assert np.isfinite(dataset.scene_scale) and dataset.scene_scale > 0 and np.isfinite(dataset.bounds).all()
     for i, view in enumerate(dataset.views):
         assert dataset.image(i).shape == (view.camera.height, view.camera.width, 4)
+    if dataset.model is not None:
+        for points in read_observations(dataset.model).values():
+            assert points.shape[1:] == (3,)
 
 
 # Tensors
@@ -245,7 +254,58 @@ def _loads(load: Callable[[Path], Any], name: str = "file.safetensors") -> Calla
     return lambda folder: load(folder / name)
 
 
+# What capturing reads
+
+
+@cache
+def _photograph() -> bytes:
+    """A JPEG with EXIF."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif.get_ifd(0x8769).update({0x920A: 4.5, 0xA405: 28, 0xA20E: 3000.0, 0xA210: 3})
+    stream = io.BytesIO()
+    Image.fromarray(picture(3, 20, 14)).save(stream, "JPEG", exif=exif)
+    return stream.getvalue()
+
+
+def _write_photograph(folder: Path, random: Random) -> None:
+    data = _photograph()
+    end = 200
+    damaged = damaged_bytes(data[:end], random) + data[end:] if random.random() < 0.8 else damaged_bytes(data, random)
+    (folder / "file.jpg").write_bytes(damaged)
+
+
+def _read_photograph(folder: Path) -> None:
+    stored = store_photograph(Source(folder / "file.jpg", "file.jpg"), "a.jpg", folder / "images", folder / "masks")
+    assert stored.focal is None or np.isfinite(stored.focal)
+    assert np.isfinite(stored.sharpness) and np.isfinite(stored.contrast)
+
+
+def _write_capture_record(folder: Path, random: Random) -> None:
+    photographs = [{"name": "a.jpg", "source": "a.jpg", "width": 3, "height": 2, "focal": None, "camera": "3x2"}]
+    content = {
+        "version": 1,
+        "source": str(folder.resolve()),
+        "phases": {name: {"key": "5f", "done": True, "seconds": 1.5} for name in ("photographs", "features")},
+        "photographs": [photographs[0] | {"sharpness": 1.0, "contrast": 0.5}],
+        "unreadable": [{"name": "b.jpg", "reason": "damaged", "advice": "remove it"}],
+        "left_out": [],
+        "found": {"registered": ["a.jpg"], "points": 3, "error": 0.5},
+    }
+    (folder / "capture.json").write_bytes(damaged_json(content, random))
+
+
+def _read_capture_record(folder: Path) -> None:
+    workspace = Workspace(folder, folder)
+    recorded(workspace, "photographs", Photograph)
+    recorded(workspace, "unreadable", Unregistered)
+    recorded_report(workspace)
+    workspace.seconds()
+
+
 READERS: dict[str, Reader] = {
+    "photograph with EXIF": Reader(400, _write_photograph, _read_photograph),
+    "capture.json": Reader(400, _write_capture_record, _read_capture_record),
     "Gaussians": Reader(1800, _write_ply(cloud=False), _loads(Gaussians.load_ply, "file.ply")),
     "points": Reader(600, _write_ply(cloud=True), _loads(read_points, "file.ply")),
     "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),

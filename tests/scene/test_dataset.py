@@ -382,7 +382,7 @@ def test_damaged_frames_are_named(tmp_path: Path, change: dict[str, Any], messag
         load_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cameras", "images", "points3D", "frames", "rigs"])
+@pytest.mark.parametrize("name", ["cameras", "images", "points3D"])
 def test_a_colmap_file_cut_anywhere_is_refused(tmp_path: Path, name: str) -> None:
     write_colmap(tmp_path, ring(2), points=POINTS)
     file = tmp_path / "sparse/0" / f"{name}.bin"
@@ -393,7 +393,7 @@ def test_a_colmap_file_cut_anywhere_is_refused(tmp_path: Path, name: str) -> Non
             load_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cameras", "images", "points3D", "frames", "rigs"])
+@pytest.mark.parametrize("name", ["cameras", "images", "points3D"])
 @pytest.mark.parametrize("text", [False, True])
 def test_damaged_colmap_models_are_refused(tmp_path: Path, name: str, text: bool) -> None:
     write_colmap(tmp_path, ring(3), text=text, points=POINTS)

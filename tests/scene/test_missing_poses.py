@@ -15,10 +15,10 @@ from splat_py.scene.images import read_header
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["a.jpg", "b.PNG"], "holds 2 photographs but nothing that says where they were taken from; run COLMAP first"),
-        (["images/a.jpg"], "holds 1 photograph but .*colmap automatic_reconstructor"),
-        (["IMG_1.HEIC"], "holds HEIC photographs.*sips.*run COLMAP"),
-        (["a.MOV"], "holds a video but no poses.*ffmpeg.*run COLMAP"),
+        (["a.jpg", "b.PNG"], "holds 2 photographs but nothing that says where they were taken from; find poses first: `splat"),
+        (["images/a.jpg"], "holds 1 photograph but .*`splat capture .* --out FOLDER`, and pass FOLDER"),
+        (["IMG_1.HEIC"], "holds 1 photograph but .*splat capture"),
+        (["a.MOV"], "holds a video but no poses; .*splat capture"),
         (["notes.txt"], r"expected a COLMAP model \(sparse/0\), transforms.json or transforms_train.json"),
     ],
 )
@@ -31,7 +31,7 @@ def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> 
 
 
 def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    for name, says in (("a.mp4", "is a video.*ffmpeg -i.*run COLMAP"), ("scene.ply", "is not a folder but a file")):
+    for name, says in (("a.mp4", "is a video, and poses are .*splat capture"), ("scene.ply", "is not a folder but a file")):
         (tmp_path / name).touch()
         with pytest.raises(SplatError, match=f"{name} {says}"):
             load_dataset(tmp_path / name)

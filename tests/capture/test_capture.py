@@ -1,0 +1,272 @@
+"""Poses that are found are those that photographs were taken from, and an interrupted capture goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from splat_py.capture import CaptureReport, capture, mapping
+from splat_py.errors import SplatError
+from splat_py.scene import load_dataset
+from tests.capture import room
+from tests.capture.conftest import FAST
+from tests.capture.room import HEIGHT, WIDTH, errors, photograph, room_cameras, write_photograph, write_photographs
+
+Told = list[tuple[str, int, int]]
+FOCAL = 0.5 * HEIGHT / np.tan(np.deg2rad(room.FIELD_OF_VIEW / 2))
+
+
+def captured(source: Path, out: Path, options=FAST) -> tuple[CaptureReport, list[str]]:
+    """The report, and the phases that were not done before."""
+    told: Told = []
+    report = capture(source, out, options, on_progress=lambda *progress: told.append(progress))
+    for phase, done, total in told:
+        assert 0 <= done <= total, phase
+    return report, list(dict.fromkeys(phase for phase, _, _ in told))
+
+
+def test_poses_and_lens_are_those_of_the_photographs(report: CaptureReport) -> None:
+    cameras = room_cameras()
+    dataset = load_dataset(report.root)
+    assert report.registered == [view.name for view in dataset.views] == [camera.name for camera in cameras]
+    assert not report.unregistered and report.points > 300 and report.error < 0.5
+    distance, angle = errors([view.camera for view in dataset.views], cameras)
+    assert distance < 0.01 and angle < 0.3
+    assert dataset.views[0].lens.fx == pytest.approx(FOCAL, rel=0.02)
+    assert dataset.points is not None and len(dataset.points[0]) == report.points
+
+
+def test_up_is_z(report: CaptureReport) -> None:
+    views = load_dataset(report.root).views
+    for view, known in zip(views, room_cameras(), strict=True):
+        # The world's up in the camera's frame. The arc is short, and says little of how far cameras lean to the front.
+        angle = np.arccos(np.clip(view.camera.viewmat[:3, 2] @ known.viewmat[:3, 2], -1, 1))
+        assert np.rad2deg(angle) < 3
+
+
+def test_what_is_done_is_not_done_again(report: CaptureReport, photographs: Path) -> None:
+    again, phases = captured(photographs, report.root)
+    assert phases == [] and again == dataclasses.replace(report, seconds=again.seconds)
+
+
+def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(photographs, source)
+    blurred = cv2.GaussianBlur(photograph(room_cameras()[4]), (0, 0), 20)
+    write_photograph(source / "blurred.jpg", blurred)
+    write_photograph(source / "other.jpg", photograph(room_cameras()[4], seed=1))
+    write_photograph(source / "dark.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    (source / "damaged.jpg").write_bytes((photographs / "IMG_0003.jpg").read_bytes()[:5000])
+    (source / "empty.JPG").touch()
+    (source / "notes.txt").write_text("not a photograph")
+    found, _ = captured(source, tmp_path / "scene")
+    assert found.registered == [camera.name for camera in room_cameras()]
+    reasons = {item.name: item.reason for item in found.unregistered}
+    assert set(reasons) == {"blurred.jpg", "other.jpg", "dark.png", "damaged.jpg", "empty.JPG"}
+    assert reasons["blurred.jpg"].startswith("blurred: its sharpness is ")
+    assert "overlap" in reasons["other.jpg"] and "match" in reasons["other.jpg"]
+    assert reasons["dark.png"] == "nearly one colour, too dark or too bright: 0 features"
+    assert "cannot be decoded" in reasons["damaged.jpg"] and "cannot be decoded" in reasons["empty.JPG"]
+    assert all(item.advice for item in found.unregistered)
+
+
+def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> None:
+    """Interrupted in each phase after the other, and each time it goes on with what was not done."""
+    source, out = tmp_path / "source", tmp_path / "scene"
+    shutil.copytree(photographs, source)
+    for phase in ("photographs", "features", "matching", "mapping"):
+        told: Told = []
+
+        def interrupt(name: str, done: int, total: int, phase: str = phase, told: Told = told) -> None:
+            told.append((name, done, total))
+            if name == phase and done >= total / 3:
+                raise KeyboardInterrupt
+
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                capture(source, out, FAST, on_progress=interrupt)
+        assert told[-1][0] == phase and (told[-1][1] > 0 or phase == "photographs")
+        # Features and matches of the time before were kept.
+        if phase in ("features", "matching"):
+            assert len([now for now in told if now[0] == phase]) == 3
+        left = {path.name for path in out.iterdir()}
+        assert "sparse" not in left and ".lock" not in left and not [name for name in left if name.startswith(".mapping")]
+    # What a process that was killed leaves.
+    (out / ".mapping-killed").mkdir()
+    found, phases = captured(source, out)
+    assert phases == ["mapping"] and len(found.registered) == 10
+    assert not list(out.glob(".mapping*"))
+
+    # Another option, or other photographs: what is made of them is made again.
+    def first(options) -> str:
+        began: list[str] = []
+
+        def stop(name: str, done: int, total: int) -> None:
+            began.append(name)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            capture(source, out, options, on_progress=stop)
+        return began[0]
+
+    assert first(dataclasses.replace(FAST, mapper="global")) == "mapping"
+    assert first(dataclasses.replace(FAST, ordered=True)) == "matching"
+    assert first(dataclasses.replace(FAST, features=500)) == "features"
+    (source / "IMG_0009.jpg").unlink()
+    found, phases = captured(source, out)
+    assert phases == ["photographs", "features", "matching", "mapping"]
+    assert len(found.registered) == 9 and len(load_dataset(out)) == 9
+
+
+def test_global_mapping_finds_the_same_poses(report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scene"
+    shutil.copytree(report.root, out)
+    found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="global"))
+    assert phases == ["mapping"] and len(found.registered) == 10
+    distance, angle = errors([view.camera for view in load_dataset(out).views], room_cameras())
+    assert distance < 0.03 and angle < 1
+
+
+def test_a_camera_of_many_photographs_gets_all_coefficients(
+    report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_FULL_LENS", 10)
+    out = tmp_path / "scene"
+    shutil.copytree(report.root, out)
+    found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="incremental"))
+    assert phases == ["mapping"] and found.error <= report.error
+    lens = load_dataset(out).views[0].lens
+    assert lens.fx != lens.fy and all(lens.distortion[:4]) and lens.fy == pytest.approx(FOCAL, rel=0.03)
+    distance, angle = errors([view.camera for view in load_dataset(out).views], room_cameras())
+    assert distance < 0.01 and angle < 0.5
+
+
+def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
+    """Every second one is stored as a phone does that was held upright, and states its focal length."""
+    cameras = room_cameras()
+    for i, camera in enumerate(cameras):
+        pixels = Image.fromarray(photograph(camera)[..., ::-1])
+        exif = Image.Exif()
+        exif[0x0112] = (1, 6, 8, 3)[i % 4]
+        exif.get_ifd(0x8769)[0xA405] = round(FOCAL * np.hypot(36, 24) / np.hypot(WIDTH, HEIGHT))
+        stored = pixels.rotate({1: 0, 6: 90, 8: -90, 3: 180}[exif[0x0112]], expand=True)
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        stored.save(tmp_path / "photos" / camera.name, quality=95, exif=exif)
+    captured(tmp_path / "photos", tmp_path / "scene")
+    dataset = load_dataset(tmp_path / "scene")
+    assert {(view.camera.width, view.camera.height) for view in dataset.views} == {(WIDTH, HEIGHT)}
+    assert len({id(view.lens) for view in dataset.views}) == 1
+    distance, angle = errors([view.camera for view in dataset.views], cameras)
+    assert distance < 0.01 and angle < 0.3
+
+
+def test_different_cameras_have_lenses_of_their_own(tmp_path: Path) -> None:
+    cameras = room_cameras()
+    cameras[5:] = [camera.resized(320, 240) for camera in cameras[5:]]
+    write_photographs(tmp_path / "photos", cameras)
+    found, _ = captured(tmp_path / "photos", tmp_path / "scene")
+    assert len(found.registered) == 10
+    views = load_dataset(tmp_path / "scene").views
+    assert views[0].lens.fx == pytest.approx(FOCAL, rel=0.03)
+    assert views[9].lens.fx == pytest.approx(FOCAL * 1.25, rel=0.03)
+
+
+def test_masks_keep_features_away(photographs: Path, tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    shutil.copytree(photographs, source)
+    for i in range(10):
+        mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
+        mask[:, :80] = 0
+        (source / "masks").mkdir(exist_ok=True)
+        # Both ways that masks are called.
+        cv2.imwrite(str(source / "masks" / f"IMG_{i:04d}{'.jpg' * (i % 2)}.png"), mask)
+    found, _ = captured(source, tmp_path / "scene")
+    assert len(found.registered) == 10
+    dataset = load_dataset(tmp_path / "scene")
+    assert all(view.mask_path is not None for view in dataset.views)
+    weights = dataset.image(0)[..., 3]
+    assert not weights[:, :78].any() and (weights[:, 82:] == 255).mean() > 0.95
+    import pycolmap
+
+    model = pycolmap.Reconstruction(str(tmp_path / "scene" / "sparse" / "0"))
+    assert min(point.xy[0] for image in model.images.values() for point in image.points2D) >= 79
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], "holds neither photographs nor a video"),
+        (["a.txt", "b.md"], "holds neither photographs nor a video"),
+        (["a.jpg"], "holds one photograph; a capture needs many"),
+        (["a.jpg", "b.png"], "0 of 2 photographs can be read: .*a.jpg cannot be decoded"),
+        (["a.mp4", "b.mov"], "holds 2 videos; name one of them"),
+        (["a.mp4"], "a.mp4 cannot be read as a video"),
+    ],
+)
+def test_folders_that_hold_no_capture(files: list[str], says: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in files:
+        (tmp_path / "photos" / name).write_text("text")
+    with pytest.raises(SplatError, match=says):
+        capture(tmp_path / "photos", tmp_path / "scene")
+    with pytest.raises(SplatError, match="nowhere does not exist"):
+        capture(tmp_path / "nowhere", tmp_path / "scene")
+
+
+def test_what_lies_in_the_folder_of_the_scene_is_no_photograph_of_the_source(photographs: Path, tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    shutil.copytree(photographs, source)
+    assert captured(source, source / "scene")[1]
+    again, phases = captured(source, source / "scene")
+    assert phases == [] and len(again.registered) == 10
+
+
+def test_photographs_of_different_things(tmp_path: Path) -> None:
+    for i in range(3):
+        write_photograph(tmp_path / "photos" / f"{i}.jpg", photograph(room_cameras()[3 * i], seed=i))
+    with pytest.raises(SplatError, match=r"no two of the 3 photographs .* fit together: photographs must overlap"):
+        capture(tmp_path / "photos", tmp_path / "scene", FAST)
+
+
+def test_folders_that_are_not_the_captures_own(report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(SplatError, match="mine holds something other than a capture; choose another --out"):
+        capture(photographs, tmp_path / "mine")
+    shutil.copytree(photographs, tmp_path / "others")
+    with pytest.raises(SplatError, match=r"holds the capture of .*photographs, not of .*others"):
+        capture(tmp_path / "others", report.root)
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found"]
+)
+def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scene"
+    shutil.copytree(report.root, out)
+    record = out / "capture.json"
+    content = json.loads(record.read_text())
+    if damage == "phases":
+        content["photographs"][0]["width"] = "wide"
+    elif damage == "found":
+        content["found"] = {"registered": 3}
+    record.write_text(json.dumps(content) if damage in ("phases", "found") else damage)
+    with pytest.raises(SplatError, match=r"capture\.json is damaged; remove the folder"):
+        capture(photographs, out, FAST)
+
+
+def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence says what to install; what was captured elsewhere is read."""
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    with pytest.raises(SplatError, match=r"needs pycolmap, which is not installed: pip install 'splat_py\[capture\]'"):
+        capture(photographs, tmp_path / "scene")
+    assert not (tmp_path / "scene").exists()
+    assert len(load_dataset(report.root)) == 10

@@ -1,0 +1,76 @@
+"""Which photographs are compared where not all of them are."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splat_py.capture import CaptureReport, capture, matching
+from splat_py.capture.database import descriptors_of, features_of, matches_of
+from splat_py.capture.photographs import Photograph
+from splat_py.capture.retrieval import look_alikes
+from splat_py.scene import load_dataset
+from splat_py.scene.videos import write_video
+from tests.capture.conftest import FAST
+from tests.capture.room import errors, photograph, room_cameras
+
+
+def photographs_of(names: list[str]) -> list[Photograph]:
+    return [Photograph(name, name, 1, 1, None, "", 1.0, 1.0) for name in names]
+
+
+def test_the_database_is_as_pycolmap_reads_it(report: CaptureReport) -> None:
+    import pycolmap
+
+    file = report.root / "database.db"
+    database = pycolmap.Database.open(file)
+    images = {image.name: image.image_id for image in database.read_all_images()}
+    assert features_of(file) == {name: database.num_keypoints_for_image(key) for name, key in images.items()}
+    matches = matches_of(file)
+    assert len(matches) == 45
+    for (a, b), count in matches.items():
+        assert count == len(database.read_two_view_geometry(images[a], images[b]).inlier_matches)
+    assert descriptors_of(file, "IMG_0003.jpg").shape == (features_of(file)["IMG_0003.jpg"], 128)
+    assert descriptors_of(file, "nowhere").shape == (0, 128)
+    database.close()
+
+
+def test_those_that_look_alike_are_neighbours(report: CaptureReport, tmp_path: Path) -> None:
+    file = tmp_path / "database.db"
+    shutil.copy(report.root / "database.db", file)
+    # Names in another order: only what is in the photographs counts.
+    order = np.random.default_rng(1).permutation(10).tolist()
+    names = [f"IMG_{i:04d}.jpg" for i in order]
+    pairs = look_alikes(file, names, 2)
+    apart = [abs(order[i] - order[j]) for i, j in pairs]
+    assert all(i < j for i, j in pairs) and 10 <= len(pairs) <= 20
+    assert np.mean(apart) < 2 and {i for pair in pairs for i in pair} == set(range(10))
+
+
+def test_pairs(report: CaptureReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, names = report.root / "database.db", report.registered
+    assert len(matching.pairs_to_match(file, photographs_of(names), ordered=False)) == 45
+    monkeypatch.setattr(matching, "_EXHAUSTIVE", 5)
+    monkeypatch.setattr(matching, "_NEIGHBOURS", 2)
+    monkeypatch.setattr(matching, "_POWERS", 2)
+    monkeypatch.setattr(matching, "_ALIKE", 1)
+    monkeypatch.setattr(matching, "_ALIKE_ORDERED", 1)
+    for ordered in (False, True):
+        pairs = matching.pairs_to_match(file, photographs_of(names), ordered)
+        assert set(pairwise(names)) | set(zip(names, names[4:], strict=False)) <= set(pairs)
+        assert len(set(pairs)) == len(pairs) < 40 and all(a < b for a, b in pairs)
+
+
+def test_a_video_is_captured(tmp_path: Path) -> None:
+    cameras = room_cameras(20, degrees=3)
+    write_video(tmp_path / "around.mp4", (photograph(camera)[..., ::-1] / np.float32(255) for camera in cameras))
+    found = capture(tmp_path / "around.mp4", tmp_path / "scene", type(FAST)(features=600, frames=10))
+    assert len(found.registered) == 10
+    views = load_dataset(tmp_path / "scene").views
+    known = [cameras[int(view.name.removeprefix("frame_").removesuffix(".jpg"))] for view in views]
+    distance, angle = errors([view.camera for view in views], known)
+    assert distance < 0.03 and angle < 1

@@ -1,0 +1,125 @@
+"""Photographs are stored upright under safe names, with what EXIF says of their camera."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from splat_py.capture.exif import Exif, read_exif
+from splat_py.capture.photographs import Source, find_photographs, oriented, store_photograph, stored_names
+from splat_py.errors import SplatError
+from splat_py.scene.images import read_picture
+from tests.scene.captures import picture, write_image
+
+
+def stored_with(path: Path, **tags: int) -> Path:
+    """A JPEG with EXIF tags: of the picture, or of the camera where they are called focal_35mm."""
+    exif = Image.Exif()
+    exif[0x0112] = tags.get("orientation", 1)
+    if "focal_35mm" in tags:
+        exif.get_ifd(0x8769)[0xA405] = tags["focal_35mm"]
+    Image.fromarray(picture(3, 60, 40)).save(path, exif=exif, quality=95)
+    return path
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_pillows(orientation: int, tmp_path: Path) -> None:
+    path = stored_with(tmp_path / "a.jpg", orientation=orientation, focal_35mm=30)
+    exif = read_exif(path.read_bytes())
+    assert exif.orientation == orientation
+    assert exif.focal == pytest.approx(30 * np.hypot(60, 40) / np.hypot(36, 24))
+    with Image.open(path) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))[..., ::-1]
+    np.testing.assert_array_equal(oriented(read_picture(path, cv2.IMREAD_COLOR), orientation), upright)
+    stored = store_photograph(Source(path, "a.jpg"), "a.jpg", tmp_path / "images", tmp_path / "masks")
+    again = read_picture(tmp_path / "images" / "a.jpg", cv2.IMREAD_COLOR)
+    assert (stored.height, stored.width) == again.shape[:2] == upright.shape[:2]
+    assert np.abs(again.astype(int) - upright).mean() < 4
+    assert read_exif((tmp_path / "images" / "a.jpg").read_bytes()).orientation == 1
+
+
+def test_upright_photographs_are_copied_and_other_kinds_lose_nothing(tmp_path: Path) -> None:
+    for name in ("a.JPG", "b.png", "c.tif", "d.webp", "e.bmp"):
+        write_image(tmp_path / name, picture(1))
+    sources = find_photographs(tmp_path)
+    assert stored_names(sources) == ["a.JPG", "b.png", "c.png", "d.png", "e.png"]
+    for source, name in zip(sources, stored_names(sources), strict=True):
+        store_photograph(source, name, tmp_path / "out" / "images", tmp_path / "out" / "masks")
+        stored = tmp_path / "out" / "images" / name
+        np.testing.assert_array_equal(read_picture(stored, -1), read_picture(source.path, -1))
+        assert (stored.read_bytes() == source.path.read_bytes()) == (source.path.suffix == stored.suffix)
+
+
+def test_exif_that_says_nothing_or_nonsense(tmp_path: Path) -> None:
+    assert read_exif(b"") == read_exif(b"\xff\xd8\xff\xe1\x00\x10Exif\0\0garbage") == Exif()
+    assert read_exif(stored_with(tmp_path / "a.jpg", orientation=9, focal_35mm=0).read_bytes()) == Exif()
+    assert read_exif(stored_with(tmp_path / "a.jpg", focal_35mm=60_000).read_bytes()).focal is None
+    whole = stored_with(tmp_path / "a.jpg", orientation=6, focal_35mm=28).read_bytes()
+    for end in range(0, 200, 3):
+        read_exif(whole[:end])
+        read_exif(whole[:end] + b"\xff\0\xff\x7f" + whole[end + 4 :])
+
+
+def test_masks_turn_with_their_photographs(tmp_path: Path) -> None:
+    path = stored_with(tmp_path / "a.jpg", orientation=6)
+    mask = np.zeros((40, 60), np.uint8)
+    mask[:10] = 255
+    for shape, pixels in (("stored", mask), ("upright", np.rot90(mask, -1))):
+        cv2.imwrite(str(tmp_path / "mask.png"), pixels)
+        store_photograph(Source(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / shape, tmp_path / shape / "masks")
+        stored = read_picture(tmp_path / shape / "masks" / "a.jpg.png", cv2.IMREAD_GRAYSCALE)
+        np.testing.assert_array_equal(stored, np.rot90(mask, -1))
+    cv2.imwrite(str(tmp_path / "mask.png"), mask[:, :9])
+    with pytest.raises(SplatError, match=r"mask .* same shape"):
+        store_photograph(Source(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / "x", tmp_path / "x")
+
+
+def test_where_photographs_and_masks_are_found(tmp_path: Path) -> None:
+    names = ["IMG_10.jpg", "IMG_2.jpg", "below/IMG_1.jpg", "masks/IMG_2.png", ".hidden/IMG_3.jpg", "IMG_4.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_photographs(tmp_path)
+    assert [source.name for source in found] == ["below/IMG_1.jpg", "IMG_2.jpg", "IMG_10.jpg"]
+    assert [source.mask for source in found] == [None, tmp_path / "masks/IMG_2.png", None]
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "IMG_2.jpeg").touch()
+    assert find_photographs(tmp_path) == [Source(tmp_path / "images/IMG_2.jpeg", "IMG_2.jpeg", tmp_path / "masks/IMG_2.png")]
+
+
+def test_names_that_a_list_or_a_page_would_misread() -> None:
+    names = ["a b.jpg", "a_b.jpg", "A_b.png", "<script>.jpg", "x/é&\"'.heic", "c.jpg", "c.heic", "\udcff.jpg"]
+    stored = stored_names([Source(Path(name), name) for name in names])
+    assert len({name.lower().rpartition(".")[0] for name in stored}) == len(names)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyzé0123456789_./A") for name in stored), stored
+    assert stored[0] == "a_b.jpg" and stored[4] == "x/é___.jpg" and stored[5] == "c.jpg"
+
+
+def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heif = pytest.importorskip("pillow_heif", reason="needs pillow-heif")
+    smooth = cv2.resize(picture(2, 6, 4), (96, 64), interpolation=cv2.INTER_CUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "IMG_1.HEIC"
+    heif.from_pillow(Image.fromarray(smooth)).save(path, exif=exif.tobytes(), quality=90)
+    with Image.open(path) as image:
+        expected = np.asarray(image.convert("RGB"))
+    stored = store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
+    again = read_picture(tmp_path / "images" / "IMG_1.jpg", cv2.IMREAD_COLOR)[..., ::-1]
+    assert expected.shape == again.shape == (stored.height, stored.width, 3)
+    assert np.abs(again.astype(int) - expected).mean() < 4
+    data = path.read_bytes()
+    for damaged in (data[: len(data) // 2], b"", b"\0\0\0\x18ftypheic" + bytes(300)):
+        (tmp_path / "b.heic").write_bytes(damaged)
+        with pytest.raises(SplatError, match=r"b\.heic cannot be decoded"):
+            store_photograph(Source(tmp_path / "b.heic", "b.heic"), "b.jpg", tmp_path / "images", tmp_path / "masks")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(SplatError, match=r"HEIC photographs need pillow-heif: pip install 'splat_py\[capture\]'; or convert"):
+        store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
+    shutil.rmtree(tmp_path / "images")

@@ -1,0 +1,70 @@
+"""`splat capture`, and `splat train` on photographs and videos that have no poses."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.room import room_cameras, write_photographs
+from tests.commands.program import refusal, splat
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_photographs(tmp_path_factory.mktemp("phone") / "photos", room_cameras(8))
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8")
+    return folder
+
+
+def test_capture_says_what_it_found_and_goes_on(photos: Path) -> None:
+    result = splat("capture", "photos", "--out", "scene", cwd=photos.parent)
+    assert result.returncode == 0, result.stderr
+    assert "8 of 9 photographs have a pose" in result.stdout
+    assert "broken.jpg: " in result.stdout and "cannot be decoded" in result.stdout
+    assert "splat train scene --out RUN" in result.stdout
+    for phase in ("photographs", "features", "matching", "mapping"):
+        assert phase in result.stdout
+    assert {path.name for path in (photos.parent / "scene").iterdir()} == {"images", "sparse", "database.db", "capture.json"}
+    again = splat("capture", photos, "--out", "scene", cwd=photos.parent)
+    assert "8 of 9 photographs have a pose" in again.stdout and "features" not in again.stdout
+
+
+def test_train_finds_the_poses_of_photographs(photos: Path) -> None:
+    arguments = ("train", "photos", "--out", "run", "--downscale", "2", "--budget", "2000")
+    result = splat(*arguments, "--steps", "5", cwd=photos.parent)
+    assert result.returncode == 0, result.stderr
+    assert "8 of 9 photographs have a pose" in result.stdout and "held-out views: PSNR" in result.stdout
+    run = photos.parent / "run"
+    assert (run / "scene.ply").is_file() and (run / "captured" / "sparse" / "0").is_dir()
+    # The photographs of the capture are the run's from now on.
+    shutil.move(photos / "broken.jpg", photos.parent / "broken.jpg")
+    result = splat(*arguments, "--steps", "8", "--resume", cwd=photos.parent)
+    assert result.returncode == 0, result.stderr
+    assert "have a pose" not in result.stdout
+    assert splat("eval", "run", cwd=photos.parent).returncode == 0
+    shutil.move(photos.parent / "broken.jpg", photos / "broken.jpg")
+
+
+def test_mistakes_are_one_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photograph = photos / "IMG_0000.jpg"
+    assert "neither a folder of photographs nor a video" in refusal("capture", photograph, "--out", "x", cwd=tmp_path)
+    assert "holds neither photographs nor a video" in refusal("capture", tmp_path, "--out", "x", cwd=tmp_path)
+    assert "size is 3; it must be at least 64" in refusal("capture", photos, "--out", "x", "--size", "3", cwd=tmp_path)
+    assert "splat capture" in refusal("fit-volume", photos, "--out", "x", cwd=tmp_path)
+    (tmp_path / "around.mp4").write_text("not a video")
+    assert "around.mp4 cannot be read as a video" in refusal("train", "around.mp4", "--out", "x", cwd=tmp_path)
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    for command in ("capture", "train"):
+        assert "pip install 'splat_py[capture]'" in refusal(command, photos, "--out", "x", cwd=tmp_path)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_mask_of_another_shape_leaves_one_photograph_out(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "masks").mkdir()
+    (tmp_path / "photos" / "masks" / "IMG_0000.png").write_text("not a picture")
+    result = splat("capture", "photos", "--out", "scene", cwd=tmp_path)
+    assert "7 of 9 photographs have a pose" in result.stdout and "masks/IMG_0000.png cannot be decoded" in result.stdout
