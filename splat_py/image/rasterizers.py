@@ -108,6 +108,16 @@ class TileRasterizer:
         # The last one that was recorded, for its backward pass.
         self._rasterization: Rasterization | None = None
 
+    @property
+    def picture(self) -> Array:
+        """[1, H, W, 3] what `record_gradients` has compared with the target."""
+        return self._image.colors
+
+    @property
+    def isect_count(self) -> Array:
+        """[1] uint32 on the device: intersections of blobs with tiles."""
+        return self._binning.isect_count
+
     def reserve(self, parameters: Array) -> None:
         """See `Rasterizer`."""
         recorder = self._device.record()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from splat_py.gpu.sources import constant
 from splat_py.image.fitting import FitStep, Rates, adam_for
 from splat_py.image.rasterizers import FLOATS, TileRasterizer
 from splat_py.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels
@@ -84,9 +85,10 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)
     recorder.submit_as("draw")
-    plan.name(target=target, parameters=parameters, image=image, status=status, firstMoments=moments[0], secondMoments=moments[1])
+    plan.name(target=target, parameters=parameters, picture=rasterizer.picture, status=status, image=image, count=rasterizer.isect_count)
     tile = device.tuning.tile_size
-    return plan.content() | {"tile": tile, "most": _most(sizes, tile)}
+    constants = {name: constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")}
+    return plan.content() | {"tile": tile, "most": _most(sizes, tile), "constants": constants}
 
 
 def _most(sizes: Mapping[str, float], tile: int) -> Json:
