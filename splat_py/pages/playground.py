@@ -49,6 +49,8 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _SLOT = re.compile(r"\{(\w+)\}")
 # What a kernel binds at most, and what the radix sort shares in a workgroup.
 MOST_BUFFERS, _SHARED_BYTES = 10, 16384
+# What 16 bits hold.
+_LARGEST_HALF = 65504.0
 # Half the angle that a picture's shorter side covers, as a tangent, where no camera says one.
 _TANGENT = 0.45
 
@@ -76,7 +78,7 @@ class View:
     def of_points(cls, points: NDArray[np.float32]) -> View:
         """Where nothing is known of cameras: from above and aside. Up is where the scene is flattest, as grounds and tables are,
         towards the side on which things stand out."""
-        middle = np.median(points, axis=0)
+        middle = np.median(points.astype(np.float64), axis=0)
         offsets = points - middle
         distances = np.linalg.norm(offsets, axis=1)
         near = offsets[distances <= np.quantile(distances, 0.8)]
@@ -158,12 +160,11 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
         rows, columns = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
         tensors = {
             "means": gaussians.means,
-            "covars": covariances[:, rows, columns],
+            "covars": covariances[:, rows, columns].float(),
             "opacities": gaussians.opacities,
-            "features": gaussians.sh.clamp(-6e4, 6e4).half(),
+            "features": gaussians.sh.clamp(-_LARGEST_HALF, _LARGEST_HALF).half(),
         }
-    arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-    return {name: array.astype(array.dtype if array.dtype == np.float16 else np.float32) for name, array in arrays.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def _rotations(quats: torch.Tensor) -> torch.Tensor:
