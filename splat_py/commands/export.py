@@ -36,7 +36,8 @@ class Export:
 
             if self.out is not None:
                 raise SplatError(f"there are two files to write, {self.out} and {self.playground}; write one after the other")
-            shown = export_playground(self.run_folder, self.playground)
+            with console.status("making the page"):
+                shown = export_playground(self.run_folder, self.playground)
             size = self.playground.stat().st_size / 1e6
             console.print(f"open {self.playground} in a browser with WebGPU: {len(shown):,} Gaussians, {size:.1f} MB")
             return

@@ -1,8 +1,8 @@
 """A page that draws a scene, and fits pictures, with the kernels of this library as WGSL: one HTML file, opened from disk.
 
 The kernels are emitted by the Slang compiler, specialised as for every other device. What the host would dispatch is recorded
-once (playground_kernels.py) and replayed by the page's JavaScript (splat_py/pages/playground/), which has no rendering code of its
-own but the few lines that copy a picture to a canvas.
+once (playground_kernels.py) and replayed by the page's JavaScript (splat_py/pages/playground/), which has no rendering code of
+its own but the few lines that copy a picture to a canvas.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class View:
         subject = find_subject(cameras, points) if common else None
         target, first = focus if subject is None else subject, cameras[0]
         tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
-        return cls(*(tuple(map(float, v)) for v in (first.position, target, mean_up(cameras))), float(tangent))
+        return cls(_tuple(first.position), _tuple(target), _tuple(mean_up(cameras)), float(tangent))
 
     @classmethod
     def of_points(cls, points: NDArray[np.float32]) -> View:
-        """Where nothing is known of cameras: from above and aside. Up is where the scene is flattest, as grounds and tables are,
-        towards the side on which things stand out."""
+        """Where nothing is known of cameras: from above and aside. Up is where the scene is flattest, as grounds and tables
+        are, towards the side on which things stand out."""
         middle = np.median(points.astype(np.float64), axis=0)
         offsets = points - middle
         distances = np.linalg.norm(offsets, axis=1)
@@ -88,7 +88,11 @@ class View:
         heights = near @ up
         up = up if (heights**3).mean() >= 0 else -up
         eye = middle + 2.2 * radius * (0.45 * up + 0.89 * along)
-        return cls(tuple(map(float, eye)), tuple(map(float, middle)), tuple(map(float, up)))
+        return cls(_tuple(eye), _tuple(middle), _tuple(up))
+
+
+def _tuple(vector: NDArray) -> tuple[float, ...]:
+    return tuple(map(float, vector))
 
 
 def write_playground(
@@ -123,7 +127,7 @@ def page(
 ) -> str:
     """The page's text. Arguments and errors as of `write_playground`."""
     if gaussians.splat != "Gaussian" or gaussians.color != "SphericalHarmonics":
-        raise SplatError("a playground draws Gaussians with spherical harmonics; this scene has splats or colours of another type")
+        raise SplatError("the scene has splats or colours of another type, and a playground draws Gaussians with harmonics")
     if not len(gaussians):
         raise SplatError("the scene has no Gaussians, and a playground would show nothing")
     arrays = scene_arrays(gaussians)

@@ -53,8 +53,7 @@ def scene_plan(
     Shading(scene.means, features, cameras, splats.radii, colors, color, settings).record(recorder)
     binning.record_count(recorder)
     binning.record_lists(recorder)
-    parts = device, splats, colors, backgrounds, binning.lists(), grid, image
-    Rasterization.of(*parts, **settings.splat_constants()).record(recorder)
+    Rasterization.of(device, splats, colors, backgrounds, binning.lists(), grid, image).record(recorder)
     recorder.submit_as("frame")
     assert scene.covars is not None
     plan.name(means=scene.means, opacities=scene.opacities, covars=scene.covars, features=features)
@@ -70,9 +69,10 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     memory = device.memory
     rasterizer = TileRasterizer(device, blobs, width, height)
     rasterizer.reserve_isects(capacity)
-    parameters, gradients, image = memory.empty((FLOATS, blobs)), memory.empty((FLOATS, blobs)), memory.empty((height, width, 3))
+    parameters, gradients = (memory.empty((FLOATS, blobs)) for _ in range(2))
     moments = tuple(memory.full((FLOATS, blobs), 0) for _ in range(2))
-    target, status = memory.empty((height, width, 3)), memory.full((3,), 0, np.uint32)
+    target, image = (memory.empty((height, width, 3)) for _ in range(2))
+    status = memory.full((3,), 0, np.uint32)
     usual = Rates()
     adam = adam_for(width, height)
     # Python would raise a float to a symbol's power, and forget the symbol.
@@ -85,7 +85,8 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     recorder = device.record()
     rasterizer.record_render(recorder, parameters, image)
     recorder.submit_as("draw")
-    plan.name(target=target, parameters=parameters, picture=rasterizer.picture, status=status, image=image, count=rasterizer.isect_count)
+    plan.name(target=target, parameters=parameters, status=status, image=image)
+    plan.name(picture=rasterizer.picture, count=rasterizer.isect_count)
     tile = device.tuning.tile_size
     constants = {name: constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")}
     return plan.content() | {"tile": tile, "most": _most(sizes, tile), "constants": constants}

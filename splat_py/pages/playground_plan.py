@@ -1,7 +1,8 @@
 """What the host would send to a device, written down as JSON for a page to send to WebGPU.
 
-The library's own host code drives a `PlanDevice` and cannot tell: its arrays are numbers in a list, and its commands end up in a
-`Plan`. Sizes may be symbols (playground_symbols.py), so that one plan serves pictures, lists and numbers of blobs of any size.
+The library's own host code drives a `PlanDevice` and cannot tell: its arrays are numbers in a list, and its commands end up in
+a `Plan`. Sizes may be symbols (playground_symbols.py), so that one plan serves pictures, lists and numbers of blobs of any
+size.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,7 +46,7 @@ class WgslKernels:
         module, entry, constants = cast(tuple[str, str, tuple[tuple[str, Any], ...]], kernel.pipeline)
         key = (module, entry, constants)
         if key not in self._kernels:
-            emitted = WgslKernel.of(emit_wgsl(module, entry, dict(constants)))
+            emitted = _emitted(module, entry, constants)
             self._kernels[key] = len(self.content), emitted
             size = max((item.offset + WGSL_SIZES[item.type] for item in emitted.fields), default=0)
             self.content.append(
@@ -59,6 +61,11 @@ class WgslKernels:
                 }
             )
         return self._kernels[key]
+
+
+@cache
+def _emitted(module: str, entry: str, constants: tuple[tuple[str, Any], ...]) -> WgslKernel:
+    return WgslKernel.of(emit_wgsl(module, entry, dict(constants)))
 
 
 @dataclass
@@ -134,7 +141,7 @@ class PlanRecorder(Recorder):
                 "kernel": number,
                 "groups": [expression_of(n) for n in (x, y, z)],
                 # What constants have switched off, nobody sets, though it may still be named.
-                "uniforms": {f.name: expression_of(cast(float, uniforms[f.name])) for f in emitted.fields if f.name in uniforms},
+                "uniforms": {item.name: expression_of(uniforms[item.name]) for item in emitted.fields if item.name in uniforms},
                 "buffers": {name: _number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
         )
@@ -215,5 +222,3 @@ def _number(array: Array) -> int:
 
 def _buffers_of(command: Json) -> list[int]:
     return [command["clear"]] if "clear" in command else list(command["buffers"].values())
-
-

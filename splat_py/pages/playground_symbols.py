@@ -39,7 +39,7 @@ def float_or_int(value: Any) -> float:
     return int(value) if isinstance(value, int) else float(value)
 
 
-def expression_of(value: float) -> Expression:
+def expression_of(value: Any) -> Expression:
     """How a number was computed; itself, if it is no symbol."""
     return value.expression if isinstance(value, _Symbol) else float_or_int(value)
 
@@ -51,11 +51,15 @@ def symbol(value: float, expression: Expression) -> Any:
 
 
 def smaller(value: Any, most: int) -> Any:
-    """`min` of a symbol and a number, whichever is less now."""
-    return symbol(min(value, most), ["min", expression_of(value), most]) if isinstance(value, _Symbol) else min(value, most)
+    """`min` of what may be a symbol and a number, in which neither is forgotten."""
+    least = min(value, most)
+    return symbol(least, ["min", expression_of(value), most]) if isinstance(value, _Symbol) else least
 
 
 class _Symbol:
+    """What whole and other symbols share. Python asks a float on the left first, which knows nothing of symbols that are whole:
+    such a product or power is a plain number, and tests of plans find it."""
+
     expression: Expression
 
     def __new__(cls, value: float, expression: Expression) -> Any:
@@ -64,7 +68,7 @@ class _Symbol:
         return number
 
     def __neg__(self) -> Any:
-        return 0 - self
+        return _combined("-", 0, self)
 
 
 def _forward(name: str) -> Callable[[Any, Any], Any]:

@@ -2,6 +2,8 @@
 
 // What the kernels bind, and what browsers have to be asked for beyond the default.
 const NEEDED_FEATURES = ["subgroups"];
+// slang/parallel/wave.slang counts lanes in two words.
+const MOST_LANES = 64;
 const WANTED_LIMITS = ["maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize"];
 
 /** @param needed least values of the adapter's limits, by name */
@@ -18,6 +20,10 @@ export async function openDevice(needed) {
     if (!adapter.features.has(feature)) {
       throw new Error(`WebGPU of this browser lacks the feature “${feature}”, which the kernels use. A newer one has it.`);
     }
+  }
+  if (adapter.info?.subgroupMaxSize > MOST_LANES) {
+    const { subgroupMaxSize } = adapter.info;
+    throw new Error(`This graphics adapter works in groups of ${subgroupMaxSize} threads; the kernels know ${MOST_LANES} at most.`);
   }
   for (const [name, least] of Object.entries(needed)) {
     if (adapter.limits[name] < least) {

@@ -22,9 +22,8 @@ function complain(error) {
   document.body.classList.add("broken");
 }
 
-function drawScenes(scene, view) {
+function drawScenes(scene, orbit) {
   const canvas = at("scene-canvas");
-  const orbit = new Orbit(view);
   let wanted = false;
   const frame = async () => {
     wanted = false;
@@ -173,10 +172,11 @@ async function main() {
   const [compiled, parts] = await Promise.all([compileKernels(device, kernels), readScene(layout)]);
   const scene = new Scene(device, compiled, scenePlan, { ...parts, background: Float32Array.from(background) }, at("scene-canvas"));
   const fit = new Fit(device, compiled, fitPlan, at("fit-canvas"));
+  const orbit = new Orbit(view);
   // For the console, and for tests.
-  globalThis.playground = { device, scene, fit, view };
+  globalThis.playground = { device, scene, orbit, fit };
   const panel = new FitPanel(fit, scene);
-  await drawScenes(scene, view);
+  await drawScenes(scene, orbit);
   document.body.classList.add("ready");
   if (!new URLSearchParams(location.search).has("still")) await panel.takeView(scene);
 }
