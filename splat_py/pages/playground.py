@@ -24,7 +24,7 @@ from splat_py.errors import SplatError
 from splat_py.files import atomic_path
 from splat_py.pages.playground_kernels import fit_plan, scene_plan
 from splat_py.pages.playground_plan import Json, WgslKernels
-from splat_py.scene.camera import Camera, find_focus, find_subject, mean_up
+from splat_py.scene.camera import Camera, find_focus, mean_up
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.gaussians import Gaussians
 
@@ -66,11 +66,12 @@ class View:
     tangent: float = _TANGENT
 
     @classmethod
-    def of_cameras(cls, cameras: list[Camera], points: NDArray[np.float32]) -> View:
-        """From the first of a capture's cameras to what all of them look at."""
-        focus, common = find_focus(cameras)
-        subject = find_subject(cameras, points) if common else None
-        target, first = focus if subject is None else subject, cameras[0]
+    def of_cameras(cls, cameras: list[Camera]) -> View:
+        """As the first of a capture's cameras looks, around the point in its middle that is nearest to what all look at."""
+        first, (focus, _) = cameras[0], find_focus(cameras)
+        forward = first.viewmat[2, :3]
+        depth = (focus - first.position) @ forward
+        target = first.position + depth * forward if depth > 0 else focus
         tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
         return cls(_tuple(first.position), _tuple(target), _tuple(mean_up(cameras)), float(tangent))
 

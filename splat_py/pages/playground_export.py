@@ -43,12 +43,12 @@ def export_playground(scene: Path | None, page: Path) -> Gaussians:
         gaussians,
         title="demo" if scene == _DEMO else scene.resolve().name,
         antialiased=record.config.antialiased,
-        **_of_capture(folder, gaussians),
+        **_of_capture(folder),
     )
     return gaussians
 
 
-def _of_capture(folder: RunFolder, gaussians: Gaussians) -> dict[str, Any]:
+def _of_capture(folder: RunFolder) -> dict[str, Any]:
     """What only the photographs tell; nothing if they have been moved away."""
     record = folder.record()
     try:
@@ -56,7 +56,7 @@ def _of_capture(folder: RunFolder, gaussians: Gaussians) -> dict[str, Any]:
     except SplatError:
         return {}
     cameras = [view.camera for view in dataset.views]
-    found = {"view": View.of_cameras(cameras, gaussians.means.cpu().numpy()), "near": dataset.near}
+    found = {"view": View.of_cameras(cameras), "near": dataset.near}
     # What was learnt for infinity is in no kernel of the page's.
     learnt = learnt_of(folder.root, record.config).environment
     return found if learnt is not None else found | {"background": tuple(map(float, dataset.background))}
