@@ -113,7 +113,8 @@ class _Recorder(Recorder):
             block = bytearray(-(-(fields[-1].offset + 8) // 16) * 16)
             for name, offset, kind in fields:
                 value = uniforms.get(name, 0)
-                struct.pack_into(_FORMATS[kind], block, offset, value.x | value.y << 32 if isinstance(value, spy.uint2) else value)
+                number = value.x | value.y << 32 if isinstance(value, spy.uint2) else value
+                struct.pack_into(_FORMATS[kind], block, offset, number)
             bound.append((program.kernel.uniforms, device.create_buffer_with_data(data=block, usage="UNIFORM")))
         entries = [{"binding": binding, "resource": {"buffer": buffer}} for binding, buffer in bound]
         group = device.create_bind_group(layout=program.pipeline.get_bind_group_layout(0), entries=entries)
