@@ -1,13 +1,18 @@
 /** The loss over the steps, on a logarithmic scale. */
 
+// Where the axis of steps may end.
+const ENDS = [50, 100, 200, 500, 1000];
+
 export class Curve {
   constructor(canvas) {
     this.canvas = canvas;
     this.points = [];
+    this.steps = 0;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
+  /** @param steps that there will be */
   clear(steps) {
     this.steps = steps;
     this.points = [];
@@ -32,7 +37,9 @@ export class Curve {
     const logs = points.map(([, log]) => log);
     const top = Math.max(...logs, -1) + 0.1;
     const low = Math.min(...logs, top - 1) - 0.1;
-    const x = (step) => left + (step / (this.steps || 1)) * (width - left - 8);
+    const last = Math.min(points.at(-1)?.[0] ?? 0, this.steps);
+    const end = ENDS.find((steps) => steps >= last) ?? this.steps;
+    const x = (step) => left + (step / end) * (width - left - 8);
     const y = (log) => 6 + ((top - log) / (top - low)) * (height - bottom - 6);
     context.font = `11px ${style.fontFamily}`;
     context.fillStyle = style.color;
@@ -48,7 +55,7 @@ export class Curve {
     context.textAlign = "left";
     context.fillText("0", left, height);
     context.textAlign = "right";
-    context.fillText(`${this.steps || ""} steps`, width - 8, height);
+    context.fillText(`${end} steps`, width - 8, height);
     context.strokeStyle = style.getPropertyValue("--accent");
     context.lineWidth = 2;
     line(context, points.map(([step, log]) => [x(step), y(log)]));

@@ -10,8 +10,8 @@ const WANTED_LIMITS = ["maxStorageBuffersPerShaderStage", "maxStorageBufferBindi
 export async function openDevice(needed) {
   if (!navigator.gpu) {
     throw new Error(
-      "This browser has no WebGPU. Use a recent Chrome, Edge, Safari or Firefox; on Linux WebGPU may have to be switched on " +
-        "(chrome://flags, “Unsafe WebGPU Support”).",
+      "This browser has no WebGPU. Use a recent Chrome, Edge or Safari; on Linux WebGPU may have to be switched on " +
+        "(chrome://flags/#enable-unsafe-webgpu).",
     );
   }
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });

@@ -113,7 +113,13 @@ class FitPanel {
     await this.restart();
   }
 
-  async restart() {
+  /** One after another, however fast a slider moves. */
+  restart() {
+    this.restarting = (this.restarting ?? Promise.resolve()).then(() => this.restartNow()).catch(complain);
+    return this.restarting;
+  }
+
+  async restartNow() {
     if (!this.picture) return;
     await this.pause();
     this.fit.start(this.picture, this.blobs);
@@ -123,8 +129,8 @@ class FitPanel {
 
   async pause() {
     this.running = false;
-    await this.loop;
     at("pause").textContent = "Go on";
+    await this.loop;
   }
 
   go() {
@@ -135,10 +141,8 @@ class FitPanel {
     }
     this.running = true;
     at("pause").textContent = "Pause";
-    this.loop = this.run().catch((error) => {
-      this.running = false;
-      complain(error);
-    });
+    // Behind a loop that may still be in its last steps.
+    this.loop = (this.loop ?? Promise.resolve()).then(() => this.run()).catch(complain);
   }
 
   async run() {
