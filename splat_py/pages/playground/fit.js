@@ -4,7 +4,8 @@ import { blobsOnDetail } from "./blobs.js";
 import { Plan } from "./plan.js";
 import { Screen } from "./screen.js";
 
-const FIT_LISTS = 1 << 17;
+// Intersections of blobs with tiles that lists begin with space for.
+const FIT_LISTS = 1 << 14;
 
 export class Fit {
   constructor(device, kernels, content, canvas) {

@@ -4,7 +4,7 @@ import { Plan } from "./plan.js";
 import { Screen } from "./screen.js";
 
 // Intersections of splats with tiles that lists begin with space for.
-const FRAME_LISTS = 1 << 18;
+const FRAME_LISTS = 1 << 16;
 
 export class Scene {
   /** @param parts means, covars, opacities, features and background, as the kernels take them */
