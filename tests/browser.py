@@ -17,7 +17,7 @@ _FLAGS = [
     "--no-sandbox",  # tests may run as root, which chromium's sandbox refuses
     "--enable-unsafe-webgpu",
     "--enable-features=Vulkan",
-    "--use-vulkan=native",
+    "--use-vulkan=swiftshader",  # with the native one, canvases that WebGPU has drawn stay white
     "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader",
 ]

@@ -85,6 +85,14 @@ class Memory:
         array.write(values)
         return array
 
+    def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> Array:
+        """An array of one value."""
+        return self.array(np.full(shape, value, dtype))
+
+    def arange(self, count: int) -> Array:
+        """0, 1, … count - 1, uint32."""
+        return self.array(np.arange(count, dtype=np.uint32))
+
     def owner_of(self, tensor: torch.Tensor) -> Array | None:
         """The array whose memory a tensor looks at, if it is one of ours."""
         if self.bridge is not Bridge.ALIAS or tensor.device.type != "cpu" or tensor.numel() == 0:

@@ -1,4 +1,4 @@
-"""Metal source of any kernel, from the very compiler that SlangPy ships, on any machine.
+"""Metal and WebGPU source of any kernel, from the very compiler that SlangPy ships, on any machine.
 
 SlangPy compiles for the device it runs on; the compiler library inside it can emit for every target. This drives that library's
 C interface: a session, a request a kernel, arguments as on slangc's command line.
@@ -142,8 +142,52 @@ def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> Met
     return MetalKernel(source, (x, y, z))
 
 
+class WgslField(NamedTuple):
+    """A number of a uniform block."""
+
+    name: str
+    # In bytes.
+    offset: int
+    # As WGSL calls it.
+    type: str
+
+
+class WgslKernel(NamedTuple):
+    """WGSL of one entry point, and what it binds."""
+
+    source: str
+    # Names by binding, all in group 0; only what the entry point uses.
+    buffers: dict[int, str]
+    # Binding of the uniform block and the numbers in it; -1 if nothing in it is used.
+    uniforms: int
+    fields: list[WgslField]
+
+    @classmethod
+    def of(cls, source: str) -> WgslKernel:
+        """What source declares, which is less than its modules do: the compiler has dropped what is not used."""
+        buffers = {int(binding): name for binding, name in _WGSL_STORAGE.findall(source)}
+        block = _WGSL_UNIFORM.search(source)
+        if block is None:
+            return cls(source, buffers, -1, [])
+        body = re.search(rf"struct {block[2]}\s*\{{(.*?)\}}", source, re.DOTALL)
+        assert body is not None
+        fields, end = [], 0
+        for align, name, kind in _WGSL_FIELD.findall(body[1]):
+            offset = -(-end // int(align)) * int(align)
+            fields.append(WgslField(name, offset, kind))
+            end = offset + WGSL_SIZES[kind]
+        return cls(source, buffers, int(block[1]), fields)
+
+
+_WGSL_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (\w+)_\d+ :")
+_WGSL_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> params_\d+ : (\w+);")
+_WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32|vec2<u32>)")
+# Bytes of what uniform blocks hold.
+WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
+
+
 def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
-    """The same as WGSL."""
+    """The same as WGSL; `WgslKernel.of` says what it binds."""
     return _emit("wgsl", module, entry, constants)[0]
 
 

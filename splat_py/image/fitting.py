@@ -16,8 +16,9 @@ from splat_py.fit.adam import Adam
 from splat_py.fit.checkpoint import kept_checkpoint
 from splat_py.fit.finiteness import check_finite
 from splat_py.fit.in_flight import Overflow, StepsInFlight
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import linear_groups
+from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.profiling import Profile
 from splat_py.image.checkpoint import FitCheckpoint, fingerprint
 from splat_py.image.initial import blobs_anywhere, blobs_on_detail
@@ -59,6 +60,53 @@ class FitReport:
     image: Picture
 
 
+def adam_for(width: int, height: int) -> Adam:
+    """The optimiser of a picture of this size."""
+    return Adam(_EPSILON * min(1.0, _EPSILON_PIXELS / (width * height)))
+
+
+@dataclass(frozen=True)
+class FitStep:
+    """What a step differentiates and updates."""
+
+    rasterizer: Rasterizer
+    target: Array  # [H, W, 3]
+    parameters: Array  # [9, N]
+    gradients: Array  # [9, N]
+    moments: tuple[Array, ...]  # [9, N] twice
+    status: Array  # [3] uint32 (kernels/status.slang)
+    rates: Rates
+    adam: Adam
+
+    def record(self, recorder: Recorder, step: int, steps: int) -> None:
+        """Record step number `step` of `steps`."""
+        self.rasterizer.record_lists(recorder, self.parameters)
+        self.rasterizer.record_check(recorder, self.status, step)
+        self.rasterizer.record_gradients(recorder, self.parameters, self.target, self.gradients)
+        recorder.stage("update")
+        decay = self.rates.final ** (step / steps)
+        recorder.dispatch(
+            "image_update",
+            "updateBlobs",
+            linear_groups(self.parameters.size),
+            {
+                "blobs": self.parameters.shape[1],
+                "centerRate": self.rates.center * decay,
+                "shapeRate": self.rates.shape * decay,
+                "colorRate": self.rates.color * decay,
+                "opacityRate": self.rates.opacity * decay,
+                **self.adam.uniforms(step),
+            },
+            {
+                "status": self.status,
+                "parameters": self.parameters,
+                "gradients": self.gradients,
+                "firstMoments": self.moments[0],
+                "secondMoments": self.moments[1],
+            },
+        )
+
+
 class ImageFitter:
     """Optimises blobs so that they look like a picture. `fit` is this from beginning to end.
 
@@ -90,15 +138,22 @@ class ImageFitter:
         self.profile: Profile | None = None
         memory = self.device.memory
         height, width, _ = picture.shape
-        self._adam = Adam(_EPSILON * min(1.0, _EPSILON_PIXELS / (width * height)))
-        self._target = memory.array(picture)
         self._parameters = memory.array(check_params(params))
-        self._gradients = memory.empty(params.shape)
         moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
-        self._moments = [memory.array(moment) for moment in moments]
+        self._moments = tuple(memory.array(moment) for moment in moments)
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
         self._rasterizer = rasterizer or rasterizer_for(self.device, params.shape[1], width, height)
         self._rasterizer.reserve(self._parameters)
+        self._work = FitStep(
+            self._rasterizer,
+            memory.array(picture),
+            self._parameters,
+            memory.empty(params.shape),
+            self._moments,
+            self._steps.status,
+            self.rates,
+            adam_for(width, height),
+        )
 
     @property
     def step(self) -> int:
@@ -153,33 +208,8 @@ class ImageFitter:
         self._rasterizer.reserve(self._parameters)
 
     def _submit(self, step: int) -> int:
-        """Differentiate and update."""
         recorder = self.device.record(self.profile)
-        self._rasterizer.record_lists(recorder, self._parameters)
-        self._rasterizer.record_check(recorder, self._steps.status, step)
-        self._rasterizer.record_gradients(recorder, self._parameters, self._target, self._gradients)
-        recorder.stage("update")
-        decay = self.rates.final ** (step / self.steps)
-        recorder.dispatch(
-            "image_update",
-            "updateBlobs",
-            linear_groups(self._parameters.size),
-            {
-                "blobs": self._parameters.shape[1],
-                "centerRate": self.rates.center * decay,
-                "shapeRate": self.rates.shape * decay,
-                "colorRate": self.rates.color * decay,
-                "opacityRate": self.rates.opacity * decay,
-                **self._adam.uniforms(step),
-            },
-            {
-                "status": self._steps.status,
-                "parameters": self._parameters,
-                "gradients": self._gradients,
-                "firstMoments": self._moments[0],
-                "secondMoments": self._moments[1],
-            },
-        )
+        self._work.record(recorder, step, self.steps)
         return recorder.submit(wait=False)
 
 

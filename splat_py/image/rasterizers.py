@@ -94,20 +94,29 @@ class TileRasterizer:
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
         native = device.native_float_atomics if native_atomics is None else native_atomics
         self._device, self._blobs, self._width, self._height = device, blobs, width, height
-        empty, zeros = device.memory.empty, lambda *shape: device.memory.array(np.zeros(shape, np.float32))
+        empty, full = device.memory.empty, device.memory.full
         tile = device.tuning.tile_size
         self._settings = Settings(tile, native_atomics=native)
         self._grid = TileGrid(tile, -(-width // tile), -(-height // tile), 1)
-        self._splats = Splats.empty(device, 1, blobs)
         # Nothing culls a blob.
-        self._splats.radii.write(np.ones(self._splats.radii.shape, np.int32))
-        self._colors, self._backgrounds = empty((1, blobs, 3)), zeros(1, 3)
+        self._splats = replace(Splats.empty(device, 1, blobs), radii=full((1, blobs, 2), 1, np.int32))
+        self._colors, self._backgrounds = empty((1, blobs, 3)), full((1, 3), 0)
         self._v_splats = empty((1, blobs, FLOATS))
         self._image = Image.empty(device, 1, height, width, 3)
-        self._v_image, self._v_alphas = empty((1, height, width, 3)), zeros(1, height, width, 1)
+        self._v_image, self._v_alphas = empty((1, height, width, 3)), full((1, height, width, 1), 0)
         self._binning = Binning(device, self._splats, self._grid, by_depth=False)
         # The last one that was recorded, for its backward pass.
         self._rasterization: Rasterization | None = None
+
+    @property
+    def picture(self) -> Array:
+        """[1, H, W, 3] what `record_gradients` has compared with the target."""
+        return self._image.colors
+
+    @property
+    def isect_count(self) -> Array:
+        """[1] uint32 on the device: intersections of blobs with tiles."""
+        return self._binning.isect_count
 
     def reserve(self, parameters: Array) -> None:
         """See `Rasterizer`."""
@@ -117,7 +126,11 @@ class TileRasterizer:
         recorder.submit()
         needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
-            self._binning.reserve(max(int(needed * _HEADROOM), 1))
+            self.reserve_isects(max(int(needed * _HEADROOM), 1))
+
+    def reserve_isects(self, capacity: int) -> None:
+        """Lists for so many intersections of blobs with tiles."""
+        self._binning.reserve(capacity)
 
     def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
         """See `Rasterizer`."""
@@ -170,7 +183,7 @@ class TileRasterizer:
         self._dispatch(recorder, "evaluateBlobs", self._blobs, buffers)
 
     def _dispatch(self, recorder: Recorder, entry: str, threads: int, buffers: dict[str, Array]) -> None:
-        uniforms = _uniforms(self._blobs, self._width, self._height, 1.0 / (self._width * self._height))
+        uniforms = _uniforms(self._blobs, self._width, self._height, 1 / (self._width * self._height))
         recorder.dispatch("blobs", entry, linear_groups(threads), uniforms, buffers)
 
 

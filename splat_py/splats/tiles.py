@@ -68,12 +68,12 @@ class Binning:
         self.grid = grid
         self._keep_isects, self._by_depth, self._bounds = keep_isects, by_depth, bounds or {}
         # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
-        self.max_tile_count = device.memory.array(np.zeros(1, np.uint32))
+        self.max_tile_count = device.memory.full((1,), 0, np.uint32)
         self._device = device
         empty = device.memory.empty
         self._depth_keys = empty(splats.count, np.uint32)
-        self._order = device.memory.array(np.arange(splats.count, dtype=np.uint32))
-        self._splat_count = device.memory.array(np.array([splats.count], np.uint32))
+        self._order = device.memory.arange(splats.count)
+        self._splat_count = device.memory.full((1,), splats.count, np.uint32)
         self._depth_sort = RadixSort(device, splats.count)
         self._sorted_order = self._order
         self._tile_counts = empty(splats.count, np.uint32)

@@ -77,6 +77,12 @@ class _Memory:
     def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
         return self.array(np.zeros(shape, dtype))
 
+    def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> Array:
+        return self.array(np.full(shape, value, dtype))
+
+    def arange(self, count: int) -> Array:
+        return self.array(np.arange(count, dtype=np.uint32))
+
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
         array = SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
-from splat_py.gpu.emission import emit_wgsl
+from splat_py.gpu.emission import WgslKernel, emit_wgsl
 from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
 from tests.metal.device import DeclaredKernels, specialisation_of
@@ -27,9 +26,6 @@ from tests.webgpu.wgsl import for_naga
 FEATURES = ("subgroup", "shader-float32-atomic")
 # As many as Metal has slots; the standard promises 8, GPUs have more.
 _STORAGE_BUFFERS = 28
-_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (\w+)_\d+ :")
-_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> params_\d+ : (\w+);")
-_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32|vec2<u32>)")
 _FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f", "vec2<u32>": "<Q"}
 
 
@@ -80,29 +76,14 @@ class WebGpu(Device):
 
 class _Program(NamedTuple):
     pipeline: Any
-    # Names by binding.
-    buffers: dict[int, str]
-    # Binding of the uniform block and its fields: offset, name, format. -1 if nothing in it is used.
-    uniforms: int
-    fields: list[tuple[int, str, str]]
+    kernel: WgslKernel
 
     @classmethod
     def of(cls, device: Any, source: str, entry: str) -> _Program:
         """Everything that a dispatch needs to know of WGSL source."""
         module = device.create_shader_module(code=source)
         pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": entry})
-        buffers = {int(binding): name for binding, name in _STORAGE.findall(source)}
-        block = _UNIFORM.search(source)
-        if block is None:
-            return cls(pipeline, buffers, -1, [])
-        body = re.search(rf"struct {block[2]}\s*\{{(.*?)\}}", source, re.DOTALL)
-        assert body is not None
-        fields, end = [], 0
-        for align, name, kind in _FIELD.findall(body[1]):
-            offset = -(-end // int(align)) * int(align)
-            fields.append((offset, name, _FORMATS[kind]))
-            end = offset + struct.calcsize(_FORMATS[kind])
-        return cls(pipeline, buffers, int(block[1]), fields)
+        return cls(pipeline, WgslKernel.of(source))
 
 
 class _Recorder(Recorder):
@@ -125,14 +106,16 @@ class _Recorder(Recorder):
         handles = {name: cast(_Buffer, array.buffer).handle for name, array in buffers.items()}
         bound = [
             (binding, handles.get(name) or device.create_buffer(size=16, usage="STORAGE"))
-            for binding, name in program.buffers.items()
+            for binding, name in program.kernel.buffers.items()
         ]
-        if program.fields:
-            block = bytearray(-(-(program.fields[-1][0] + 8) // 16) * 16)
-            for offset, name, kind in program.fields:
+        fields = program.kernel.fields
+        if fields:
+            block = bytearray(-(-(fields[-1].offset + 8) // 16) * 16)
+            for name, offset, kind in fields:
                 value = uniforms.get(name, 0)
-                struct.pack_into(kind, block, offset, value.x | value.y << 32 if isinstance(value, spy.uint2) else value)
-            bound.append((program.uniforms, device.create_buffer_with_data(data=block, usage="UNIFORM")))
+                number = value.x | value.y << 32 if isinstance(value, spy.uint2) else value
+                struct.pack_into(_FORMATS[kind], block, offset, number)
+            bound.append((program.kernel.uniforms, device.create_buffer_with_data(data=block, usage="UNIFORM")))
         entries = [{"binding": binding, "resource": {"buffer": buffer}} for binding, buffer in bound]
         group = device.create_bind_group(layout=program.pipeline.get_bind_group_layout(0), entries=entries)
         compute = self._encoder.begin_compute_pass()

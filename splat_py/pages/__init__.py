@@ -1,0 +1,1 @@
+"""Pages: one HTML file each, which opens from disk without a network."""

@@ -1,0 +1,98 @@
+"""The two plans of a playground page: a frame of a scene, and a step of a picture's fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from splat_py.gpu.sources import constant
+from splat_py.image.fitting import FitStep, Rates, adam_for
+from splat_py.image.rasterizers import FLOATS, TileRasterizer
+from splat_py.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels
+from splat_py.pages.playground_symbols import symbol
+from splat_py.splats.colors import harmonics
+from splat_py.splats.data import Cameras, GaussianArrays, Settings, Splats
+from splat_py.splats.project import Projection
+from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.shade import Shading
+from splat_py.splats.tiles import Binning, TileGrid
+
+# Largest sizes, for which plans are recorded: what is compared with symbols comes out as for these. Tiles are sorted by as many
+# bits as these sizes need, so that a page keeps to as many tiles.
+SCENE_SIZES = {"width": 1280, "height": 800, "capacity": 1 << 20}
+FIT_SIZES = {"width": 512, "height": 512, "blobs": 16384, "capacity": 1 << 20, "step": 10, "steps": 1000, "rate": 1.0}
+
+
+def scene_plan(
+    kernels: WgslKernels, gaussians: int, degree: int, near: float, antialiased: bool, sizes: Mapping[str, int] = SCENE_SIZES
+) -> Json:
+    """A frame of a scene of so many Gaussians: the list `frame`.
+
+    Gaussians come with covariances: with rotations and scales the projection would bind more buffers than WebGPU promises.
+    """
+    width, height, capacity = (symbol(sizes[name], name) for name in ("width", "height", "capacity"))
+    plan = Plan(kernels)
+    device = PlanDevice(plan)
+    empty, tile = device.memory.empty, device.tuning.tile_size
+    settings = Settings(tile, antialiased=antialiased, near=near, native_atomics=False)
+    nothing = empty(0)
+    scene = GaussianArrays(empty((gaussians, 3)), nothing, nothing, empty(gaussians), empty((gaussians, 6)))
+    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), width, height)
+    splats = Splats.empty(device, 1, gaussians)
+    grid = TileGrid.over(cameras, tile)
+    image = Image.empty(device, 1, height, width, 3)
+    color, colors, backgrounds = harmonics(degree), empty((1, gaussians, 3)), empty((1, 3))
+    features = empty((gaussians, (degree + 1) ** 2, 3))
+    binning = Binning(device, splats, grid)
+    binning.reserve(capacity)
+
+    recorder = device.record()
+    Projection(scene, cameras, splats, settings).record(recorder)
+    Shading(scene.means, features, cameras, splats.radii, colors, color, settings).record(recorder)
+    binning.record_count(recorder)
+    binning.record_lists(recorder)
+    Rasterization.of(device, splats, colors, backgrounds, binning.lists(), grid, image).record(recorder)
+    recorder.submit_as("frame")
+    assert scene.covars is not None
+    plan.name(means=scene.means, opacities=scene.opacities, covars=scene.covars, features=features)
+    plan.name(viewmats=cameras.viewmats, Ks=cameras.Ks, background=backgrounds, image=image.colors, count=binning.isect_count)
+    return plan.content() | {"tile": tile, "most": _most(sizes, tile)}
+
+
+def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Json:
+    """A fit of a picture by blobs: the lists `step` and `draw`."""
+    width, height, blobs, capacity, step, steps, rate = (symbol(sizes[name], name) for name in FIT_SIZES)
+    plan = Plan(kernels)
+    device = PlanDevice(plan)
+    memory = device.memory
+    rasterizer = TileRasterizer(device, blobs, width, height)
+    rasterizer.reserve_isects(capacity)
+    parameters, gradients = (memory.empty((FLOATS, blobs)) for _ in range(2))
+    moments = tuple(memory.full((FLOATS, blobs), 0) for _ in range(2))
+    target, image = (memory.empty((height, width, 3)) for _ in range(2))
+    status = memory.full((3,), 0, np.uint32)
+    usual = Rates()
+    adam = adam_for(width, height)
+    # Python would raise a float to a symbol's power, and forget the symbol.
+    adam = replace(adam, beta1=symbol(adam.beta1, adam.beta1), beta2=symbol(adam.beta2, adam.beta2))
+    rates = Rates(usual.center * rate, usual.shape * rate, usual.color * rate, usual.opacity * rate, usual.final)
+
+    recorder = device.record()
+    FitStep(rasterizer, target, parameters, gradients, moments, status, rates, adam).record(recorder, step, steps)
+    recorder.submit_as("step")
+    recorder = device.record()
+    rasterizer.record_render(recorder, parameters, image)
+    recorder.submit_as("draw")
+    plan.name(target=target, parameters=parameters, status=status, image=image)
+    plan.name(picture=rasterizer.picture, count=rasterizer.isect_count)
+    tile = device.tuning.tile_size
+    constants = {name: constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")}
+    return plan.content() | {"tile": tile, "most": _most(sizes, tile), "constants": constants}
+
+
+def _most(sizes: Mapping[str, float], tile: int) -> Json:
+    """What a page keeps to."""
+    tiles = -(-int(sizes["width"]) // tile) * -(-int(sizes["height"]) // tile)
+    return {"tiles": (1 << tiles.bit_length()) - 1, **sizes}

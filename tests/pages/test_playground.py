@@ -1,0 +1,342 @@
+"""`splat export --playground` in a browser: the kernels as WGSL against the same on Vulkan, without a network."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.commands.export import Export
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.image.fitting import ImageFitter
+from splat_py.image.initial import blobs_on_detail
+from splat_py.image.rasterizers import TileRasterizer
+from splat_py.image.result import draw
+from splat_py.pages.playground import MOST_BUFFERS, View, scene_arrays, write_playground
+from splat_py.pages.playground_kernels import FIT_SIZES, SCENE_SIZES, fit_plan, scene_plan
+from splat_py.pages.playground_plan import WgslKernels
+from splat_py.pages.playground_symbols import evaluate
+from splat_py.scene.camera import Camera
+from splat_py.scene.gaussians import Gaussians
+from splat_py.splats.rendering import render
+from tests.browser import open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTH, HEIGHT = 100, 70
+BACKGROUND = (0.2, 0.1, 0.3)
+# A title that a page must show, and not run.
+TITLE = '</title></script><img src=x onerror="document.title=1"> {script} & fox'
+STEPS, BLOBS = 20, 128
+# What WebGPU promises of a workgroup's memory.
+MOST_SHARED_BYTES = 16384
+
+
+def scene() -> Gaussians:
+    rng = np.random.default_rng(3)
+    count = 300
+    sh = rng.normal(0, 0.3, (count, 16, 3))
+    sh[:, 0] = rng.normal(0, 1.5, (count, 3))
+    tensors = {
+        "means": rng.normal(0, [0.6, 0.6, 0.25], (count, 3)),
+        "quats": rng.normal(size=(count, 4)),
+        "log_scales": rng.uniform(-3.5, -1.5, (count, 3)),
+        "logit_opacities": rng.normal(0, 2, count),
+        "sh": sh,
+    }
+    return Gaussians(**{name: torch.tensor(values, dtype=torch.float32) for name, values in tensors.items()})
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("playground") / 'fox "&<b>.html'
+    view = View((2.0, -1.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0), 0.5)
+    write_playground(file, scene(), title=TITLE, view=view, background=BACKGROUND)
+    return file
+
+
+@pytest.fixture(scope="module")
+def page(page_file: Path) -> Iterator[Page]:
+    """The page, drawn; nothing is fitted unless a test says so."""
+    with open_page() as page:
+        page.goto(page_file.as_uri() + "?still")
+        page.wait_for_selector("body.ready, body.broken", timeout=60_000)
+        assert page.locator("body.ready").count() == 1, page.locator("#trouble").inner_text()
+        yield page
+
+
+def camera() -> Camera:
+    viewmat = np.array([[1.0, 0, 0, 0.1], [0, 0, -1, 0.05], [0, 1, 0, 2.2], [0, 0, 0, 1]])
+    K = np.array([[80.0, 0, WIDTH / 2], [0, 85.0, HEIGHT / 2], [0, 0, 1]])
+    return Camera(viewmat, K, WIDTH, HEIGHT, "a camera")
+
+
+def drawn(page: Page, seen: Camera) -> Any:
+    values = page.evaluate(
+        """async ({viewmat, K, width, height}) => {
+            const {scene} = playground;
+            await scene.draw({viewmat: Float32Array.from(viewmat), K: Float32Array.from(K)}, width, height);
+            return Array.from((await scene.picture()).values);
+        }""",
+        {"viewmat": seen.viewmat.ravel().tolist(), "K": seen.K.ravel().tolist(), "width": seen.width, "height": seen.height},
+    )
+    return np.array(values, np.float32).reshape(seen.height, seen.width, 3)
+
+
+def expected(seen: Camera) -> Any:
+    gaussians = scene()
+    rounded = torch.from_numpy(scene_arrays(gaussians)["features"].astype(np.float32))
+    return render(replace(gaussians, sh=rounded), seen, BACKGROUND)
+
+
+def test_the_scene_is_vulkans(page: Page) -> None:
+    seen = camera()
+    np.testing.assert_allclose(drawn(page, seen), expected(seen), atol=1e-3)
+    # Rounding coefficients of colours to 16 bits changes less than a screen shows.
+    assert np.abs(expected(seen) - render(scene(), seen, BACKGROUND)).max() < 2 / 255
+
+
+def test_lists_grow_and_sizes_change(page: Page) -> None:
+    near = replace(camera(), viewmat=camera().viewmat - np.array([[0.0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1.4], [0, 0, 0, 0]]))
+    near = replace(near, width=150, height=111, K=near.K * 1.0)
+    page.evaluate("playground.scene.capacity = 64; playground.scene.plan.sizes = {}")
+    np.testing.assert_allclose(drawn(page, near), expected(near), atol=1e-3)
+    assert page.evaluate("playground.scene.capacity") > 64
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait until JavaScript is true. Playwright's own way evaluates text on the page, which the page forbids."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(50)
+
+
+def test_a_drag_turns_the_scene(page: Page) -> None:
+    page.evaluate(
+        """() => {
+            const {scene} = playground, draw = scene.draw;
+            globalThis.frames = 0;
+            scene.draw = async (...how) => (await draw.apply(scene, how), globalThis.frames++);
+        }"""
+    )
+    box = page.locator("#scene-canvas").bounding_box()
+    assert box is not None
+    before, view = page.screenshot(), page.evaluate("Array.from(playground.orbit.camera(8, 8).viewmat)")
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 80, y + 20)
+    page.mouse.up()
+    until(page, "frames > 0")
+    turned = np.reshape(page.evaluate("Array.from(playground.orbit.camera(8, 8).viewmat)"), (4, 4))
+    assert page.screenshot() != before
+    # As far from the target as before, and a rotation still.
+    np.testing.assert_allclose(turned[:3, :3] @ turned[:3, :3].T, np.eye(3), atol=1e-5)
+    assert turned[2, 3] == pytest.approx(view[11], rel=1e-5) and abs(turned[0, 0] - view[0]) > 0.1
+    # Nothing is drawn while nothing moves.
+    page.wait_for_timeout(400)
+    frames = page.evaluate("frames")
+    page.wait_for_timeout(400)
+    assert page.evaluate("frames") == frames
+
+
+def picture() -> Any:
+    """Not of whole tiles."""
+    y, x = np.mgrid[0:120, 0:141] / 100
+    values = np.stack([0.5 + 0.5 * np.sin(9 * x * y), x / 1.5, np.hypot(x - 0.7, y - 0.6) < 0.4], -1)
+    return values.astype(np.float32)
+
+
+@pytest.mark.parametrize("capacity", [1 << 12, 16])
+def test_a_fit_is_vulkans(page: Page, capacity: int) -> None:
+    device, goal = get_device(), picture()
+    height, width, _ = goal.shape
+    raw = blobs_on_detail(goal, BLOBS, np.random.default_rng(0))
+    rasterizer = TileRasterizer(device, BLOBS, width, height)
+    fitter = ImageFitter(goal, raw, STEPS, device=device, rasterizer=rasterizer)
+    for _ in range(STEPS):
+        fitter.advance()
+    wanted = fitter.report().image
+    losses, found = page.evaluate(
+        """async ({width, height, values, raw, steps, capacity}) => {
+            const {fit} = playground;
+            Object.assign(fit, {steps, capacity, rate: 1});
+            fit.start({width, height, values: Float32Array.from(values)}, Float32Array.from(raw));
+            const losses = [];
+            while (!fit.done) losses.push(await fit.advance(4));
+            return [losses, Array.from(await fit.draw())];
+        }""",
+        {
+            "width": width,
+            "height": height,
+            "values": goal.ravel().tolist(),
+            "raw": raw.ravel().tolist(),
+            "steps": STEPS,
+            "capacity": capacity,
+        },
+    )
+    start = draw(device, device.memory.array(raw), width, height)
+    assert losses[-1] < losses[0] < ((start - goal) ** 2).mean()
+    assert losses[-1] == pytest.approx(((wanted - goal) ** 2).mean(), rel=0.1)
+    np.testing.assert_allclose(np.array(found).reshape(goal.shape), wanted, atol=1e-3)
+
+
+def test_blobs_begin_as_pythons_do(page: Page) -> None:
+    goal = picture()
+    height, width, _ = goal.shape
+    device = get_device()
+    mine = blobs_on_detail(goal, 2048, np.random.default_rng(0))
+    raw = page.evaluate(
+        """async ({width, height, values}) => {
+            const {fit} = playground;
+            fit.start({width, height, values: Float32Array.from(values)}, 2048);
+            return Array.from(new Float32Array((await fit.plan.read("parameters"))[0]));
+        }""",
+        {"width": width, "height": height, "values": goal.ravel().tolist()},
+    )
+    theirs = np.array(raw, np.float32).reshape(9, -1)
+    # Drawn from the same distribution: as the medians of every row, and as good a picture.
+    np.testing.assert_allclose(np.median(theirs, 1), np.median(mine, 1), atol=0.25)
+    pictures = [draw(device, device.memory.array(params), width, height) for params in (mine, theirs)]
+    a, b = (float(((image - goal) ** 2).mean()) for image in pictures)
+    assert b == pytest.approx(a, rel=0.25)
+
+
+def test_a_name_is_text(page: Page) -> None:
+    assert page.locator("h1").inner_text() == TITLE
+    assert page.title().startswith(TITLE)
+    assert page.locator("img").count() == 0
+
+
+def test_fitting_by_hand(page: Page, page_file: Path, tmp_path: Path) -> None:
+    """What a visitor does: the page fits the scene's view at once, then a picture of theirs, and stops when it is told to."""
+    import imageio.v3 as iio
+
+    own, text = tmp_path / "own.png", tmp_path / "text.png"
+    iio.imwrite(own, (picture() * 255).astype(np.uint8))
+    text.write_text("no picture")
+    visit, errors = page.context.new_page(), []
+    visit.on("pageerror", lambda error: errors.append(str(error)))
+    visit.set_viewport_size({"width": 390, "height": 800})
+    visit.goto(page_file.as_uri())
+    progress = "document.getElementById('progress').textContent"
+    until(visit, f"/^step [1-9]/.test({progress})")
+    assert visit.evaluate("document.documentElement.scrollWidth") <= 390
+    visit.locator("#blobs").evaluate("slider => { slider.value = 6; slider.dispatchEvent(new Event('change')); }")
+    visit.set_input_files("#choose", own)
+    until(visit, "playground.fit.picture.width === 340 && playground.fit.step > 0")
+    assert visit.evaluate("playground.fit.blobs") == 64
+    visit.locator("#pause").click()
+    until(visit, "document.getElementById('pause').textContent === 'Go on'")
+    step = visit.evaluate("playground.fit.step")
+    visit.wait_for_timeout(300)
+    assert visit.evaluate("playground.fit.step") == step
+    visit.set_input_files("#choose", text)
+    until(visit, f"{progress}.includes('no picture')")
+    visit.close()
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("lacking", "says"),
+    [
+        ("Object.defineProperty(Navigator.prototype, 'gpu', {value: undefined})", "no WebGPU"),
+        ("navigator.gpu.requestAdapter = async () => null", "no graphics adapter"),
+        ("navigator.gpu.requestAdapter = async () => ({features: new Set(), limits: {}, info: {}})", "subgroups"),
+        (
+            "navigator.gpu.requestAdapter = async () => "
+            "({features: new Set(['subgroups']), limits: {maxStorageBuffersPerShaderStage: 8}, info: {}})",
+            "maxStorageBuffersPerShaderStage is 8",
+        ),
+        (
+            "navigator.gpu.requestAdapter = async () => "
+            "({features: new Set(['subgroups']), limits: {}, info: {subgroupMaxSize: 128}})",
+            "128 threads",
+        ),
+    ],
+)
+def test_what_a_browser_lacks(page: Page, page_file: Path, lacking: str, says: str) -> None:
+    visit = page.context.new_page()
+    visit.add_init_script(lacking)
+    visit.goto(page_file.as_uri())
+    visit.wait_for_selector("body.broken")
+    assert says in visit.locator("#trouble").inner_text()
+    visit.close()
+
+
+def values_of(plan: Any, sizes: Any) -> Any:
+    """A plan with numbers in the place of its expressions."""
+    if isinstance(plan, dict):
+        return {key: values_of(value, sizes) for key, value in plan.items() if key != "most"}
+    if isinstance(plan, str):
+        return evaluate(plan, sizes) if plan in sizes else plan
+    if isinstance(plan, list) and plan and plan[0] in ("+", "-", "*", "/", "//", "**", "min"):
+        return evaluate(plan, sizes)
+    return [values_of(value, sizes) for value in plan] if isinstance(plan, list) else plan
+
+
+@pytest.mark.parametrize("name", ["scene", "fit"])
+def test_plans_hold_for_every_size(name: str) -> None:
+    """A plan that is recorded for other sizes is the same plan: no number has lost its expression on the way."""
+    kernels = WgslKernels()
+    if name == "scene":
+        usual, small = SCENE_SIZES, {"width": 1153, "height": 801, "capacity": 7777}
+        plans = [scene_plan(kernels, 1000, 3, 0.1, True, sizes) for sizes in (usual, small)]
+        others = [small, usual, small | {"capacity": 1 << 26}]
+    else:
+        usual = FIT_SIZES
+        small = {"width": 383, "height": 259 * 2, "blobs": 77, "capacity": 999, "step": 3, "steps": 40, "rate": 0.25}
+        plans = [fit_plan(kernels, sizes) for sizes in (usual, small)]
+        others = [small, usual]
+    for sizes in others:
+        assert values_of(plans[0], sizes) == values_of(plans[1], sizes)
+    commands = [command for part in values_of(plans[0], usual)["lists"].values() for command in part]
+    assert np.max([command["groups"] for command in commands if "kernel" in command]) <= 65535
+
+
+def test_kernels_bind_what_browsers_offer() -> None:
+    kernels = WgslKernels()
+    scene_plan(kernels, 1000, 3, 0.1, False)
+    fit_plan(kernels)
+    for kernel in kernels.content:
+        assert len(kernel["buffers"]) <= MOST_BUFFERS, kernel["name"]
+        shared = re.findall(r"var<workgroup> \w+ : array<[ui]32, u32\((\d+)\)>", kernel["source"])
+        assert "f32>;" not in "".join(re.findall(r"var<workgroup>.*", kernel["source"]))
+        assert sum(map(int, shared)) * 4 <= MOST_SHARED_BYTES
+        assert "atomic<f32>" not in kernel["source"]
+
+
+def test_up_is_guessed_where_no_camera_tells() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.uniform(-1, 1, (2000, 3)) * [1, 0.02, 1]
+    things = rng.uniform(-0.2, 0.2, (300, 3)) - [0, 0.3, 0]
+    view = View.of_points(np.concatenate([table, things]).astype(np.float32))
+    assert np.dot(view.up, [0, -1, 0]) > 0.9
+    assert np.dot(np.subtract(view.eye, view.target), view.up) > 0
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scene().save_ply(tmp_path / "fox.ply")
+    Export(run_folder=Path("fox.ply"), playground=Path("fox.html")).run()
+    assert "<h1>fox</h1>" in Path("fox.html").read_text()
+    for wrong, says in (
+        (Export(playground=Path("fox.html")), "splat demo"),
+        (Export(run_folder=Path("fox.ply"), playground=Path("fox.txt")), r"\.html"),
+        (Export(run_folder=Path("none"), playground=Path("fox.html")), "none"),
+        (Export(run_folder=Path("fox.ply"), out=Path("a.ply"), playground=Path("fox.html")), "two files"),
+        (Export(), "RUN"),
+    ):
+        with pytest.raises(SplatError, match=says):
+            wrong.run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fox.html", "fox.ply"]
