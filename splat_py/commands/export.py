@@ -1,45 +1,89 @@
-"""`splat export`: a run's Gaussians for other viewers."""
+"""`splat export`: a scene for other viewers, or as a page that is one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from splat_py.commands.terminal import console
+from splat_py.commands.terminal import console, print_error
 from splat_py.errors import SplatError
+from splat_py.scene.formats.endings import ENDINGS, is_scene_file
+from splat_py.scene.missing_poses import require_scene
+
+if TYPE_CHECKING:
+    from splat_py.scene.gaussians import Gaussians
 
 
 @dataclass
 class Export:
-    """Write a run's Gaussians, as they are in its last checkpoint, to a PLY that other viewers read.
+    """Write a scene to a file that other viewers read, or to a web page with the viewer inside.
 
-    Example: splat export runs/fox fox.ply
+    SCENE is a run's folder, as it is in its last checkpoint, or a file. OUT's ending says what is written: .ply, whole;
+    .compressed.ply .spz .sog .splat .ksplat, smaller and less exact (docs/files.md); .glb; or .html, one page that opens from
+    disk in any browser, without a network.
+
+    Example: splat export runs/fox fox.html
     """
 
-    # Folder of the run.
-    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    # A run's folder, or a file of Gaussians.
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
     # The file.
-    out: Annotated[Positional[Path], arg(metavar="FILE.ply")]
+    out: Annotated[Positional[Path], arg(metavar="OUT")]
+    # Of a page: capture whose first camera and upright it begins with; by default the one the run was trained on.
+    data: Path | None = None
+    # Version of a .spz: 2, 3 or 4, which takes the package zstandard.
+    spz_version: int = 3
 
     def run(self) -> None:
-        """Convert the checkpoint."""
-        if self.out.suffix.lower() != ".ply":
-            raise SplatError(f"{self.out} does not end in .ply, the one format that is written")
-        if not self.run_folder.is_dir():
-            raise SplatError(f"{self.run_folder} is not a folder; name the folder of a training run")
+        """Convert."""
+        is_page = self.out.suffix.lower() == ".html"
+        if not is_page and (self.out.name.lower() == "meta.json" or not is_scene_file(self.out)):
+            raise SplatError(f"{self.out} does not end in {', '.join(ENDINGS)} or .html, which are written")
+        if self.data is not None and not is_page:
+            raise SplatError("--data is of pages, .html; a scene's file has no cameras")
+        if not is_scene_file(self.scene) and not self.scene.is_dir():
+            raise SplatError(f"{self.scene} is not a folder; name the folder of a training run, or a scene's file")
+        if is_scene_file(self.scene):
+            require_scene(self.scene)
+        gaussians, steps = self._gaussians()
+        if is_page:
+            self._write_page(gaussians)
+        else:
+            for loss in gaussians.save(self.out, self.spz_version):
+                print_error(f"{self.out} does not hold {loss}")
+        after = "" if steps is None else f" after {steps:,} steps"
+        console.print(f"{len(gaussians):,} Gaussians{after} are in {self.out}")
+
+    def _gaussians(self) -> tuple[Gaussians, int | None]:
+        """The scene, and after how many steps."""
+        if is_scene_file(self.scene):
+            from splat_py.scene.gaussians import Gaussians
+
+            return Gaussians.load(self.scene), None
         from splat_py.splats.checkpoint import Checkpoint
         from splat_py.splats.run_folder import RunFolder
 
-        checkpoint = Checkpoint.load(RunFolder(self.run_folder).checkpoint)
+        checkpoint = Checkpoint.load(RunFolder(self.scene).checkpoint)
         gaussians = checkpoint.gaussians()
-        gaussians.save_ply(self.out)
-        if gaussians.splat != "Gaussian":
+        # Other viewers do not read our comments of a .ply.
+        if gaussians.splat != "Gaussian" and self.out.suffix.lower() == ".ply":
             name = checkpoint.config.splat
             console.print(f"splats are of type {name}; other viewers know only Gaussians, and will draw these as such")
         if gaussians.features is not None:
             name = checkpoint.config.color
             console.print(f"colours are of type {name}; other viewers will show the same from all directions")
-        console.print(f"{len(gaussians):,} Gaussians after {checkpoint.step:,} steps are in {self.out}")
+        return gaussians, checkpoint.step
+
+    def _write_page(self, gaussians: Gaussians) -> None:
+        from splat_py.pages.viewer import write_viewer
+        from splat_py.splats.run_folder import capture_of
+
+        dataset = capture_of(self.scene, self.data)
+        cameras, background = ([], (0.0, 0.0, 0.0)) if dataset is None else (dataset.cameras, dataset.background)
+        if not cameras:
+            console.print("no capture is known: the page begins with a view of the whole scene (--data names one)")
+        for loss in write_viewer(self.out, gaussians, cameras, background):
+            print_error(f"{self.out} does not hold {loss}")
