@@ -82,8 +82,10 @@ class Export:
         from splat_py.splats.run_folder import capture_of
 
         dataset = capture_of(self.scene, self.data)
-        cameras, background = ([], (0.0, 0.0, 0.0)) if dataset is None else (dataset.cameras, dataset.background)
-        if not cameras:
+        if dataset is None:
             console.print("no capture is known: the page begins with a view of the whole scene (--data names one)")
-        for loss in write_viewer(self.out, gaussians, cameras, background):
+            losses = write_viewer(self.out, gaussians)
+        else:
+            losses = write_viewer(self.out, gaussians, [view.camera for view in dataset.views], dataset.background)
+        for loss in losses:
             print_error(f"{self.out} does not hold {loss}")

@@ -24,7 +24,7 @@ class Floaters:
     """What is taken for a floater. None leaves a kind alone.
 
     Attributes:
-        faint: opacity below which a Gaussian is. Below 1/255 none of its pixels is ever drawn; Kerbl et al. 2023 prune at 0.005.
+        faint: opacity below which a Gaussian is. Below 1/255 none of its pixels is drawn; Kerbl et al. 2023 prune at 0.005.
         huge: largest standard deviation over the scene's extent, the distance from the middle (the median) within which nine
             tenths of the means are. What is far away may be as large as half its own distance: a sky is no floater.
         isolated: mean distance to the eight nearest others over the scene's median of that, where it is five of its own
@@ -100,7 +100,7 @@ def keep_degree(gaussians: Gaussians, degree: int) -> Gaussians:
     return replace(gaussians, sh=gaussians.sh[:, : (degree + 1) ** 2].contiguous())
 
 
-def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tuple[Gaussians, dict[str, int]]:  # noqa: B008
+def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tuple[Gaussians, dict[str, int]]:
     """The scene without what is faint, huge or isolated, and how many there were of each; what is both counts once.
 
     Raises:

@@ -137,6 +137,23 @@ def open_scene(
     return gaussians, dataset if is_file else learnt_of(scene, config).refined(dataset), config
 
 
+def capture_of(scene: Path, data: Path | None) -> Dataset | None:
+    """The capture whose cameras go with a scene, a run's folder or a file, or None if nothing says which or it is gone.
+
+    Raises:
+        SplatError: `data` is no capture.
+    """
+    if data is not None:
+        return DataOptions(data).load()
+    if is_scene_file(scene):
+        return None
+    try:
+        record = RunFolder(scene).record()
+        return learnt_of(scene, record.config).refined(record.data.load())
+    except SplatError:
+        return None
+
+
 def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
     """What was learnt of its capture together with a scene, a run's folder or a file, which knows nothing.
 

@@ -1,0 +1,1 @@
+"""Web pages with a scene inside, which open from disk."""
