@@ -1,7 +1,8 @@
 """A scene as one page that opens from disk: PlayCanvas' SuperSplat Viewer, and the scene inside as SOG.
 
 The viewer lies in supersplat-viewer/, as its package has it and packed, with its licence, which goes into each page. Its world
-has +y up, and turns what it loads by half a turn about z, from a PLY's axes; so scenes are turned until their up is a PLY's, -y.
+has +y up, and turns what it loads by half a turn about z, from a PLY's axes; so scenes are turned until their up is a PLY's -y.
+It draws by WebGL 2, which browsers have everywhere; the address with ?webgpu asks for WebGPU.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def write_viewer(
     first = first_camera(gaussians, cameras)
     upright = _upright(first, cameras, gaussians)
     position, target = upright.points(np.stack([first.position, _target(first, cameras, gaussians)])) * _TURN
-    settings = {"viewer": _settings(position, target, first, background), "antialiased": gaussians.antialiased}
+    settings = {
+        "viewer": _settings(position, target, first, background),
+        "antialiased": gaussians.antialiased,
+        "mode": "fly" if _is_inside(first.position, gaussians) else "orbit",
+    }
     scene = sog.encode(transform(gaussians, upright).arrays())
     page = Template((_FOLDER / "viewer.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(path.stem),
@@ -109,6 +114,12 @@ def _target(first: Camera, cameras: Sequence[Camera], gaussians: Gaussians) -> N
     ahead = float((focus - first.position) @ first.forward)
     distance = ahead if ahead > 0 else max(float(np.linalg.norm(focus - first.position)), 1e-3)
     return first.position + distance * first.forward
+
+
+def _is_inside(position: NDArray[np.float64], gaussians: Gaussians) -> bool:
+    """Whether a place is among the Gaussians, as in a room, and not before them, as before a table."""
+    low, high = np.quantile(gaussians.means.detach().cpu().double().numpy(), (0.02, 0.98), axis=0)
+    return bool(((position > low) & (position < high)).all())
 
 
 def _upright(first: Camera, cameras: Sequence[Camera], gaussians: Gaussians) -> Similarity:

@@ -61,7 +61,8 @@ def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussia
     if low.shape != (3,) or high.shape != (3,) or not (low < high).all():
         raise SplatError(f"the box from {low.tolist()} to {high.tolist()} is empty; give the lowest corner first")
     means = _means(gaussians)
-    return select(gaussians, ((means >= low) & (means <= high)).all(1))
+    inside: NDArray[np.bool_] = np.all((means >= low) & (means <= high), axis=1)
+    return select(gaussians, inside)
 
 
 def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gaussians:
@@ -72,7 +73,8 @@ def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gauss
     """
     if not radius > 0:
         raise SplatError(f"the sphere's radius is {radius}; it must be above 0")
-    return select(gaussians, np.linalg.norm(_means(gaussians) - np.asarray(center, np.float64), axis=1) <= radius)
+    away = np.linalg.norm(_means(gaussians) - np.asarray(center, np.float64), axis=1)
+    return select(gaussians, np.asarray(away <= radius))
 
 
 def transform(gaussians: Gaussians, similarity: Similarity) -> Gaussians:
