@@ -70,7 +70,8 @@ def write_viewer(
     upright = _upright(first, cameras, gaussians)
     position, target = upright.points(np.stack([first.position, _target(first, cameras, gaussians)])) * _TURN
     settings = {
-        "viewer": _settings(position, target, first, background),
+        "viewer": _settings(position, target, background),
+        "tangents": [first.width / first.K[0, 0] / 2, first.height / first.K[1, 1] / 2],
         "antialiased": gaussians.antialiased,
         "mode": "fly" if _is_inside(first.position, gaussians) else "orbit",
     }
@@ -92,7 +93,7 @@ def write_viewer(
 def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
     """The camera that a page begins with: the first one, made upright, or one that has the whole scene in view.
 
-    Its horizontal or vertical field of view, whichever is larger, is the one that the viewer keeps in windows of other shapes.
+    The page shows all of its picture, and more where the window has another shape.
     """
     if not cameras:
         means = gaussians.means.detach().cpu().double().numpy()
@@ -133,12 +134,9 @@ def _upright(first: Camera, cameras: Sequence[Camera], gaussians: Gaussians) -> 
     return Similarity(rotation, translation=-rotation @ _target(first, cameras, gaussians))
 
 
-def _settings(
-    position: NDArray[np.float64], target: NDArray[np.float64], first: Camera, background: ArrayLike
-) -> dict[str, Any]:
-    """The viewer's, of its version 2."""
-    fov = 2 * np.rad2deg(np.arctan(max(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2))
-    view = {"position": position.tolist(), "target": target.tolist(), "fov": float(np.clip(fov, 10, 120))}
+def _settings(position: NDArray[np.float64], target: NDArray[np.float64], background: ArrayLike) -> dict[str, Any]:
+    """The viewer's, of its version 2. The page computes the field of view from its window's shape."""
+    view = {"position": position.tolist(), "target": target.tolist(), "fov": _FOV_DEGREES}
     return {
         "version": 2,
         "tonemapping": "none",

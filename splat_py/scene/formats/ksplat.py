@@ -172,7 +172,8 @@ def _by_bands(higher: Float32Array) -> Float32Array:
     """Coefficients [N, K - 1, 3] as the file has them, [N, 3 (K - 1)]."""
     parts, at = [], 0
     for band in _BANDS:
-        parts.append(higher[:, at : at + band].transpose(0, 2, 1).reshape(len(higher), -1))
+        part = higher[:, at : at + band].transpose(0, 2, 1)
+        parts.append(part.reshape(len(higher), part.shape[1] * part.shape[2]))
         at += band
     return np.concatenate(parts, 1)
 
@@ -182,6 +183,6 @@ def _from_bands(flat: Float32Array) -> Float32Array:
     parts, at = [np.zeros((len(flat), 0, 3), np.float32)], 0
     for band in _BANDS:
         if at < flat.shape[1]:
-            parts.append(flat[:, at : at + 3 * band].reshape(-1, 3, band).transpose(0, 2, 1))
+            parts.append(flat[:, at : at + 3 * band].reshape(len(flat), 3, band).transpose(0, 2, 1))
         at += 3 * band
     return np.concatenate(parts, 1)

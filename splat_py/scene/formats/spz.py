@@ -80,11 +80,7 @@ def decode(data: bytes) -> GaussianArrays:
         ValueError, struct.error, zlib.error: it is cut off, or something else.
         SplatError: it is of version 4, and the package that reads it is missing.
     """
-    if data[:2] == b"\x1f\x8b":
-        head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, _HEADER.size)
-    else:
-        head = data[: _HEADER_4.size]
-    magic, version, count, degree, bits, flags = _HEADER.unpack(head[: _HEADER.size])
+    magic, version, count, degree, bits, flags = _HEADER.unpack(_unpacked(data, _HEADER.size))
     if magic != _MAGIC or version not in (1, *VERSIONS):
         raise ValueError("it does not begin as versions 1 to 4 do")
     if degree not in _COEFFICIENTS or bits > 30:
@@ -96,11 +92,7 @@ def decode(data: bytes) -> GaussianArrays:
     if version == 4:
         parts = _streams(data, [size for size in sizes if size])
     else:
-        body = data
-        if head is not data and data[:2] == b"\x1f\x8b":
-            body = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, _HEADER.size + sum(sizes))
-        if len(body) < _HEADER.size + sum(sizes):
-            raise ValueError(f"{count:,} Gaussians in {len(body):,} bytes")
+        body = _unpacked(data, _HEADER.size + sum(sizes))
         ends = _HEADER.size + np.cumsum([0, *sizes])
         parts = [body[a:b] for a, b in itertools.pairwise(ends)]
     positions, opacities, colors, scales, rotations, harmonics = (
@@ -118,12 +110,21 @@ def decode(data: bytes) -> GaussianArrays:
     higher = ((harmonics.reshape(count, rest, 3) - 128.0) / 128).astype(np.float32)[:, :15]
     return GaussianArrays(
         means=(means * _FLIP).astype(np.float32),
-        quats=_quats(rotations.reshape(count, -1), version),
+        quats=_quats(rotations.reshape(count, 4 if version > 2 else 3), version),
         log_scales=(scales.reshape(count, 3) / 16 - 10).astype(np.float32),
         logit_opacities=logits_of(opacities / 255),
         sh=rotate_harmonics(np.concatenate([base[:, None], higher], 1), np.diag(_FLIP)),
         antialiased=bool(flags & _ANTIALIASED),
     )
+
+
+def _unpacked(data: bytes, size: int) -> bytes:
+    """The first bytes of what a file holds, in gzip or as it is."""
+    if data[:2] == b"\x1f\x8b":
+        data = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, size)
+    if len(data) < size:
+        raise ValueError("it is cut off")
+    return data[:size]
 
 
 def _rotations(quats: Float32Array, version: int) -> NDArray[np.uint8]:
