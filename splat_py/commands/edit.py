@@ -73,7 +73,9 @@ class Edit:
         gaussians = self._edited(merge(read))
         if not len(gaussians):
             raise SplatError(f"none of {before:,} Gaussians are left; {out} was not written")
-        for loss in gaussians.save(out, self.spz_version):
+        with console.status(f"writing {out}"):
+            losses = gaussians.save(out, self.spz_version)
+        for loss in losses:
             print_error(f"{out} does not hold {loss}")
         console.print(f"{len(gaussians):,} of {before:,} Gaussians are in {out}")
 

@@ -50,10 +50,12 @@ class Export:
             require_scene(self.scene)
         gaussians, steps = self._gaussians()
         if is_page:
-            self._write_page(gaussians)
+            losses = self._write_page(gaussians)
         else:
-            for loss in gaussians.save(self.out, self.spz_version):
-                print_error(f"{self.out} does not hold {loss}")
+            with console.status(f"writing {self.out}"):
+                losses = gaussians.save(self.out, self.spz_version)
+        for loss in losses:
+            print_error(f"{self.out} does not hold {loss}")
         after = "" if steps is None else f" after {steps:,} steps"
         console.print(f"{len(gaussians):,} Gaussians{after} are in {self.out}")
 
@@ -72,20 +74,22 @@ class Export:
         if gaussians.splat != "Gaussian" and self.out.suffix.lower() == ".ply":
             name = checkpoint.config.splat
             console.print(f"splats are of type {name}; other viewers know only Gaussians, and will draw these as such")
+        if checkpoint.config.environment:
+            print_error(f"{self.out} does not hold the environment that was learnt with the scene; what is behind it is lost")
         if gaussians.features is not None:
             name = checkpoint.config.color
             console.print(f"colours are of type {name}; other viewers will show the same from all directions")
         return gaussians, checkpoint.step
 
-    def _write_page(self, gaussians: Gaussians) -> None:
+    def _write_page(self, gaussians: Gaussians) -> list[str]:
+        """What the page does not hold."""
         from splat_py.pages.viewer import write_viewer
         from splat_py.splats.run_folder import capture_of
 
         dataset = capture_of(self.scene, self.data)
         if dataset is None:
             console.print("no capture is known: the page begins with a view of the whole scene (--data names one)")
-            losses = write_viewer(self.out, gaussians)
-        else:
-            losses = write_viewer(self.out, gaussians, [view.camera for view in dataset.views], dataset.background)
-        for loss in losses:
-            print_error(f"{self.out} does not hold {loss}")
+        with console.status(f"writing {self.out}"):
+            if dataset is None:
+                return write_viewer(self.out, gaussians)
+            return write_viewer(self.out, gaussians, [view.camera for view in dataset.views], dataset.background)

@@ -33,8 +33,9 @@ _FLIP = np.array([1.0, -1.0, -1.0])
 _COLOR_SCALE, _MOST_FRACTION_BITS = 0.15, 16
 # A file that unpacks to more than this many times its size, and to more than a little, is no scene's.
 _MOST_RATIO, _LITTLE = 64, 1 << 24
-# Bits of a harmonic's byte, of degree 1 and above it, that are kept: what is left compresses.
-_SH_BITS = (5, 4)
+# Bits of a harmonic's byte, of degree 1 and above it, that are kept: fewer compress better. Niantic's writer keeps 5 and 4, which
+# is too coarse for captures (docs/files.md).
+_SH_BITS = (6, 5)
 
 
 def encode(gaussians: GaussianArrays, version: int = DEFAULT_VERSION) -> bytes:
@@ -64,7 +65,7 @@ def encode(gaussians: GaussianArrays, version: int = DEFAULT_VERSION) -> bytes:
     numbers = (_MAGIC, version, count, degree, bits, _ANTIALIASED * gaussians.antialiased)
     if version < 4:
         # No time of writing: the same scene gives the same file.
-        packer = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+        packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
         return packer.compress(_HEADER.pack(*numbers) + b"".join(parts)) + packer.flush()
     packer = _zstandard().ZstdCompressor(level=12)
     streams = [(packer.compress(part), len(part)) for part in parts if part]
@@ -154,7 +155,7 @@ def _quats(rotations: NDArray[np.uint8], version: int) -> Float32Array:
 
 
 def _harmonics(sh: Float32Array) -> NDArray[np.uint8]:
-    """[N, K - 1, 3] bytes, with steps of 1/16 of degree 1, of 1/8 above."""
+    """[N, K - 1, 3] bytes, with steps of 1/32 of degree 1, of 1/16 above."""
     higher = rotate_harmonics(sh, np.diag(_FLIP))[:, 1:]
     bits = np.where(np.arange(higher.shape[1]) < 3, *_SH_BITS)[None, :, None]
     step = 1 << (8 - bits)
