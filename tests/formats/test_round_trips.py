@@ -31,7 +31,7 @@ TOLERANCES = {
     ".ply": (0, 1e-6, 0, 1e-6, 0, 0),
     ".glb": (0, 1e-6, 1e-5, 1e-5, 0, 0),
     ".compressed.ply": (4e-3, 6e-3, 2e-3, 3e-3, 0.02, 0.02),
-    ".spz": (1e-4, 6e-3, 0.032, 3e-3, 0.014, 0.033),
+    ".spz": (1e-4, 6e-3, 0.032, 3e-3, 0.014, 0.036),
     ".sog": (1e-3, 0.02, 0.02, 3e-3, 0.1, 0.03),
     ".splat": (0, 0.03, 1e-5, 3e-3, 0.01, 0),
     ".ksplat": (1e-4, 2e-3, 1e-3, 3e-3, 0.01, 1e-3),
@@ -86,7 +86,7 @@ def test_versions_of_spz(version: int) -> None:
     for antialiased in (False, True):
         read = spz.decode(spz.encode(scene._replace(antialiased=antialiased), version))
         # Of version 2, a component near 1 follows from the others badly.
-        assert_same(scene, read, (1e-4, 0.2 if version == 2 else 6e-3, 0.032, 3e-3, 0.014, 0.033))
+        assert_same(scene, read, (1e-4, 0.2 if version == 2 else 6e-3, 0.032, 3e-3, 0.014, 0.036))
         assert read.antialiased == antialiased
     with pytest.raises(SplatError, match="version of SPZ is 5"):
         spz.encode(scene, 5)

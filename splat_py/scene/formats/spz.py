@@ -33,8 +33,8 @@ _FLIP = np.array([1.0, -1.0, -1.0])
 _COLOR_SCALE, _MOST_FRACTION_BITS = 0.15, 16
 # A file that unpacks to more than this many times its size, and to more than a little, is no scene's.
 _MOST_RATIO, _LITTLE = 64, 1 << 24
-# Bits of a harmonic's byte, of degree 1 and above it, that are kept: fewer compress better. Niantic's writer keeps 5 and 4, which
-# is too coarse for captures (docs/files.md).
+# Bits of a harmonic's byte, of degree 1 and above it, that are kept: fewer compress better. Niantic's writer keeps 5 and 4, too
+# few for captures (docs/files.md).
 _SH_BITS = (6, 5)
 
 
