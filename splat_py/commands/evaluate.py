@@ -22,7 +22,7 @@ class Evaluate:
     """Compare a scene with the photographs that were held out from training: by view PSNR, SSIM and, where it can
     be, LPIPS, and PSNR once colours are matched, channel by channel, to the photograph's (gsplat's cc_psnr).
 
-    SCENE is a run's folder or a .ply; a .ply needs --data.
+    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data.
 
     Example: splat eval runs/fox --json scores.json
     """

@@ -15,6 +15,7 @@ from splat_py.commands.bench import Bench
 from splat_py.commands.capture import CaptureCommand
 from splat_py.commands.demo import Demo
 from splat_py.commands.devices import Devices
+from splat_py.commands.edit import Edit
 from splat_py.commands.evaluate import Evaluate
 from splat_py.commands.export import Export
 from splat_py.commands.fit_image import FitImage
@@ -31,6 +32,7 @@ Command = (
     | Annotated[Render, subcommand("render")]
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]
+    | Annotated[Edit, subcommand("edit")]
     | Annotated[FitImage, subcommand("fit-image")]
     | Annotated[FitVolume, subcommand("fit-volume")]
     | Annotated[Devices, subcommand("devices")]

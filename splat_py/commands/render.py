@@ -29,7 +29,7 @@ _MOST_PIXELS = (1 << 31) // 12
 class Render:
     """Render a scene: the views of its dataset, or a video on a path around it.
 
-    SCENE is a run's folder or a .ply; a .ply needs --data to know cameras.
+    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data to know cameras.
 
     Example: splat render runs/fox --video orbit.mp4
     """

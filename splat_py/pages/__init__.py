@@ -1,1 +1,1 @@
-"""Pages: one HTML file each, which opens from disk without a network."""
+"""Web pages with a scene inside, which open from disk."""

@@ -1,4 +1,4 @@
-"""What `splat export --playground` does: from a run's folder or a .ply to a page."""
+"""What `splat export --playground` does: from a run's folder or a file to a page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from splat_py.errors import SplatError
 from splat_py.pages.playground import View, write_playground
+from splat_py.scene.formats.endings import is_scene_file
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.missing_poses import require_scene
 from splat_py.splats.run_folder import RunFolder, learnt_of
@@ -19,7 +20,7 @@ def export_playground(scene: Path | None, page: Path) -> Gaussians:
     """Write the page, and return what is in it.
 
     Args:
-        scene: a run's folder or a .ply; the scene that `splat demo` has left in runs/demo if None.
+        scene: a run's folder or a file of Gaussians; the scene that `splat demo` has left in runs/demo if None.
         page: the HTML file.
 
     Raises:
@@ -32,8 +33,8 @@ def export_playground(scene: Path | None, page: Path) -> Gaussians:
         if not (scene / "run.json").exists():
             raise SplatError(f"there is no scene in {scene}; name one, or make that by `splat demo`")
     require_scene(scene)
-    if scene.suffix.lower() == ".ply":
-        gaussians = Gaussians.load_ply(scene)
+    if is_scene_file(scene):
+        gaussians = Gaussians.load(scene)
         write_playground(page, gaussians, title=scene.stem)
         return gaussians
     folder = RunFolder(scene)

@@ -13,14 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
+from splat_py.scene.formats.files import read_scene, write_scene
+from splat_py.scene.formats.packing import SH_C0 as SH_C0
+from splat_py.scene.formats.spz import DEFAULT_VERSION
 from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
 from splat_py.scene.slang_source import MOST_PARAMS, SlangSource, require_name
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
-# Y_0, the spherical harmonic of degree 0: rgb = 0.5 + Y_0 · sh[0].
-SH_C0 = 0.28209479177387814
 _DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
 _TENSORS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 
@@ -40,6 +41,7 @@ class Gaussians:
             compiled before it is trusted (`trust_source`).
         color: how colours depend on the direction, in the same way. Of others than harmonics `sh` is what viewers show.
         features, weights: [N, F] and [W] that such colours are made of.
+        antialiased: whether they were trained to be rendered with `antialiased=True`, as far as a file or a run says.
     """
 
     means: torch.Tensor
@@ -52,6 +54,7 @@ class Gaussians:
     color: str | UserType | SlangSource = "SphericalHarmonics"
     features: torch.Tensor | None = None
     weights: torch.Tensor | None = None
+    antialiased: bool = False
 
     def __len__(self) -> int:
         return self.means.shape[0]
@@ -133,9 +136,49 @@ class Gaussians:
             sh=torch.as_tensor(sh, dtype=torch.float32),
         )
 
-    def save_ply(self, path: str | os.PathLike[str]) -> None:
-        """Write a PLY in Inria's layout, which appears complete or not at all. Raises as `validate` does."""
+    def save(self, path: str | os.PathLike[str], spz_version: int = DEFAULT_VERSION) -> list[str]:
+        """Write a file of the format that its name ends in (.ply, .compressed.ply, .spz, .sog, .splat, .ksplat, .glb), which
+        appears complete or not at all.
+
+        Args:
+            spz_version: 2, 3 or 4, of a .spz.
+
+        Returns:
+            What the format cannot hold of these, a clause each; what quantisation costs is in docs/files.md.
+
+        Raises:
+            SplatError: another ending, splats that the format cannot hold, or what `validate` says.
+        """
         self.validate()
+        return write_scene(path, self.arrays(), spz_version)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Gaussians:
+        """Read a file of any of these formats, or a SOG's meta.json. Raises SplatError with the file and its fault."""
+        gaussians = cls.of_arrays(read_scene(path))
+        try:
+            gaussians.validate()
+        except SplatError as error:
+            raise SplatError(f"{path}: {error}") from error
+        return gaussians
+
+    def save_ply(self, path: str | os.PathLike[str]) -> None:
+        """Write a PLY in Inria's layout, whatever its name ends in. Raises as `validate` does."""
+        self.validate()
+        write_gaussians(path, self.arrays())
+
+    @classmethod
+    def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
+        """Read a PLY, whatever its name ends in. Raises SplatError with the file and its fault."""
+        gaussians = cls.of_arrays(read_gaussians(path))
+        try:
+            gaussians.validate()
+        except SplatError as error:
+            raise SplatError(f"{path}: {error}") from error
+        return gaussians
+
+    def arrays(self) -> GaussianArrays:
+        """The same in NumPy, as files have them."""
         means, quats, log_scales, logits, sh = (getattr(self, name).detach().cpu().numpy() for name in _TENSORS)
         params = {name: tensor.detach().cpu().numpy() for name, tensor in self.params.items()}
         features, weights = (None if t is None else t.detach().cpu().numpy() for t in (self.features, self.weights))
@@ -143,28 +186,26 @@ class Gaussians:
             slot: (kind, "") if isinstance(kind, str) else (kind.name, kind.text)
             for slot, kind in (("splat", self.splat), ("color", self.color))
         }
-        write_gaussians(path, GaussianArrays(means, quats, log_scales, logits, sh, params, features, weights, own))
+        return GaussianArrays(means, quats, log_scales, logits, sh, params, features, weights, own, self.antialiased)
 
     @classmethod
-    def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
-        """Read a PLY in Inria's layout, whoever wrote it. Raises SplatError with the file and its fault."""
-        arrays = read_gaussians(path)
-        gaussians = cls(
-            torch.from_numpy(arrays.means),
-            torch.from_numpy(arrays.quats),
-            torch.from_numpy(arrays.log_scales),
-            torch.from_numpy(arrays.logit_opacities),
-            torch.from_numpy(arrays.sh),
+    def of_arrays(cls, arrays: GaussianArrays) -> Gaussians:
+        """The inverse of `arrays`. Types that are source are not trusted by it."""
+        means, quats, log_scales, logits, sh = (torch.from_numpy(np.ascontiguousarray(values)) for values in arrays[:5])
+        types = {slot: SlangSource(name, text) if text else name for slot, (name, text) in arrays.types.items()}
+        return cls(
+            means,
+            quats,
+            log_scales,
+            logits,
+            sh,
             params={name: torch.from_numpy(values) for name, values in arrays.params.items()},
             features=None if arrays.features is None else torch.from_numpy(arrays.features),
             weights=None if arrays.weights is None else torch.from_numpy(arrays.weights),
-            **{slot: SlangSource(name, text) if text else name for slot, (name, text) in arrays.types.items()},
+            splat=types["splat"],
+            color=types["color"],
+            antialiased=arrays.antialiased,
         )
-        try:
-            gaussians.validate()
-        except SplatError as error:
-            raise SplatError(f"{path}: {error}") from error
-        return gaussians
 
     def validate(self) -> None:
         """Raise a SplatError that names the first tensor that is not what the class describes, and how."""

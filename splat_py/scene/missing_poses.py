@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from splat_py.errors import SplatError
+from splat_py.scene.formats.endings import ENDINGS, is_scene_file
 
 DESCRIPTIONS = ("transforms.json", "transforms_train.json")
 PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
@@ -56,15 +57,17 @@ def require_capture(data: Path) -> None:
 
 
 def require_scene(scene: Path, data: Path | None = None) -> None:
-    """Refuse at once what is neither a run's folder nor a .ply, and what `require_capture` does for `data`.
+    """Refuse at once what is neither a run's folder nor a scene's file, and what `require_capture` does for `data`.
 
     Raises:
         SplatError: as it says.
     """
-    if scene.suffix.lower() == ".ply":
+    if is_scene_file(scene):
         if not scene.exists():
-            raise SplatError(f"{scene} does not exist; name a run's folder or a .ply")
+            raise SplatError(f"{scene} does not exist; name a run's folder or a scene's file")
     elif not (scene / "run.json").exists():
+        if scene.is_file():
+            raise SplatError(f"{scene} is neither a run's folder nor a scene's file ({' '.join(ENDINGS)})")
         raise SplatError(f"{scene} is not the folder of a training run: it has no run.json")
     if data is not None:
         require_capture(data)

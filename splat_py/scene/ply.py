@@ -7,6 +7,7 @@ coefficient, then every green one, then every blue one.
 Splats that are no Gaussians have comments, `splat_py splat TYPE NAME …` and, line by line as JSON has strings, the source of a
 type of the user's, `splat_py splat_source "…"`; and for each of the names a property `splat_NAME`. Colours that are no
 harmonics have the same, `splat_py color TYPE` and `splat_py color_source "…"`, properties color_0 …, and an element of weights.
+A comment `splat_py antialiased` says that they were trained to be rendered so.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ Float32Array = NDArray[np.float32]
 _MOST_LINE_BYTES = 1 << 20
 _REST_OF_DEGREE = {0: 0, 9: 1, 24: 2, 45: 3}
 _WEIGHTS, _MOST_FEATURES, _MOST_WEIGHTS = "color_weights", 192, 1 << 16
+# In the place of infinite ones: an opacity of 1 but for float32's precision.
+_MOST_LOGIT = 16.0
+_ANTIALIASED = "splat_py antialiased"
 # What there is of one's own, and what it is most often.
 _USUAL = {"splat": ("Gaussian", ""), "color": ("SphericalHarmonics", "")}
 
@@ -49,6 +53,8 @@ class GaussianArrays(NamedTuple):
     weights: Float32Array | None = None  # [W]
     # Of "splat" and "color" the name of a built-in type and "", or that of the user's and its source.
     types: Mapping[str, tuple[str, str]] = MappingProxyType(_USUAL)
+    # Whether they were trained to be rendered with `antialiased`.
+    antialiased: bool = False
 
 
 def _names(prefix: str, count: int) -> list[str]:
@@ -57,7 +63,7 @@ def _names(prefix: str, count: int) -> list[str]:
 
 def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> None:
     """Write `gaussians` to `path` in Inria's layout; the file appears complete or not at all."""
-    means, quats, log_scales, logit_opacities, sh, params, features, weights, types = gaussians
+    means, quats, log_scales, logit_opacities, sh, params, features, weights, types, antialiased = gaussians
     features = np.zeros((len(means), 0), np.float32) if features is None else features
     count, rest = len(means), 3 * (sh.shape[1] - 1)
     columns = [
@@ -74,7 +80,7 @@ def write_gaussians(path: str | os.PathLike[str], gaussians: GaussianArrays) -> 
     row = np.dtype([(name, "<f4") for names, _ in columns for name in names])
     table = np.ascontiguousarray(np.concatenate([values for _, values in columns], axis=1), dtype="<f4")
     vertex = PlyElement.describe(table.view(row).reshape(count), "vertex")
-    comments, elements = [], [vertex]
+    comments, elements = [_ANTIALIASED] * antialiased, [vertex]
     for slot, (name, source) in types.items():
         if (name, source) != _USUAL[slot]:
             comments.append(" ".join(("splat_py", slot, name, *(params if slot == "splat" else ()))))
@@ -92,7 +98,7 @@ def _property(name: str) -> str:
 
 
 def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
-    """Read Gaussians by the names of their properties: any order, any number type, any further properties.
+    """Read Gaussians by the names of their properties: any order, any number type, any further properties; or compressed ones.
 
     Raises:
         SplatError: not a PLY, cut off, properties missing, f_rest not of a degree from 0 to 3, numbers not
@@ -100,6 +106,8 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
     """
     vertices, ply = _read_vertices(path)
     present = set(vertices.dtype.names or ())
+    if "chunk" in ply and "packed_position" in present:
+        return _read_compressed(path, ply)
     types, params = _read_types(path, ply.comments)
     has_features = types["color"] != _USUAL["color"]
     features = sum(name.startswith("color_") for name in present) if has_features else 0
@@ -115,17 +123,20 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
     missing = [name for name in wanted if name not in present]
     if missing:
         raise SplatError(
-            f"{path} has no {', '.join(missing)}; pass Gaussians in Inria's layout, not a point cloud or a compressed file"
+            f"{path} has no {', '.join(missing)}; pass Gaussians in Inria's layout or compressed ones, not a point cloud"
         )
     count = len(vertices)
+    # Programs that unpack opacities of exactly 0 and 1 write the logarithm's infinities.
     finite = np.ones(count, dtype=bool)
 
-    def gather(names: list[str]) -> Float32Array:
+    def gather(names: list[str], most: float | None = None) -> Float32Array:
         nonlocal finite
         block = np.empty((count, len(names)), dtype=np.float32)
         with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite and is reported below
             for i, name in enumerate(names):
                 block[:, i] = vertices[name]
+        if most is not None:
+            np.clip(block, -most, most, out=block, where=np.isinf(block))
         finite &= np.isfinite(block).all(axis=1)
         return block
 
@@ -134,16 +145,27 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         means=gather(["x", "y", "z"]),
         quats=gather(_names("rot", 4)),
         log_scales=gather(_names("scale", 3)),
-        logit_opacities=gather(["opacity"])[:, 0].copy(),
+        logit_opacities=gather(["opacity"], _MOST_LOGIT)[:, 0].copy(),
         sh=np.ascontiguousarray(np.concatenate([gather(_names("f_dc", 3))[:, None], higher], axis=1)),
         params={name: gather([_property(name)])[:, 0].copy() for name in params},
         features=gather(_names("color", features)) if has_features else None,
         weights=_read_weights(path, ply) if has_features else None,
         types=types,
+        antialiased=_ANTIALIASED in ply.comments,
     )
     if not finite.all():
         raise SplatError(f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again")
     return arrays
+
+
+def _read_compressed(path: str | os.PathLike[str], ply: PlyData) -> GaussianArrays:
+    """Those of PlayCanvas' layout."""
+    from splat_py.scene.formats import compressed_ply
+
+    try:
+        return compressed_ply.decode(ply)
+    except Exception as error:
+        raise SplatError(f"{path} is damaged ({reason(error)}); export it again") from error
 
 
 def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[str]]:

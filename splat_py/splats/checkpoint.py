@@ -73,7 +73,8 @@ def gaussians_of(
     params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
     sh = tensors["sh"] if features is None else shown_color(features)
     means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
-    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights)
+    antialiased = config.antialiased
+    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights, antialiased)
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:

@@ -15,6 +15,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.scene.camera import Camera
+from splat_py.scene.harmonics import harmonics_basis
 from splat_py.splats.data import Cameras
 from splat_py.splats.learnt import Learnt
 from splat_py.splats.rasterize import Image
@@ -45,27 +46,8 @@ class Environment:
         x = (np.arange(camera.width) + 0.5 - camera.K[0, 2]) / camera.K[0, 0]
         y = (np.arange(camera.height) + 0.5 - camera.K[1, 2]) / camera.K[1, 1]
         rays = np.stack(np.broadcast_arrays(x[None, :], y[:, None], 1.0), -1) @ camera.viewmat[:3, :3]
-        basis = _basis(rays / np.linalg.norm(rays, axis=-1, keepdims=True))
+        basis = harmonics_basis(rays / np.linalg.norm(rays, axis=-1, keepdims=True))
         return np.maximum(basis @ self.sh.astype(np.float64) + 0.5, 0).astype(np.float32)
-
-
-def _basis(d: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of degree 3 at unit directions [..., 3] (slang/splat/spherical_harmonics.slang)."""
-    x, y, z = np.moveaxis(d, -1, 0)
-    c1, c2, c3 = 0.4886025119029199, 1.0925484305920792, 0.5900435899266435
-    terms = [
-        np.full_like(x, 0.28209479177387814),
-        *(-c1 * y, c1 * z, -c1 * x),
-        *(c2 * x * y, -c2 * y * z, 0.31539156525252005 * (2 * z * z - x * x - y * y), -c2 * x * z, c2 / 2 * (x * x - y * y)),
-        -c3 * y * (3 * x * x - y * y),
-        2.890611442640554 * x * y * z,
-        -0.4570457994644658 * y * (4 * z * z - x * x - y * y),
-        0.3731763325901154 * z * (2 * z * z - 3 * x * x - 3 * y * y),
-        -0.4570457994644658 * x * (4 * z * z - x * x - y * y),
-        1.445305721320277 * z * (x * x - y * y),
-        -c3 * x * (x * x - 3 * y * y),
-    ]
-    return np.stack(terms, -1)
 
 
 def require_pinhole(camera: Camera) -> None:

@@ -19,6 +19,7 @@ from splat_py.errors import SplatError
 from splat_py.files import parse_json, write_json
 from splat_py.fit.run_record import RunRecord
 from splat_py.scene.dataset import Dataset
+from splat_py.scene.formats.endings import is_scene_file
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.options import DataOptions
 from splat_py.splats.capture_file import LearntCapture
@@ -103,18 +104,19 @@ def open_scene(
     """A scene, and the capture whose cameras and photographs go with it.
 
     Args:
-        scene: a run's folder, or a .ply.
-        data, downscale: of the capture; by default those of the run. A .ply has none.
-        own: Slang source that the scene was trained with, and for a .ply the camera.
+        scene: a run's folder, or a scene's file (`Gaussians.load`).
+        data, downscale: of the capture; by default those of the run. A file has none.
+        own: Slang source that the scene was trained with, and for a file the camera.
 
     Raises:
         SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
     """
-    own, is_ply = own or OwnTypes(), scene.suffix.lower() == ".ply"
-    if is_ply:
+    own, is_file = own or OwnTypes(), is_scene_file(scene)
+    if is_file:
         if data is None:
             raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
-        gaussians, options, config = Gaussians.load_ply(scene), DataOptions(data), TrainConfig()
+        gaussians, options = Gaussians.load(scene), DataOptions(data)
+        config = TrainConfig(antialiased=gaussians.antialiased)
     else:
         folder = RunFolder(scene)
         record = folder.record()
@@ -125,20 +127,37 @@ def open_scene(
     named = None if own.color is None else COLOR.named(own.color)
     gaussians = replace(gaussians, color=COLOR.trusted(gaussians.color, named, own.trust_source, str(scene)))
     named = None if own.camera is None else CAMERA.named(own.camera)
-    recorded = (named or "dataset") if is_ply else CAMERA.of(config)
+    recorded = (named or "dataset") if is_file else CAMERA.of(config)
     camera = CAMERA.trusted(recorded, named, own.trust_source, str(scene))
     if data is not None:
         options = replace(options, data=data)
     if downscale is not None:
         options = replace(options, downscale=downscale)
     dataset = through(options.load(), camera)
-    return gaussians, dataset if is_ply else learnt_of(scene, config).refined(dataset), config
+    return gaussians, dataset if is_file else learnt_of(scene, config).refined(dataset), config
+
+
+def capture_of(scene: Path, data: Path | None) -> Dataset | None:
+    """The capture whose cameras go with a scene, a run's folder or a file, or None if nothing says which or it is gone.
+
+    Raises:
+        SplatError: `data` is no capture.
+    """
+    if data is not None:
+        return DataOptions(data).load()
+    if is_scene_file(scene):
+        return None
+    try:
+        record = RunFolder(scene).record()
+        return learnt_of(scene, record.config).refined(record.data.load())
+    except SplatError:
+        return None
 
 
 def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
-    """What was learnt of its capture together with a scene, a run's folder or a .ply, which knows nothing.
+    """What was learnt of its capture together with a scene, a run's folder or a file, which knows nothing.
 
     Raises:
         SplatError: the file of a run that learns something is missing or damaged.
     """
-    return LearntCapture({}) if scene.suffix.lower() == ".ply" else LearntCapture.load(RunFolder(scene).capture, config)
+    return LearntCapture({}) if is_scene_file(scene) else LearntCapture.load(RunFolder(scene).capture, config)

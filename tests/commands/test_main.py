@@ -22,7 +22,8 @@ def test_runs_as_a_program_from_any_folder(tmp_path: Path) -> None:
 
 
 def test_help_teaches(tmp_path: Path) -> None:
-    for command in ("train", "render", "eval", "export", "fit-image", "fit-volume", "devices", "bench", "selftest", "demo"):
+    scenes = ("train", "render", "eval", "export", "edit")
+    for command in (*scenes, "fit-image", "fit-volume", "devices", "bench", "selftest", "demo"):
         result = splat(command, "--help", cwd=tmp_path)
         assert result.returncode == 0
         assert len(result.stdout.splitlines()) > 5
@@ -35,7 +36,8 @@ def test_help_teaches(tmp_path: Path) -> None:
         ("fit-volume", "DATA"),
         ("render", "SCENE"),
         ("eval", "SCENE"),
-        ("export", "RUN FILE.ply"),
+        ("export", "SCENE OUT"),
+        ("edit", "IN [IN ...] OUT"),
         ("fit-image", "PICTURE"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import struct
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,6 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 from PIL import Image
+from plyfile import PlyData
 from safetensors.numpy import save
 
 from splat_py.capture.phases import recorded, recorded_report
@@ -27,12 +31,14 @@ from splat_py.image.pictures import read_picture
 from splat_py.image.result import ImageFit
 from splat_py.scene import Gaussians, load_dataset
 from splat_py.scene.colmap import read_observations
+from splat_py.scene.formats import compressed_ply, dot_splat, glb, ksplat, sog, spz
 from splat_py.scene.ply import read_points
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.run_folder import RunFolder
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.field import RadianceField
+from tests.formats.scenes import random_gaussians
 from tests.fuzz.files import KINDS, OWN, arrays_of, header_of
 from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
 from tests.gsplat.test_compression import splats
@@ -301,12 +307,92 @@ def _read_capture_record(folder: Path) -> None:
     recorded(workspace, "unreadable", Unregistered)
     recorded_report(workspace)
     workspace.seconds()
+# Formats of other viewers
+
+
+@cache
+def _scene_files(ending: str) -> list[bytes]:
+    """Whole files of a format, of several degrees and versions."""
+    scenes = [random_gaussians(6, degree) for degree in (0, 2)]
+    if ending == ".spz":
+        # Not compressed as well, so that damage does not only break the compression.
+        packed = [spz.encode(scene, version) for scene in scenes for version in spz.VERSIONS]
+        return packed + [gzip.decompress(data) for data in packed if data.startswith(b"\x1f\x8b")]
+    if ending == ".compressed.ply":
+        return [_written(compressed_ply.encode(scene)) for scene in scenes]
+    encode = {".sog": sog.encode, ".splat": dot_splat.encode, ".ksplat": ksplat.encode, ".glb": glb.encode}[ending]
+    return [encode(scene) for scene in scenes]
+
+
+def _written(ply: PlyData) -> bytes:
+    file = io.BytesIO()
+    ply.write(file)
+    return file.getvalue()
+
+
+def _write_scene(ending: str) -> Callable[[Path, Random], None]:
+    def write(folder: Path, random: Random) -> None:
+        data = random.choice(_scene_files(ending))
+        if ending == ".sog":
+            data = _damaged_zip(data, random)
+        elif ending == ".glb" and random.random() < 0.6:
+            data = _damaged_glb(data, random)
+        elif ending == ".compressed.ply" and random.random() < 0.5:
+            end = data.index(b"end_header")
+            data = damaged_text(data[:end], random) + data[end:]
+        else:
+            # Headers are where most goes wrong.
+            head = random.choice((32, 48, 4200, 5200, len(data)))
+            data = damaged_bytes(data[:head], random) + data[head:]
+        (folder / f"file{ending}").write_bytes(data)
+
+    return write
+
+
+def _damaged_zip(data: bytes, random: Random) -> bytes:
+    """The zip itself, its description or one of its pictures."""
+    if random.random() < 0.2:
+        return damaged_bytes(data, random)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as whole, zipfile.ZipFile(packed, "w") as bundle:
+        files = {name: whole.read(name) for name in whole.namelist()}
+        name = random.choice(["meta.json"] * 5 + list(files))
+        text = damaged_json(json.loads(files["meta.json"]), random)
+        files[name] = text if name == "meta.json" else damaged_bytes(files[name], random)
+        for name, content in files.items():
+            bundle.writestr(name, content)
+    return packed.getvalue()
+
+
+def _damaged_glb(data: bytes, random: Random) -> bytes:
+    """Its description."""
+    (length,) = struct.unpack_from("<I", data, 12)
+    text, rest = damaged_json(json.loads(data[20 : 20 + length]), random), data[20 + length :]
+    return data[:8] + struct.pack("<III", 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
+
+
+def _load_scene(ending: str) -> Callable[[Path], None]:
+    def load(folder: Path) -> None:
+        Gaussians.load(folder / f"file{ending}").validate()
+
+    return load
 
 
 READERS: dict[str, Reader] = {
     "photograph with EXIF": Reader(400, _write_photograph, _read_photograph),
     "capture.json": Reader(400, _write_capture_record, _read_capture_record),
     "Gaussians": Reader(1800, _write_ply(cloud=False), _loads(Gaussians.load_ply, "file.ply")),
+    **{
+        ending: Reader(cases, _write_scene(ending), _load_scene(ending))
+        for ending, cases in (
+            (".spz", 500),
+            (".sog", 300),
+            (".compressed.ply", 300),
+            (".splat", 200),
+            (".ksplat", 500),
+            (".glb", 500),
+        )
+    },
     "points": Reader(600, _write_ply(cloud=True), _loads(read_points, "file.ply")),
     "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),
     "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes), _read_capture),

@@ -1,0 +1,211 @@
+"""GLB with KHR_gaussian_splatting: points of glTF 2.0 with an attribute for each property (github.com/KhronosGroup/glTF).
+
+All is float32 as we write it, so nothing is lost. Scales are linear, quaternions x y z w, harmonics as in a PLY. Axes are left,
+up, front, those of a PLY right, down, front. Read are the integers that the extension allows as well, and nodes that move, turn
+and scale; drafts of the extension had logarithms of scales, which are told by numbers below zero.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.files import parse_json
+from splat_py.scene.formats.dot_splat import log_scales_of
+from splat_py.scene.formats.packing import colors_of, logits_of, normalized, opacities_of, to_levels
+from splat_py.scene.ply import GaussianArrays
+from splat_py.scene.similarity import Similarity
+
+EXTENSION = "KHR_gaussian_splatting"
+_MAGIC, _JSON, _BINARY = 0x46546C67, 0x4E4F534A, 0x004E4942
+_HEADER, _CHUNK = struct.Struct("<III"), struct.Struct("<II")
+_FLOAT, _BYTE, _POINTS, _ARRAY_BUFFER = 5126, 5121, 0, 34962
+_KINDS = {5120: "i1", 5121: "u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", _FLOAT: "<f4"}
+_WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
+# Half a turn about z: from right, down, front to left, up, front, and the other way round.
+_FLIP = Similarity(rotation=np.diag([-1.0, -1.0, 1.0]))
+_BANDS = {1: 3, 2: 5, 3: 7}
+_MOST_NODES = 10_000
+
+
+def encode(gaussians: GaussianArrays) -> bytes:
+    """The file of Gaussians."""
+    flipped = _FLIP.of_arrays(gaussians)
+    opacities = opacities_of(gaussians.logit_opacities)
+    rgba = to_levels(np.concatenate([colors_of(gaussians.sh), opacities[:, None]], 1), 255).astype(np.uint8)
+    with np.errstate(over="ignore"):
+        scales = np.minimum(np.exp(flipped.log_scales), np.finfo(np.float32).max)
+    columns: dict[str, NDArray[Any]] = {
+        "POSITION": flipped.means,
+        "COLOR_0": rgba,
+        f"{EXTENSION}:ROTATION": normalized(flipped.quats)[:, [1, 2, 3, 0]],
+        f"{EXTENSION}:SCALE": scales,
+        f"{EXTENSION}:OPACITY": opacities[:, None],
+        **{name: flipped.sh[:, i] for i, name in enumerate(_harmonics(flipped.sh.shape[1]))},
+    }
+    views: list[dict[str, Any]] = []
+    accessors: list[dict[str, Any]] = []
+    parts, at = [], 0
+    for name, column in columns.items():
+        column = np.ascontiguousarray(column, "u1" if name == "COLOR_0" else "<f4")
+        views.append({"buffer": 0, "byteOffset": at, "byteLength": column.nbytes, "target": _ARRAY_BUFFER})
+        kind = next(kind for kind, width in _WIDTHS.items() if width == column.shape[1])
+        component = _BYTE if name == "COLOR_0" else _FLOAT
+        accessor = {"bufferView": len(accessors), "componentType": component, "count": len(column), "type": kind}
+        if name == "COLOR_0":
+            accessor["normalized"] = True
+        if name == "POSITION" and len(column):
+            accessor |= {"min": column.min(0).tolist(), "max": column.max(0).tolist()}
+        accessors.append(accessor)
+        parts.append(column.tobytes())
+        at += column.nbytes
+    kernel = {"kernel": "ellipse", "colorSpace": "srgb_rec709_display", "sortingMethod": "cameraDistance"}
+    primitive = {
+        "attributes": {name: i for i, name in enumerate(columns)},
+        "mode": _POINTS,
+        "extensions": {EXTENSION: {**kernel, "projection": "perspective"}},
+    }
+    tree = {
+        "asset": {"version": "2.0", "generator": "splat_py"},
+        "extensionsUsed": [EXTENSION],
+        "scene": 0,
+        "scenes": [{"nodes": [0]}],
+        "nodes": [{"mesh": 0}],
+        "meshes": [{"primitives": [primitive]}],
+        "buffers": [{"byteLength": at}],
+        "bufferViews": views,
+        "accessors": accessors,
+    }
+    text, binary = json.dumps(tree).encode(), b"".join(parts)
+    text, binary = text + b" " * (-len(text) % 4), binary + b"\0" * (-len(binary) % 4)
+    size = _HEADER.size + 2 * _CHUNK.size + len(text) + len(binary)
+    head = _HEADER.pack(_MAGIC, 2, size) + _CHUNK.pack(len(text), _JSON)
+    return head + text + _CHUNK.pack(len(binary), _BINARY) + binary
+
+
+def _harmonics(count: int) -> list[str]:
+    """Names of the attributes of so many coefficients."""
+    names = [f"{EXTENSION}:SH_DEGREE_0_COEF_0"]
+    names += [f"{EXTENSION}:SH_DEGREE_{degree}_COEF_{i}" for degree, band in _BANDS.items() for i in range(band)]
+    return names[:count]
+
+
+def decode(data: bytes) -> GaussianArrays:
+    """The Gaussians of all of a file's nodes.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, struct.error: it is damaged, or something else.
+    """
+    magic, version, size = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != 2 or size > len(data):
+        raise ValueError("it does not begin as a whole GLB of version 2 does")
+    chunks: dict[int, bytes] = {}
+    at = _HEADER.size
+    while at < size:
+        length, kind = _CHUNK.unpack_from(data, at)
+        at += _CHUNK.size
+        if at + length > size:
+            raise ValueError("a chunk is cut off")
+        chunks.setdefault(kind, data[at : at + length])
+        at += length
+    tree = parse_json(chunks[_JSON].decode())
+    parts, count = [], 0
+    for where, mesh in _meshes(tree):
+        for primitive in tree["meshes"][_index(mesh)]["primitives"]:
+            if EXTENSION in primitive.get("extensions", {}):
+                parts.append(where.of_arrays(_primitive(tree, primitive, chunks.get(_BINARY, b""))))
+                count += len(parts[-1].means)
+                if count > len(data):
+                    raise ValueError(f"its nodes repeat the same points, to {count:,} Gaussians and more")
+    if not parts:
+        raise ValueError(f"it has no points with {EXTENSION}")
+    most = max(part.sh.shape[1] for part in parts)
+    sh = np.concatenate([np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts])
+    means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
+    return _FLIP.of_arrays(GaussianArrays(means, quats, log_scales, logits, sh))
+
+
+def _index(value: object) -> int:
+    """One that counts from the beginning."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"it has {str(value)[:60]!r} where a number of an element should be")
+    return value
+
+
+def _meshes(tree: dict[str, Any]) -> Iterator[tuple[Similarity, int]]:
+    """The meshes of the scene's nodes, and where they are."""
+    nodes, seen = tree.get("nodes", []), 0
+    scene = tree["scenes"][_index(tree.get("scene", 0))]
+    stack = [(node, np.eye(4)) for node in scene.get("nodes", [])]
+    while stack:
+        index, above = stack.pop()
+        node, seen = nodes[_index(index)], seen + 1
+        if seen > _MOST_NODES:
+            raise ValueError(f"it has more than {_MOST_NODES:,} nodes, or they go round in circles")
+        matrix = above @ _matrix(node)
+        stack += [(child, matrix) for child in node.get("children", [])]
+        if "mesh" in node:
+            yield Similarity.of_matrix(matrix), node["mesh"]
+
+
+def _matrix(node: dict[str, Any]) -> NDArray[np.float64]:
+    """Of a node, [4, 4]."""
+    if "matrix" in node:
+        return np.array(node["matrix"], np.float64).reshape(4, 4).T
+    x, y, z, w = (float(value) for value in node.get("rotation", (0, 0, 0, 1)))
+    turn = Similarity.from_quat(np.array([w, x, y, z])).rotation
+    matrix = np.eye(4)
+    matrix[:3, :3] = turn * np.array(node.get("scale", (1, 1, 1)), np.float64).reshape(1, 3)
+    matrix[:3, 3] = np.array(node.get("translation", (0, 0, 0)), np.float64).reshape(3)
+    return matrix
+
+
+def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -> GaussianArrays:
+    """The Gaussians of a primitive, in its node's frame."""
+    described = primitive["extensions"][EXTENSION]
+    if described.get("extensions") or described.get("kernel", "ellipse") != "ellipse":
+        raise ValueError("its Gaussians are compressed or of a kernel that is not read here")
+    attributes = primitive["attributes"]
+    degree = max((degree for degree in _BANDS if f"{EXTENSION}:SH_DEGREE_{degree}_COEF_0" in attributes), default=0)
+
+    def column(name: str, width: int) -> NDArray[np.float32]:
+        return _accessor(tree, attributes[name], binary, width)
+
+    scales = column(f"{EXTENSION}:SCALE", 3)
+    means = column("POSITION", 3)
+    sh = np.stack([column(name, 3) for name in _harmonics((degree + 1) ** 2)], 1)
+    arrays = GaussianArrays(
+        means=means,
+        quats=normalized(column(f"{EXTENSION}:ROTATION", 4)[:, [3, 0, 1, 2]]).astype(np.float32),
+        log_scales=scales if (scales < 0).any() else log_scales_of(scales),
+        logit_opacities=logits_of(column(f"{EXTENSION}:OPACITY", 1)[:, 0]),
+        sh=sh,
+    )
+    if len({len(part) for part in arrays[:5]}) > 1:
+        raise ValueError("its attributes are of different lengths")
+    return arrays
+
+
+def _accessor(tree: dict[str, Any], index: object, binary: bytes, width: int) -> NDArray[np.float32]:
+    """What an accessor describes, [N, width]."""
+    accessor = tree["accessors"][_index(index)]
+    if "sparse" in accessor or "bufferView" not in accessor or _WIDTHS[accessor["type"]] != width:
+        raise ValueError("an attribute is sparse, empty or of another width")
+    view = tree["bufferViews"][_index(accessor["bufferView"])]
+    if _index(view.get("buffer", 0)) != 0 or "uri" in tree["buffers"][0]:
+        raise ValueError("its numbers are in another file")
+    dtype = np.dtype(_KINDS[accessor["componentType"]])
+    count, start = _index(accessor["count"]), _index(view.get("byteOffset", 0)) + _index(accessor.get("byteOffset", 0))
+    stride = _index(view.get("byteStride", 0)) or width * dtype.itemsize
+    end = start + stride * (count - 1) + width * dtype.itemsize if count else start
+    if stride < width * dtype.itemsize or end > len(binary):
+        raise ValueError("an attribute goes on beyond the file's end")
+    values = np.ndarray((count, width), dtype, binary, start, (stride, dtype.itemsize)).astype(np.float32)
+    if accessor.get("normalized") is True and dtype.kind in "iu":
+        values = np.maximum(values / np.iinfo(dtype).max, -1)
+    return values.astype(np.float32)

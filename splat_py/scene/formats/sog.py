@@ -1,0 +1,221 @@
+"""SOG of PlayCanvas, version 2: lossless WebP pictures with a pixel a Gaussian, and meta.json, in a zip or a folder.
+
+Positions are 16-bit numbers between bounds of sign(x) log(|x| + 1), in two pictures; rotations three of four components in
+bytes; scales and colours index codebooks of 256, opacities are bytes. Harmonics from degree 1 are one of up to 65,536 vectors
+in a palette, whose numbers index a codebook (developer.playcanvas.com, "SOG format").
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from splat_py.errors import SplatError
+from splat_py.files import parse_json
+from splat_py.scene.decoding import decode as decode_picture
+from splat_py.scene.formats.codebooks import codebook, palette
+from splat_py.scene.formats.packing import drop_largest, logits_of, morton_order, opacities_of, restore_largest, to_levels
+from splat_py.scene.ply import Float32Array, GaussianArrays
+
+_COEFFICIENTS = {1: 3, 2: 8, 3: 15}
+# Vectors in a row of the palette's picture, and in the palette.
+_PALETTE_COLUMNS, _MOST_PALETTE = 64, 1 << 16
+_MOST_SIDE = 16383
+_LARGEST = 252
+# Of a zip's file: WebP does not pack further, so what unpacks to much more than the zip itself is no scene's.
+_MOST_RATIO, _LITTLE = 16, 1 << 20
+# PIL's: of effort and time.
+_EFFORT = 4
+
+
+def encode(gaussians: GaussianArrays) -> bytes:
+    """The file of Gaussians: a zip.
+
+    Raises:
+        SplatError: there are none, or too many for pictures of 16,383 pixels a side.
+    """
+    count = len(gaussians.means)
+    if not count:
+        raise SplatError("SOG has no way to say that there are no Gaussians; write another format")
+    width = -(-int(np.ceil(np.sqrt(count))) // 4) * 4
+    height = -(-count // width // 4) * 4
+    if max(width, height) > _MOST_SIDE:
+        raise SplatError(f"SOG holds {_MOST_SIDE**2:,} Gaussians at most, not {count:,}")
+    order = morton_order(gaussians.means)
+    files: dict[str, bytes] = {}
+
+    def write(name: str, values: NDArray[Any], alpha: NDArray[Any] | int = 255) -> list[str]:
+        pixels = np.zeros((width * height, 4), np.uint8)
+        pixels[:count, : values.shape[1]] = values
+        pixels[:count, 3] = alpha
+        files[f"{name}.webp"] = _webp(pixels.reshape(height, width, 4))
+        return [f"{name}.webp"]
+
+    logs = _log_positions(gaussians.means[order])
+    lowest, highest = logs.min(0), logs.max(0)
+    levels = to_levels((logs - lowest) / np.where(highest > lowest, highest - lowest, 1), 65535)
+    largest, others = drop_largest(gaussians.quats[order])
+    scale_book, scales = codebook(gaussians.log_scales[order])
+    color_book, colors = codebook(gaussians.sh[order, 0])
+    opacity = to_levels(opacities_of(gaussians.logit_opacities[order]), 255)
+    meta: dict[str, Any] = {
+        "version": 2,
+        "asset": {"generator": "splat_py"},
+        "count": count,
+        **({"antialias": True} if gaussians.antialiased else {}),
+        "means": {
+            "mins": lowest.tolist(),
+            "maxs": highest.tolist(),
+            "files": [*write("means_l", levels & 255), *write("means_u", levels >> 8)],
+        },
+        "scales": {"codebook": scale_book.tolist(), "files": write("scales", scales)},
+        "quats": {"files": write("quats", to_levels(others / 2 + 0.5, 255), largest + _LARGEST)},
+        "sh0": {"codebook": color_book.tolist(), "files": write("sh0", colors, opacity)},
+    }
+    if gaussians.sh.shape[1] > 1:
+        higher = gaussians.sh[order, 1:]
+        # As many as pay for themselves: of few Gaussians the palette would be most of the file.
+        size = min(_MOST_PALETTE, max(1024, 1 << int(np.log2(count))))
+        vectors, labels = palette(higher.reshape(count, -1), size)
+        book, indices = codebook(vectors)
+        rows = -(-len(vectors) // _PALETTE_COLUMNS)
+        pixels = np.zeros((rows * _PALETTE_COLUMNS, higher.shape[1], 4), np.uint8)
+        pixels[: len(vectors), :, :3] = indices.reshape(len(vectors), -1, 3)
+        pixels[..., 3] = 255
+        files["shN_centroids.webp"] = _webp(pixels.reshape(rows, -1, 4))
+        labels_file = write("shN_labels", np.stack([labels & 255, labels >> 8], 1))
+        meta["shN"] = {
+            "count": len(vectors),
+            "bands": int(np.sqrt(gaussians.sh.shape[1])) - 1,
+            "codebook": book.tolist(),
+            "files": ["shN_centroids.webp", *labels_file],
+        }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as bundle:
+        for name, data in {"meta.json": json.dumps(meta).encode(), **files}.items():
+            # No time of writing: the same scene gives the same file.
+            bundle.writestr(zipfile.ZipInfo(name), data)
+    return packed.getvalue()
+
+
+def _webp(pixels: NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    # What is transparent counts as well.
+    Image.fromarray(pixels).save(file, "WEBP", lossless=True, exact=True, quality=100, method=_EFFORT)
+    return file.getvalue()
+
+
+def _log_positions(means: Float32Array) -> NDArray[np.float64]:
+    return np.sign(means) * np.log1p(np.abs(means.astype(np.float64)))
+
+
+def decode(data: bytes) -> GaussianArrays:
+    """The Gaussians of a zip.
+
+    Raises:
+        ValueError, KeyError, TypeError, zipfile.BadZipFile: it is damaged, or something else.
+        SplatError: a picture in it is too large.
+    """
+    most = max(_LITTLE, _MOST_RATIO * len(data))
+    with zipfile.ZipFile(io.BytesIO(data)) as bundle:
+
+        def read(name: str) -> bytes:
+            with bundle.open(name) as file:
+                content = file.read(most + 1)
+            if len(content) > most:
+                raise ValueError(f"{name[:60]!r} is of more than {most:,} bytes")
+            return content
+
+        return _decode(read)
+
+
+def decode_folder(meta: Path) -> GaussianArrays:
+    """The Gaussians of a folder's meta.json. Raises as `decode`, and OSError."""
+
+    def read(name: str) -> bytes:
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise ValueError(f"it names a file that is not beside it, {name[:60]!r}")
+        return (meta.parent / (meta.name if name == "meta.json" else name)).read_bytes()
+
+    return _decode(read)
+
+
+def _decode(read: Callable[[str], bytes]) -> GaussianArrays:
+    meta = parse_json(read("meta.json").decode())
+    if not isinstance(meta, dict) or meta.get("version") != 2:
+        raise ValueError("its meta.json is not of version 2")
+    count = meta["count"]
+    if not isinstance(count, int) or not 0 < count <= _MOST_SIDE**2:
+        raise ValueError("its count is no number of Gaussians")
+
+    def pixels(part: str, index: int) -> NDArray[np.uint8]:
+        return _pixels(read, meta[part]["files"][index])
+
+    def rows(part: str, index: int = 0) -> NDArray[np.uint8]:
+        flat = pixels(part, index).reshape(-1, 4)
+        if len(flat) < count:
+            raise ValueError(f"{count:,} Gaussians have {len(flat):,} pixels in {part}")
+        return flat[:count]
+
+    low, high = (_numbers(meta["means"][name], 3) for name in ("mins", "maxs"))
+    levels = rows("means")[:, :3] + 256.0 * rows("means", 1)[:, :3]
+    with np.errstate(over="ignore", invalid="ignore"):
+        logs = low + levels / 65535 * (high - low)
+        means = (np.sign(logs) * np.expm1(np.abs(logs))).astype(np.float32)
+    quats, colors = rows("quats"), rows("sh0")
+    # Other values of the fourth byte are kept for what is not defined yet.
+    quats = np.where(quats[:, 3:] < _LARGEST, [128, 128, 128, _LARGEST], quats)
+    scale_book, color_book = _numbers(meta["scales"]["codebook"], 256), _numbers(meta["sh0"]["codebook"], 256)
+    sh = color_book[colors[:, None, :3]]
+    if meta.get("shN") is not None:
+        sh = np.concatenate([sh, _harmonics(meta["shN"], pixels("shN", 0), rows("shN", 1))], 1)
+    return GaussianArrays(
+        means=means,
+        quats=restore_largest(quats[:, 3] - _LARGEST, quats[:, :3] / 255 * 2 - 1),
+        log_scales=scale_book[rows("scales")[:, :3]],
+        logit_opacities=logits_of(colors[:, 3] / 255),
+        sh=sh,
+        antialiased=meta.get("antialias") is True,
+    )
+
+
+def _harmonics(meta: dict[str, Any], centroids: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Float32Array:
+    """Coefficients from degree 1, [N, K - 1, 3], of the labels' pixels [N, 4]."""
+    coefficients = _COEFFICIENTS[meta["bands"]]
+    if centroids.shape[1] != _PALETTE_COLUMNS * coefficients:
+        raise ValueError(f"its palette of harmonics is {centroids.shape[1]} pixels wide")
+    vectors = _numbers(meta["codebook"], 256)[centroids[..., :3]].reshape(-1, coefficients, 3)
+    label = labels[:, 0] + 256 * labels[:, 1].astype(np.int64)
+    if label.max() >= len(vectors):
+        raise ValueError(f"it has {len(vectors)} vectors of harmonics and asks for number {label.max()}")
+    return vectors[label]
+
+
+def _pixels(read: Callable[[str], bytes], name: object) -> NDArray[np.uint8]:
+    """A picture, rgba [H, W, 4]."""
+    if not isinstance(name, str):
+        raise ValueError("a picture's name is no text")
+    image = decode_picture(Path(name[:60]), read(name), cv2.IMREAD_UNCHANGED)
+    if image is None or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (3, 4):
+        raise ValueError(f"{name[:60]!r} is no picture in colours")
+    rgb = image[..., 2::-1]
+    alpha = image[..., 3:] if image.shape[2] == 4 else np.full_like(image[..., :1], 255)
+    return np.concatenate([rgb, alpha], 2)
+
+
+def _numbers(values: object, count: int) -> Float32Array:
+    """A list of so many finite numbers; fewer than 256 are filled up with the last one."""
+    if not isinstance(values, list) or not 0 < len(values) <= count:
+        raise ValueError(f"a list of {count} numbers is missing")
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38 for value in values):
+        raise ValueError(f"a list of {count} numbers has something else")
+    return np.array(values + values[-1:] * (count - len(values)), np.float32)

@@ -1,0 +1,143 @@
+"""Scenes cut, cleaned, moved and put together: what is left, and that it looks the same from where it was moved to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.scene import Camera, Gaussians
+from splat_py.scene.editing import Floaters, crop, crop_sphere, keep_degree, merge, remove_floaters, select, transform
+from splat_py.scene.harmonics import harmonics_basis, rotate_harmonics
+from splat_py.scene.similarity import Similarity
+from splat_py.splats.rendering import render
+from tests.formats.scenes import random_gaussians
+from tests.reference import sh_basis
+
+
+def scene(count: int = 60, degree: int = 3, seed: int = 0) -> Gaussians:
+    return Gaussians.of_arrays(random_gaussians(count, degree, seed))
+
+
+def a_rotation(seed: int) -> Similarity:
+    return Similarity.from_quat(np.random.default_rng(seed).normal(size=4))
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_rotated_harmonics_are_the_function_rotated(degree: int) -> None:
+    random = np.random.default_rng(3)
+    directions = random.normal(size=(200, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    coefficients = (degree + 1) ** 2
+    np.testing.assert_allclose(harmonics_basis(directions)[:, :coefficients], sh_basis(directions, degree), atol=1e-14)
+    sh, rotation = random.normal(size=(5, coefficients, 3)), a_rotation(4).rotation
+    here = np.einsum("dk,nkc->ndc", sh_basis(directions @ rotation.T, degree), rotate_harmonics(sh, rotation))
+    np.testing.assert_allclose(here, np.einsum("dk,nkc->ndc", sh_basis(directions, degree), sh), atol=1e-12)
+
+
+def test_rotations_and_quaternions_are_inverse() -> None:
+    for seed in range(20):
+        one = a_rotation(seed)
+        np.testing.assert_allclose(Similarity.from_quat(one.quat).rotation, one.rotation, atol=1e-12)
+    for half_turn in (np.diag([1.0, -1, -1]), np.diag([-1.0, 1, -1]), np.diag([-1.0, -1, 1]), np.eye(3)):
+        np.testing.assert_allclose(Similarity.from_quat(Similarity(half_turn).quat).rotation, half_turn, atol=1e-12)
+    np.testing.assert_allclose(Similarity.from_degrees(0, 0, 90).rotation @ [1, 0, 0], [0, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(Similarity.from_degrees(90, 90, 0).rotation @ [0, 1, 0], [1, 0, 0], atol=1e-12)
+
+
+def test_a_transformed_scene_looks_the_same_from_a_transformed_camera() -> None:
+    gaussians = scene()
+    similarity = Similarity(a_rotation(1).rotation, 1.7, np.array([3.0, -2.0, 0.5]))
+    eye, target, up = np.array([0, 0.5, -4.0]), np.zeros(3), np.array([0, -1.0, 0.2])
+    moved = similarity.points(np.stack([eye, target]))
+    before = Camera.look_at(eye, target, up, 45, 64, 48)
+    after = Camera.look_at(moved[0], moved[1], similarity.rotation @ up, 45, 64, 48)
+    there, here = render(transform(gaussians, similarity), after), render(gaussians, before)
+    assert here.std() > 0.05
+    np.testing.assert_allclose(there, here, atol=2e-4)
+    unturned = replace(transform(gaussians, similarity), sh=gaussians.sh)
+    assert np.abs(render(unturned, after) - here).max() > 0.05
+    back = Similarity(similarity.rotation.T, 1 / 1.7, -similarity.rotation.T @ similarity.translation / 1.7)
+    np.testing.assert_allclose(transform(transform(gaussians, similarity), back).means, gaussians.means, atol=1e-5)
+
+
+def test_what_is_no_similarity_is_refused() -> None:
+    for matrix in (np.diag([1, 1, -1, 1.0]), np.diag([1, 2, 1, 1.0]), np.diag([0, 0, 0, 1.0])):
+        with pytest.raises(SplatError, match="mirrors or shears"):
+            Similarity.of_matrix(matrix)
+    for scale in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(SplatError, match="above zero"):
+            Similarity(scale=scale)
+
+
+def test_crops_keep_what_is_inside() -> None:
+    gaussians = scene(200)
+    inside = crop(gaussians, (-1, -0.5, -2), (0.5, 1, 2))
+    expected = ((gaussians.means >= torch.tensor([-1, -0.5, -2])) & (gaussians.means <= torch.tensor([0.5, 1, 2]))).all(1)
+    assert 0 < len(inside) < 200
+    assert torch.equal(inside.sh, gaussians.sh[expected])
+    ball = crop_sphere(gaussians, (1, 0, 0), 1.2)
+    assert len(ball) == int(((gaussians.means - torch.tensor([1.0, 0, 0])).norm(dim=1) <= 1.2).sum())
+    with pytest.raises(SplatError, match="lowest corner first"):
+        crop(gaussians, (0, 0, 0), (1, -1, 1))
+    with pytest.raises(SplatError, match="radius is -1"):
+        crop_sphere(gaussians, (0, 0, 0), -1)
+
+
+def test_floaters_are_found_and_counted() -> None:
+    gaussians = scene(500)
+    gaussians.logit_opacities[:] = 1.0
+    gaussians.logit_opacities[:7] = -8.0
+    gaussians.log_scales[10:15] = 1.5
+    gaussians.means[20:23] = torch.tensor([[40.0, 0, 0], [0, 60.0, 0], [0, 0, -80.0]])
+    # A sky: large, and far enough away for that.
+    gaussians.means[30:33], gaussians.log_scales[30:33] = torch.tensor([0.0, 300.0, 0]), 4.0
+    left, counts = remove_floaters(gaussians)
+    assert counts == {"faint": 7, "huge": 5, "isolated": 3}
+    assert len(left) == 500 - 15
+    assert (left.means[:, 1] == 300).sum() == 3
+    only, counts = remove_floaters(gaussians, Floaters(faint=0.1, huge=None, isolated=None))
+    assert counts == {"faint": 7} and len(only) == 493
+    everything, _ = remove_floaters(left)
+    assert len(everything) == len(left), "cleaning again removes nothing more"
+    with pytest.raises(SplatError, match="huge is -1"):
+        remove_floaters(gaussians, Floaters(huge=-1))
+    assert len(remove_floaters(select(gaussians, np.zeros(500, bool)))[0]) == 0
+
+
+def test_merged_scenes_have_all_gaussians_and_the_highest_degree() -> None:
+    first, second = scene(5, 1), scene(7, 3, seed=1)
+    both = merge([first, second])
+    both.validate()
+    assert len(both) == 12 and both.sh_degree == 3
+    assert torch.equal(both.sh[:5, :4], first.sh) and not both.sh[:5, 4:].any()
+    assert torch.equal(both.quats[5:], second.quats)
+    assert merge([first]) is first
+    with pytest.raises(SplatError, match="antialiased"):
+        merge([first, replace(second, antialiased=True)])
+    with pytest.raises(SplatError, match="different types"):
+        merge([first, replace(second, splat="BetaKernel", params={"b": torch.zeros(7)})])
+    with pytest.raises(SplatError, match="no scene"):
+        merge([])
+
+
+def test_degrees_are_kept() -> None:
+    gaussians = scene(4)
+    assert [keep_degree(gaussians, degree).sh_degree for degree in range(4)] == [0, 1, 2, 3]
+    assert keep_degree(keep_degree(gaussians, 1), 3).sh_degree == 1
+    with pytest.raises(SplatError, match="degree of harmonics is 4"):
+        keep_degree(gaussians, 4)
+
+
+def test_parameters_and_features_go_with_their_gaussians() -> None:
+    gaussians = replace(scene(6), splat="BetaKernel", params={"b": torch.arange(6.0)}, color="SphericalGaussians")
+    gaussians = replace(gaussians, features=torch.arange(6.0)[:, None])
+    kept = select(gaussians, np.array([4, 1]))
+    assert kept.params["b"].tolist() == [4, 1] and kept.features is not None and kept.features[:, 0].tolist() == [4, 1]
+    moved = transform(gaussians, Similarity(scale=2.0))
+    assert moved.splat == "BetaKernel" and torch.allclose(moved.means, 2 * gaussians.means)
+    with pytest.raises(SplatError, match="SphericalGaussians cannot be turned"):
+        transform(gaussians, a_rotation(0))

@@ -1,0 +1,119 @@
+"""The page with SuperSplat's viewer: opened from disk, without a network, it shows what we render."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from splat_py.errors import SplatError
+from splat_py.fit.psnr import psnr_of
+from splat_py.pages.viewer import first_camera, write_viewer
+from splat_py.scene import Camera, Gaussians
+from splat_py.scene.formats import sog
+from splat_py.splats.rendering import render
+from tests.browser import open_page
+from tests.formats.scenes import random_gaussians
+
+SIDE = 256
+
+
+def table() -> tuple[Gaussians, list[Camera]]:
+    """A scene whose up is none of the axes, and cameras around it, not upright and not at the same height."""
+    arrays = random_gaussians(1500, seed=2)
+    arrays = arrays._replace(means=arrays.means * np.float32([1, 0.4, 0.7]))
+    up = np.array([0.3, 0.5, 0.8])
+    up /= np.linalg.norm(up)
+    east = np.cross(up, [1.0, 0, 0])
+    east /= np.linalg.norm(east)
+    north = np.cross(up, east)
+    cameras = []
+    for i, angle in enumerate(np.linspace(0, 2 * np.pi, 9)[:8]):
+        eye = 4 * (np.cos(angle) * east + np.sin(angle) * north) + (1.2 + 0.2 * (i % 2)) * up
+        cameras.append(Camera.look_at(eye, (0.1, 0, 0), up, 38, 64, 64, f"{i}"))
+    return Gaussians.of_arrays(arrays), cameras
+
+
+def screenshot(path: Path, width: int, height: int) -> np.ndarray:
+    """What a browser draws, rgb from 0 to 1, once the scene is there and nothing moves."""
+    with open_page(width, height) as page:
+        page.goto(f"{path.as_uri()}?noui")
+        # A marker of the page's: its policy forbids the polling scripts of other ways to wait.
+        page.wait_for_selector("html[data-loaded]", state="attached", timeout=60_000)
+        shots = [page.screenshot() for _ in range(2)]
+        while shots[-1] != shots[-2]:
+            page.wait_for_timeout(300)
+            shots.append(page.screenshot())
+            assert len(shots) < 60
+    pixels = cv2.imdecode(np.frombuffer(shots[-1], np.uint8), cv2.IMREAD_COLOR)
+    return pixels[..., ::-1] / 255
+
+
+def resized(camera: Camera, width: int, height: int) -> Camera:
+    """The same view in a window of another size, all of it."""
+    focal = camera.K[0, 0] / camera.width * min(width, height)
+    return Camera(camera.viewmat, np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]]), width, height)
+
+
+@pytest.mark.parametrize("kind", ["square", "wide", "no cameras"])
+def test_the_page_shows_what_we_render(kind: str, tmp_path: Path) -> None:
+    gaussians, cameras = table()
+    cameras = [] if kind == "no cameras" else cameras
+    background = (0.2, 0.3, 0.1)
+    write_viewer(tmp_path / "page.html", gaussians, cameras, background)
+    width = SIDE * 3 // 2 if kind == "wide" else SIDE
+    shown = screenshot(tmp_path / "page.html", width, SIDE)
+    expected = render(gaussians, resized(first_camera(gaussians, cameras), width, SIDE), background)
+    assert expected.std() > 0.1
+    assert psnr_of(np.mean((shown - expected) ** 2)) >= 25
+
+
+def parts(page: str) -> tuple[dict, bytes]:
+    """The settings and the scene in a page."""
+    settings = re.search(r'<script type="application/json" id="settings">(.*?)</script>', page, re.DOTALL)
+    scene = re.search(r'id="scene">(.*?)</script>', page, re.DOTALL)
+    assert settings and scene
+    return json.loads(settings[1]), base64.b64decode(scene[1])
+
+
+def test_names_do_not_become_html(tmp_path: Path) -> None:
+    gaussians, cameras = table()
+    name = "<script>alert(1)</script>&\"'${title}</title><img src=x onerror=alert(1)>".replace("/", "∕")
+    write_viewer(tmp_path / f"{name}.html", gaussians, cameras)
+    page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+    title = page[page.index("<title>") : page.index("</title>")]
+    assert "<" not in title[7:] and "&lt;script&gt;" in title
+    assert page.count("<script") == page.count("</script>") == 3
+    assert "MIT License" in page and "Copyright (c) 2011-2026 PlayCanvas" in page
+    assert re.search(r"default-src 'none'", page)
+
+
+def test_a_page_holds_the_scene_turned_upright(tmp_path: Path) -> None:
+    gaussians, cameras = table()
+    write_viewer(tmp_path / "page.html", replace(gaussians, antialiased=True), cameras)
+    settings, scene = parts((tmp_path / "page.html").read_text(encoding="utf-8"))
+    read = sog.decode(scene)
+    assert len(read.means) == len(gaussians) and read.antialiased and settings["antialiased"]
+    view = settings["viewer"]["cameras"][0]["initial"]
+    # The cameras are above, and the viewer's up is +y; what it looks at is its origin.
+    assert view["position"][1] > 0.5
+    np.testing.assert_allclose(view["target"], 0, atol=1e-9)
+    assert settings["mode"] == "orbit"
+    inside = [Camera.look_at((0, 0, 0.01), (0, 0, 1), (0, -1, 0), 60, 8, 8)]
+    write_viewer(tmp_path / "page.html", gaussians, inside)
+    assert parts((tmp_path / "page.html").read_text(encoding="utf-8"))[0]["mode"] == "fly"
+
+
+def test_what_the_viewer_cannot_draw_is_refused(tmp_path: Path) -> None:
+    gaussians, _ = table()
+    with pytest.raises(SplatError, match="no Gaussians to look at"):
+        write_viewer(tmp_path / "page.html", Gaussians.of_arrays(random_gaussians(0)))
+    with pytest.raises(SplatError, match=r"BetaKernel; export a \.ply"):
+        write_viewer(tmp_path / "page.html", replace(gaussians, splat="BetaKernel", params={"b": gaussians.logit_opacities}))
+    assert not list(tmp_path.iterdir())
