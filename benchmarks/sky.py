@@ -2,9 +2,9 @@
 
     python benchmarks/sky.py --out benchmarks/sky.json
 
-The photographs are the embedded demo's, with a sky of smooth clouds, and a ground, behind the table. `far` are the Gaussians more
-than twice as far from the centre as the cameras, `near the cameras` those within half that distance of any of them, opacity above 0.1:
-floaters, as nothing is there.
+The photographs are the embedded demo's, with a sky of smooth clouds, and a meadow, behind the table. `far` are Gaussians more than
+twice as far from the centre as the cameras; `near the cameras` those within half that distance of any camera, which are floaters, as
+nothing is there. Both count what has an opacity above 0.1.
 """
 
 from __future__ import annotations
