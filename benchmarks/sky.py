@@ -2,8 +2,8 @@
 
     python benchmarks/sky.py --out benchmarks/sky.json
 
-The photographs are the embedded demo's, with a sky of smooth clouds, and a meadow, behind the table. `far` are Gaussians more than
-twice as far from the centre as the cameras; `near the cameras` those within half that distance of any camera, which are floaters, as
+The photographs are the embedded demo's, with a sky of smooth clouds, and a meadow, behind the table. `far` are Gaussians more
+than twice as far from the centre as the cameras; `near the cameras` those within half that distance of any camera: floaters, as
 nothing is there. Both count what has an opacity above 0.1.
 """
 
