@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from splat_py.splats.config import TrainConfig
 if TYPE_CHECKING:
     from splat_py.splats.contribution import Removal
     from splat_py.splats.trainer import StepReport, Trainer
+    from splat_py.viewer.training import TrainingViewer
 
 # Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
 _SMOOTHING = 0.95
@@ -43,6 +46,8 @@ class Train:
     resume: bool = False
     # With --resume: compile the Slang source that the run carries, without its file being named again.
     trust_source: bool = False
+    # Show the scene in the browser while it is trained; drawing takes at most a tenth of the time.
+    viewer: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
@@ -54,12 +59,16 @@ class Train:
         if not self.resume:
             refuse_existing(self.out)
             require_capture(self.data.data)
+        if self.viewer:
+            from splat_py.viewer.page_server import require_viewer
+
+            require_viewer()
         from splat_py.gpu.device import get_device
         from splat_py.splats.run import train
 
         device = get_device(self.device)
-        with FitBar(device, "--downscale 8 or fewer --steps") as bar:
-            progress = _Progress(bar)
+        with self._viewer() as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
+            progress = _Progress(bar, viewer)
             scores = train(
                 self.data,
                 self.config,
@@ -70,6 +79,7 @@ class Train:
                 device=device,
                 on_start=progress.on_start,
                 on_step=progress.on_step,
+                between_steps=None if viewer is None else viewer.between_steps,
             )
         for removal in progress.removals():
             removed, share = removal.before - removal.after, 1 - removal.after / removal.before
@@ -78,14 +88,27 @@ class Train:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
 
+    @contextmanager
+    def _viewer(self) -> Iterator[TrainingViewer | None]:
+        """What shows the run, if that is asked for."""
+        if not self.viewer:
+            yield None
+            return
+        from splat_py.viewer.page_server import LOOPBACK, PORT
+        from splat_py.viewer.training import training_viewer
+
+        with training_viewer(self.out, LOOPBACK, PORT) as (viewer, address):
+            console.print(f"the viewer is at {address}", soft_wrap=True)
+            yield viewer
+
 
 class _Progress:
     """Feeds the bar with smoothed PSNR, at the size that photographs are compared at, Gaussians and memory."""
 
-    def __init__(self, bar: FitBar) -> None:
+    def __init__(self, bar: FitBar, viewer: TrainingViewer | None) -> None:
         import psutil
 
-        self._bar = bar
+        self._bar, self._viewer = bar, viewer
         self._process = psutil.Process()
         self._psnr: float | None = None
         self._mebibytes = 0.0
@@ -102,6 +125,8 @@ class _Progress:
             f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with",
             soft_wrap=True,
         )
+        if self._viewer is not None:
+            self._viewer.on_start(trainer)
         self._bar.begin(trainer.config.steps, trainer.step)
 
     def removals(self) -> list[Removal]:
@@ -110,6 +135,8 @@ class _Progress:
 
     def on_step(self, report: StepReport) -> None:
         """After a step."""
+        if self._viewer is not None:
+            self._viewer.on_step(report)
         if report.divisor != self._divisor:
             # Small photographs are easier.
             self._divisor, self._psnr = report.divisor, None
