@@ -19,25 +19,36 @@ if TYPE_CHECKING:
 
     from splat_py.scene.dataset import Dataset
 
-# A thumbnail's longer side, pixels, and how large a frustum is, as a share of the scene's scale.
-_THUMBNAIL, _SIZE = 128, 0.07
-# A frustum that is nearer than this is not drawn.
-NEARER = 0.12
+# A thumbnail's longer side, pixels.
+_THUMBNAIL = 128
+# As shares of the scene's scale: how deep a frustum is, and how near it is when it is not drawn any more.
+_DEPTH, NEARER = 0.12, 0.13
 _TRAINING, _HELD_OUT = (90, 160, 250), (250, 170, 60)
 # A page is slow with more; of more, every so many are shown.
 _MOST = 1000
-# Share of the time that reading photographs for thumbnails may take.
-_READING = 0.05
 
 
 class Frustums:
-    """Cameras of `dataset` in the scene of all pages."""
+    """Cameras of `dataset` in the scene of all pages.
+
+    Args:
+        focus, up: what pages turn around, and upwards, [3].
+        scores: PSNR of held-out views that is known.
+        reading: share of the time that a thread may take to read photographs.
+    """
 
     def __init__(
-        self, server: viser.ViserServer, dataset: Dataset, focus: NDArray[np.float64], scores: dict[int, float]
+        self,
+        server: viser.ViserServer,
+        dataset: Dataset,
+        focus: NDArray[np.float64],
+        up: NDArray[np.float64],
+        scores: dict[int, float],
+        reading: float,
     ) -> None:
-        self._server, self._dataset, self._focus = server, dataset, focus
+        self._server, self._dataset, self._focus, self._up = server, dataset, focus, up
         self._scores: dict[int, float] = {}
+        self._share = reading
         self._labels: dict[int, Any] = {}
         self._frustums: dict[int, Any] = {}
         self._reading: threading.Thread | None = None
@@ -65,7 +76,7 @@ class Frustums:
             f"/cameras/{index}",
             fov=2 * math.atan(0.5 * camera.height / camera.K[1, 1]),
             aspect=camera.width / camera.height,
-            scale=_SIZE * self._dataset.scene_scale,
+            scale=frustum_scale(camera, _DEPTH * self._dataset.scene_scale),
             thickness=1.5,
             thickness_units="screen",
             color=_HELD_OUT if held_out else _TRAINING,
@@ -80,7 +91,7 @@ class Frustums:
     def go_to(self, client: viser.ClientHandle, index: int) -> None:
         """Move a page to where a photograph was taken."""
         camera = self._dataset.views[index].camera
-        aim(client, camera, self._distance(camera))
+        aim(client, camera, self._distance(camera), self._up)
 
     def set_score(self, index: int, psnr: float) -> None:
         """Label a held-out camera."""
@@ -119,7 +130,7 @@ class Frustums:
                 frustum.image = thumbnail(self._dataset.image(index)[..., :3])
             except (SplatError, OSError, MemoryError):
                 continue  # it stays empty; whoever needs the photograph says what is wrong with it
-            if self._closed.wait((time.monotonic() - began) * (1 / _READING - 1)):
+            if self._closed.wait((time.monotonic() - began) * (1 / self._share - 1)):
                 return
 
     def _show(self) -> None:
@@ -134,6 +145,12 @@ class Frustums:
         """To what a page turns around."""
         depth = float((self._focus - camera.position) @ camera.forward)
         return depth if depth > 0.05 * self._dataset.scene_scale else self._dataset.scene_scale
+
+
+def frustum_scale(camera: Camera, depth: float) -> float:
+    """What viser calls a frustum's scale if it is to be so deep: it draws all of one scale with the same volume."""
+    half_width, half_height = (0.5 * side / camera.K[i, i] for i, side in enumerate((camera.width, camera.height)))
+    return depth * float(np.cbrt(half_width * half_height / 3))
 
 
 def thumbnail(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

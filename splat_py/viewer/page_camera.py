@@ -59,8 +59,16 @@ def same_view(one: Camera, other: Camera) -> bool:
     return sizes and np.array_equal(one.viewmat, other.viewmat) and np.array_equal(one.K, other.K)
 
 
-def aim(client: viser.ClientHandle, camera: Camera, distance: float) -> None:
-    """Move a page's camera to where `camera` is, so that all of its picture is seen, to turn around what is at `distance`."""
+def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What a page turns around [3] that stands at a camera: as upright as the camera's roll allows, or it would begin to roll."""
+    right, own = camera.viewmat[0, :3], -camera.viewmat[1, :3]
+    axis: NDArray[np.float64] = up - (up @ right) * right
+    return axis / np.linalg.norm(axis) if axis @ own > 0.05 else own
+
+
+def aim(client: viser.ClientHandle, camera: Camera, distance: float, up: NDArray[np.float64]) -> None:
+    """Move a page's camera to where `camera` is, so that all of its picture is seen, to turn around what is at `distance`, with
+    `up` [3] upwards where the camera is held level."""
     page = client.camera
     fov_x, fov_y = (2 * math.atan(0.5 * side / camera.K[i, i]) for i, side in enumerate((camera.width, camera.height)))
     aspect = page.aspect if page.image_height else 1.0
@@ -69,5 +77,5 @@ def aim(client: viser.ClientHandle, camera: Camera, distance: float) -> None:
     with client.atomic():
         page.position = camera.position
         page.look_at = camera.position + distance * camera.forward
-        page.up_direction = -camera.viewmat[1, :3]
+        page.up_direction = axis_of(camera, up)
         page.fov = fov

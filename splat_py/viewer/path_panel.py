@@ -7,9 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera
 from splat_py.scene.keyframes import Keyframe, KeyframePath
+from splat_py.viewer.frustums import frustum_scale
 from splat_py.viewer.page_camera import aim, camera_of, quaternion_of
 
 if TYPE_CHECKING:
@@ -28,8 +32,8 @@ class PathPanel:
         save, film: buttons, for whoever can write files and draw.
     """
 
-    def __init__(self, server: viser.ViserServer, scale: float) -> None:
-        self._server, self._scale = server, scale
+    def __init__(self, server: viser.ViserServer, scale: float, up: NDArray[np.float64]) -> None:
+        self._server, self._scale, self._up = server, scale, up
         self._poses: list[Camera] = []
         self._handles: list[Any] = []
         self._lock = threading.Lock()
@@ -76,7 +80,7 @@ class PathPanel:
                 f"/path/{len(self._poses)}",
                 fov=2 * math.atan(0.5 * camera.height / camera.K[1, 1]),
                 aspect=camera.width / camera.height,
-                scale=0.04 * self._scale,
+                scale=frustum_scale(camera, 0.08 * self._scale),
                 color=_COLOR,
                 thickness=2.0,
                 thickness_units="screen",
@@ -115,7 +119,7 @@ class PathPanel:
             for camera in cameras:
                 if client.client_id not in self._watching or client.client_id not in self._server.get_clients():
                     return
-                aim(client, camera, self._scale)
+                aim(client, camera, self._scale, self._up)
                 time.sleep(_TICK)
         except SplatError as error:
             client.add_notification("Preview", str(error), auto_close_seconds=8)

@@ -28,6 +28,8 @@ _TELL_EVERY, _SPEEDS = 0.5, 60
 # A paused run goes on when no page has been open for so many seconds: a page that is loaded again comes back sooner.
 _GRACE = 5.0
 _WARMING_UP = 64
+# Share of the time of one core, for photographs on the page.
+_READING = 0.02
 
 
 class TrainingViewer:
@@ -62,7 +64,7 @@ class TrainingViewer:
         first = scene.first_camera()
         assert scene.gaussians is not None
         look.draw(scene.gaussians, first.scaled(min(1.0, _WARMING_UP / max(first.width, first.height))))
-        self._viewer = Viewer(self._server, scene, self._may_film)
+        self._viewer = Viewer(self._server, scene, self._may_film, _READING)
 
     def on_step(self, report: StepReport) -> None:
         """Of a finished step."""

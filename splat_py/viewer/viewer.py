@@ -19,7 +19,7 @@ from splat_py.viewer.crop_box import CropBox
 from splat_py.viewer.frames import Frames
 from splat_py.viewer.frustums import NEARER, Frustums
 from splat_py.viewer.opening import ViewedScene
-from splat_py.viewer.page_camera import camera_of, quaternion_of
+from splat_py.viewer.page_camera import axis_of, camera_of, quaternion_of
 from splat_py.viewer.path_panel import PathPanel
 from splat_py.viewer.requests import Requests
 from splat_py.viewer.saving import free_path
@@ -40,10 +40,15 @@ class Viewer:
     Args:
         scene: whose Gaussians may be replaced (`show`).
         may_film: raises SplatError while no video may be rendered.
+        reading: share of the time that a thread may take to read photographs.
     """
 
     def __init__(
-        self, server: viser.ViserServer, scene: ViewedScene, may_film: Callable[[], None] = lambda: None
+        self,
+        server: viser.ViserServer,
+        scene: ViewedScene,
+        may_film: Callable[[], None] = lambda: None,
+        reading: float = 0.5,
     ) -> None:
         self.server, self.scene, self.requests = server, scene, Requests()
         self.frames = Frames(self.requests, self._draw)
@@ -51,13 +56,15 @@ class Viewer:
         self._place_pages()
         self._mode = server.gui.add_dropdown("Show", MODES, initial_value=MODES[0], visible=scene.gaussians is not None)
         self._mode.on_update(lambda event: self._change(moving=False))
-        self.cameras = None if scene.dataset is None else Frustums(server, scene.dataset, scene.focus, scene.scores)
+        self.cameras: Frustums | None = None
+        if scene.dataset is not None:
+            self.cameras = Frustums(server, scene.dataset, scene.focus, scene.up, scene.scores, reading)
         self._unscored = self._held_out() if not scene.scores else []
         up = scene.up
         # A box that stands upright.
         axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
         self._crop = CropBox(server, scene.focus, scene.scale, quaternion_of(axes), lambda: self._change(moving=True))
-        self._path = PathPanel(server, scene.scale)
+        self._path = PathPanel(server, scene.scale, up)
         self._crop.export.on_click(lambda event: self._post("export", event, self._export))
         self._path.save.on_click(lambda event: self._post("save", event, self._save_path))
         self._path.film.on_click(lambda event: self._post("film", event, self._film))
@@ -224,7 +231,7 @@ class Viewer:
         distance = float((scene.focus - first.position) @ first.forward)
         start.position = first.position
         start.look_at = first.position + (distance if distance > 0 else scene.scale) * first.forward
-        start.up = -first.viewmat[1, :3]
+        start.up = axis_of(first, scene.up)
         start.fov = float(2 * np.arctan(0.5 * first.height / first.K[1, 1]))
         # Only the page's own lines and photographs are cut off, not our frames: those of a camera that one stands at.
         start.near, start.far = NEARER * scene.scale, 1e3 * scene.scale
