@@ -60,7 +60,7 @@ def same_view(one: Camera, other: Camera) -> bool:
 
 
 def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What a page turns around [3] that stands at a camera: as upright as the camera's roll allows, or it would begin to roll."""
+    """The axis [3] that a page at a camera turns around: as upright as the camera's roll allows, or the horizon would tilt."""
     right, own = camera.viewmat[0, :3], -camera.viewmat[1, :3]
     axis: NDArray[np.float64] = up - (up @ right) * right
     return axis / np.linalg.norm(axis) if axis @ own > 0.05 else own
