@@ -15,14 +15,16 @@ from splat_py.errors import SplatError
 from splat_py.scene.missing_poses import require_scene
 from splat_py.scene.videos import require_video_name
 from splat_py.splats.own_types import OwnTypes
-from splat_py.splats.render_modes import MODES
+from splat_py.splats.render_modes import MODES, Look
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from splat_py.gpu.device import Device
     from splat_py.scene.camera import Camera
     from splat_py.scene.dataset import Dataset
+    from splat_py.scene.gaussians import Gaussians
     from splat_py.scene.keyframes import KeyframePath
 
 # Of a video on a path that says nothing about time.
@@ -79,25 +81,19 @@ class Render:
         from splat_py.scene.pictures import write_image
         from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.depth_of_field import focuses, through_lens
-        from splat_py.splats.render_modes import Look
-        from splat_py.splats.run_folder import learnt_of, open_scene
 
-        device = get_device(self.device)
-        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
-        self._check_size(dataset)
-        environment = learnt_of(self.scene, config).environment
-        background = dataset.background if environment is None else environment
-        look = Look(background, dataset.scene_scale, config.antialiased, dataset.near, device)
+        gaussians, dataset, look = self._open(get_device(self.device), keyframes)
+        self._check_size([view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else [])
 
         def draw(cameras: Sequence[Camera], what: str) -> Iterator[NDArray[np.float32]]:
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
             if self.aperture and self.focus is None:
-                found = focuses(partial(look.depths, gaussians), track(cameras, "focus"), dataset.scene_scale)
+                found = focuses(partial(look.depths, gaussians), track(cameras, "focus"), look.scene_scale)
                 depths = [float(depth) for depth in found]
             for camera, depth in track(list(zip(cameras, depths, strict=True)), what):
                 yield through_lens(partial(look.draw, gaussians, mode=self.mode), camera, self.aperture, depth)
 
-        if self.out is not None:
+        if self.out is not None and dataset is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
             names = picture_names([view.name for view in dataset.views])
             cameras = [dataset.views[view].camera.scaled(self.scale or 1) for view in views]
@@ -105,10 +101,10 @@ class Render:
                 write_image(self.out / names[view], picture)
             console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
-            if keyframes is None:
+            if keyframes is None and dataset is not None:
                 photographed = [view.camera for view in dataset.views]
                 cameras = PATHS[self.path](photographed, self.frames or _FRAMES, gaussians.means.cpu())
-            else:
+            elif keyframes is not None:
                 cameras = keyframes.cameras(self.frames or keyframes.frames)
             write_video(self.video, draw([film_camera(camera, self.scale) for camera in cameras], "frames"))
             console.print(f"the video is {self.video}")
@@ -148,10 +144,24 @@ class Render:
             raise SplatError("--path is that of a video; name its file with --video")
         return KeyframePath.load(Path(self.path))
 
-    def _check_size(self, dataset: Dataset) -> None:
+    def _open(self, device: Device, keyframes: KeyframePath | None) -> tuple[Gaussians, Dataset | None, Look]:
+        """The scene, its capture, and how it is drawn. A .ply needs no capture for a video along keyframes."""
+        from splat_py.splats.run_folder import learnt_of, open_scene
+        from splat_py.viewer.opening import open_viewed
+
+        if self.scene.suffix.lower() == ".ply" and self.data is None and keyframes is not None and self.out is None:
+            scene = open_viewed(self.scene, own=self.own, device=device)
+            assert scene.gaussians is not None
+            return scene.gaussians, None, scene.look
+        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
+        environment = learnt_of(self.scene, config).environment
+        background = dataset.background if environment is None else environment
+        return gaussians, dataset, Look(background, dataset.scene_scale, config.antialiased, dataset.near, device)
+
+    def _check_size(self, cameras: Sequence[Camera]) -> None:
         """Pictures must fit into memory."""
         scale = self.scale or 1.0
-        largest = max((view.camera for view in dataset.views), key=lambda camera: camera.width * camera.height)
+        largest = max(cameras, key=lambda camera: camera.width * camera.height)
         if largest.width * largest.height * scale**2 > _MOST_PIXELS:
             most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
             size = f"{largest.width}×{largest.height}"

@@ -44,10 +44,10 @@ class _Surroundings:
 
     @classmethod
     def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> _Surroundings:
-        focus, common = find_focus(cameras)
+        focus, _ = find_focus(cameras)
         up = mean_up(cameras)
         around = _covered_arc(cameras, focus, up)[1] is None
-        subject = None if points is None or not common or around else find_subject(cameras, points)
+        subject = None if points is None or around else find_subject(cameras, points)
         focus = focus if subject is None else subject
         offsets = np.stack([camera.position for camera in cameras]) - focus
         heights = offsets @ up

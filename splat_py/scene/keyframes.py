@@ -84,7 +84,7 @@ class KeyframePath:
         return round(30 * self.seconds) + 1
 
     def cameras(self, n: int) -> list[Camera]:
-        """`n` cameras at equal times from the first keyframe to the last.
+        """`n` cameras at equal times from the first keyframe to the last; one is at the first.
 
         Positions follow the Catmull-Rom spline over the keyframes' times (Barry and Goldman 1988), which has no jump in
         velocity and does not swing out as a natural cubic spline does; orientations a spline whose angular acceleration is
