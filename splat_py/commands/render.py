@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from splat_py.scene.gaussians import Gaussians
     from splat_py.scene.keyframes import KeyframePath
 
+# Those of splat_py/scene/camera_paths.py, which is not imported to say that there is no such path.
+_PATHS = ("orbit", "spiral", "dolly")
 # Of a video on a path that says nothing about time.
 _FRAMES = 240
 # A picture of so many pixels takes 2 GiB, the largest buffer.
@@ -127,22 +129,19 @@ class Render:
             raise SplatError(f"--aperture blurs colours; leave it out with --mode {self.mode}")
         if self.focus is not None and not 0 < self.focus < float("inf"):
             raise SplatError(f"--focus is {self.focus}; it must be above 0")
+        if self.path not in _PATHS and not self.path.lower().endswith(".json"):
+            raise SplatError(f"--path is {self.path!r}; use {', '.join(_PATHS)} or a .json of keyframes")
+        if self.path != _PATHS[0] and self.video is None:
+            raise SplatError(f"--path {self.path} is that of a video; name its file with --video")
         if self.video is not None:
             require_video_name(self.video)
         require_scene(self.scene, self.data)
 
     def _keyframes(self) -> KeyframePath | None:
         """Those of the file that --path names, if it does."""
-        from splat_py.scene.camera_paths import PATHS
         from splat_py.scene.keyframes import KeyframePath
 
-        if self.path in PATHS:
-            return None
-        if not self.path.lower().endswith(".json"):
-            raise SplatError(f"--path is {self.path!r}; use {', '.join(PATHS)} or a .json of keyframes")
-        if self.video is None:
-            raise SplatError("--path is that of a video; name its file with --video")
-        return KeyframePath.load(Path(self.path))
+        return None if self.path in _PATHS else KeyframePath.load(Path(self.path))
 
     def _open(self, device: Device, keyframes: KeyframePath | None) -> tuple[Gaussians, Dataset | None, Look]:
         """The scene, its capture, and how it is drawn. A .ply needs no capture for a video along keyframes."""

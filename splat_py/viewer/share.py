@@ -1,4 +1,4 @@
-"""A share of the time: who has worked waits until the work was that share of it."""
+"""A share of the time: work is done once enough time has gone by for it, so that it never takes more."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Seconds of work that time without any is good for at most.
+_MOST_SAVED = 0.5
+
 
 class Share:
-    """Lets work take at most `share` of the time, on average over each piece of work and the pause after it."""
+    """Lets work take `share` of the time since the beginning. A piece of work is taken to last as long as the one before it; what
+    it lasts longer, later ones wait for."""
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._free_at = 0.0
+        self._saved, self._at = 0.0, time.monotonic()
+        self._expected = 0.0
 
     @property
     def allows(self) -> bool:
         """Whether more work may be done now."""
-        return time.monotonic() >= self._free_at
+        now = time.monotonic()
+        self._saved = min(self._saved + self._share * (now - self._at), _MOST_SAVED)
+        self._at = now
+        return self._saved >= min(self._expected, _MOST_SAVED)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -26,5 +34,5 @@ class Share:
         try:
             yield
         finally:
-            now = time.monotonic()
-            self._free_at = now + (now - began) * (1 / self._share - 1)
+            self._expected = time.monotonic() - began
+            self._saved -= self._expected

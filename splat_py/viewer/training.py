@@ -64,6 +64,7 @@ class TrainingViewer:
         first = scene.first_camera()
         assert scene.gaussians is not None
         look.draw(scene.gaussians, first.scaled(min(1.0, _WARMING_UP / max(first.width, first.height))))
+        self._share = Share(DRAWING)
         self._viewer = Viewer(self._server, scene, self._may_film, _READING)
 
     def on_step(self, report: StepReport) -> None:

@@ -137,7 +137,17 @@ def test_work_takes_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 0.01
         if share.allows:
             with share.working():
-                took = 0.003 * (1 + tick % 7)
+                took = 0.003 * (1 + tick % 7) if tick < 9000 else 2.0
                 now[0] += took
                 worked += took
-    assert 0.07 < worked / now[0] <= 0.1
+        # At any time, but for the work that turned out to be longer than expected.
+        assert worked <= 0.1 * now[0] + (0.03 if tick < 9000 else 2.0)
+    assert 0.09 < worked / now[0]
+    # Time without work is saved, but not without end.
+    now[0] += 1e6
+    pieces = 0
+    while share.allows:
+        pieces += 1
+        with share.working():
+            now[0] += 0.1
+    assert pieces < 10
