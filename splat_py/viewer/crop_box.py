@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ from splat_py.viewer.page_camera import rotation_of
 
 if TYPE_CHECKING:
     import viser
+
+# Of the box to begin with, as a share of the scene's scale.
+_SIDE = 0.6
 
 
 class CropBox:
@@ -37,14 +41,23 @@ class CropBox:
         with server.gui.add_folder("Crop", expand_by_default=False):
             self._on = server.gui.add_checkbox("Crop to the box", False)
             step = 10 ** np.floor(np.log10(scale) - 2)
-            sides = (scale, scale, scale)
+            sides = (_SIDE * scale, _SIDE * scale, _SIDE * scale)
             self._size = server.gui.add_vector3("Size", sides, min=(0.0, 0.0, 0.0), step=float(step))
             self.export = server.gui.add_button("Export what is inside", disabled=True)
         self._gizmo = server.scene.add_transform_controls(
-            "/crop", scale=0.4 * scale, position=middle, wxyz=rotation, visible=False, depth_test=False
+            "/crop", scale=0.6 * sides[0], position=middle, wxyz=rotation, visible=False, depth_test=False
         )
-        self._box = server.scene.add_box(
-            "/crop/box", dimensions=sides, color=(250, 210, 60), wireframe=True, visible=False, cast_shadow=False
+        # Its edges: from each corner, along each axis that leads away from the first one.
+        corners = [np.array(corner) for corner in itertools.product((0.0, 1.0), repeat=3)]
+        edges = [(corner, corner + axis) for corner in corners for axis in np.eye(3) if corner @ axis == 0]
+        self._box = server.scene.add_line_segments(
+            "/crop/box",
+            np.array(edges, np.float32) - 0.5,
+            (250, 210, 60),
+            thickness=1.5,
+            thickness_units="screen",
+            scale=sides,
+            visible=False,
         )
         self._on.on_update(lambda event: self._update())
         self._size.on_update(lambda event: self._update())
@@ -77,7 +90,7 @@ class CropBox:
         size = np.asarray(self._size.value, np.float64)
         if np.isfinite(size).all() and (size > 0).all():
             x, y, z = map(float, size)
-            self._box.dimensions = x, y, z
+            self._box.scale = x, y, z
         self._changed()
 
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Seconds of work that time without any is good for at most.
-_MOST_SAVED = 0.5
+# Seconds of work that time without any is good for at most, if a piece of work is not longer.
+_MOST_SAVED = 0.1
 
 
 class Share:
-    """Lets work take `share` of the time since the beginning. A piece of work is taken to last as long as the one before it; what
-    it lasts longer, later ones wait for."""
+    """Lets work take `share` of the time since the beginning. A piece of work is taken to last as long as the one before it;
+    what it lasts longer, later ones wait for."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -23,9 +23,9 @@ class Share:
     def allows(self) -> bool:
         """Whether more work may be done now."""
         now = time.monotonic()
-        self._saved = min(self._saved + self._share * (now - self._at), _MOST_SAVED)
+        self._saved = min(self._saved + self._share * (now - self._at), max(_MOST_SAVED, self._expected))
         self._at = now
-        return self._saved >= min(self._expected, _MOST_SAVED)
+        return self._saved >= self._expected
 
     @contextmanager
     def working(self) -> Iterator[None]:
