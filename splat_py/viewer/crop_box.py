@@ -27,6 +27,7 @@ class CropBox:
     Args:
         middle, scale: of the scene, world units: where the box begins.
         changed: told whenever another part of the scene is to be drawn.
+        visible: whether there is anything to crop.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class CropBox:
         scale: float,
         rotation: tuple[float, float, float, float],
         changed: Callable[[], None],
+        visible: bool,
     ) -> None:
         self._server, self._scale, self._changed = server, scale, changed
-        with server.gui.add_folder("Crop", expand_by_default=False):
+        with server.gui.add_folder("Crop", expand_by_default=False, visible=visible):
             self._on = server.gui.add_checkbox("Crop to the box", False)
             step = 10 ** np.floor(np.log10(scale) - 2)
             sides = (_SIDE * scale, _SIDE * scale, _SIDE * scale)

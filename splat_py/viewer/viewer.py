@@ -63,7 +63,8 @@ class Viewer:
         up = scene.up
         # A box that stands upright.
         axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
-        self._crop = CropBox(server, scene.focus, scene.scale, quaternion_of(axes), lambda: self._change(moving=True))
+        box, drawn = quaternion_of(axes), scene.gaussians is not None
+        self._crop = CropBox(server, scene.focus, scene.scale, box, lambda: self._change(moving=True), drawn)
         self._path = PathPanel(server, scene.scale, up)
         self._crop.export.on_click(lambda event: self._post("export", event, self._export))
         self._path.save.on_click(lambda event: self._post("save", event, self._save_path))
