@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,10 @@ def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
     console = rich.get_console()
     quiet, console.quiet = console.quiet, True
     logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
-    try:
+    with warnings.catch_warnings():
+        # Of pages that were closed while something was sent, and of what makes no sense, which is ignored.
+        warnings.filterwarnings("ignore", message="Queued a .* on a closed connection")
+        warnings.filterwarnings("ignore", message=r"\[viser\]")
         server = viser.ViserServer(host, port, verbose=False)
         try:
             server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
@@ -57,8 +61,7 @@ def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
             yield server
         finally:
             server.stop()
-    finally:
-        console.quiet = quiet
+            console.quiet = quiet
 
 
 def address_of(server: viser.ViserServer) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from splat_py.splats.trainer import StepReport, Trainer
 
 # Of the time, for all that is drawn while training goes on: with the server of the page a tenth at most.
-DRAWING = 0.08
+DRAWING = 0.07
 # Seconds between two updates of the numbers, and so many of them are what speed is taken from.
 _TELL_EVERY, _SPEEDS = 0.5, 60
 # A paused run goes on when no page has been open for so many seconds: a page that is loaded again comes back sooner.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -177,11 +176,8 @@ class Viewer:
             self._note(client, "Cannot draw this", str(error))
             return
         quality = _RESTING_QUALITY if full else _MOVING_QUALITY
-        with warnings.catch_warnings():
-            # The page may have been closed meanwhile.
-            warnings.simplefilter("ignore")
-            client.scene.set_background_image(picture, format="jpeg", jpeg_quality=quality)
-            client.flush()
+        client.scene.set_background_image(picture, format="jpeg", jpeg_quality=quality)
+        client.flush()
 
     def _picture(self, camera: Camera) -> NDArray[np.uint8]:
         assert self.scene.gaussians is not None
