@@ -45,7 +45,7 @@ else:
             "get_device": "splat_py.gpu.device",
             "image": "splat_py.image:",
             "load_dataset": "splat_py.scene.dataset",
-            "orbit": "splat_py.scene.camera",
+            "orbit": "splat_py.scene.camera_paths",
             "photometric_loss": "splat_py.splats.photometric_loss",
             "portable": "splat_py.portable:",
             "project": "splat_py.splats.project",

@@ -156,7 +156,7 @@ class FitVolume:
     def _fit(self, trainer: VolumeTrainer, dataset: Dataset, path: Path) -> None:
         """Fit to the end, and leave what there is to leave."""
         from splat_py.files import write_json
-        from splat_py.scene.camera import orbit
+        from splat_py.scene.camera_paths import orbit
         from splat_py.scene.videos import film_camera, write_video
         from splat_py.splats.evaluation import evaluate_views
 

@@ -23,12 +23,14 @@ from splat_py.commands.fit_volume import FitVolume
 from splat_py.commands.render import Render
 from splat_py.commands.selftest import SelfTestCommand
 from splat_py.commands.train import Train
+from splat_py.commands.view import View
 from splat_py.errors import SplatError
 from splat_py.fit.interrupts import signals_as_interrupts
 
 Command = (
     Annotated[CaptureCommand, subcommand("capture")]
     | Annotated[Train, subcommand("train")]
+    | Annotated[View, subcommand("view")]
     | Annotated[Render, subcommand("render")]
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]

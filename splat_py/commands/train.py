@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from splat_py.splats.config import TrainConfig
 if TYPE_CHECKING:
     from splat_py.splats.contribution import Removal
     from splat_py.splats.trainer import StepReport, Trainer
+    from splat_py.viewer.training import TrainingViewer
 
 # Of a run's folder, where photographs come without poses.
 _CAPTURED = "captured"
@@ -48,6 +51,8 @@ class Train:
     resume: bool = False
     # With --resume: compile the Slang source that the run carries, without its file being named again.
     trust_source: bool = False
+    # Show the scene in the browser while it is trained; drawing takes at most a tenth of the time.
+    viewer: bool = False
     # metal, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
@@ -62,14 +67,18 @@ class Train:
         captures = data.format in ("auto", "colmap") and needs_poses(data.data)
         if not self.resume and not captures:
             require_capture(data.data)
+        if self.viewer:
+            from splat_py.viewer.page_server import require_viewer
+
+            require_viewer()
         from splat_py.gpu.device import get_device
         from splat_py.splats.run import train
 
         device = get_device(self.device)
         if captures:
             data = replace(data, data=self._captured())
-        with FitBar(device, "--downscale 8 or fewer --steps") as bar:
-            progress = _Progress(bar)
+        with self._viewer() as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
+            progress = _Progress(bar, viewer)
             scores = train(
                 data,
                 self.config,
@@ -80,6 +89,7 @@ class Train:
                 device=device,
                 on_start=progress.on_start,
                 on_step=progress.on_step,
+                between_steps=None if viewer is None else viewer.between_steps,
             )
         for removal in progress.removals():
             removed, share = removal.before - removal.after, 1 - removal.after / removal.before
@@ -95,14 +105,27 @@ class Train:
             capture_with_progress(self.data.data, folder, CaptureOptions())
         return folder
 
+    @contextmanager
+    def _viewer(self) -> Iterator[TrainingViewer | None]:
+        """What shows the run, if that is asked for."""
+        if not self.viewer:
+            yield None
+            return
+        from splat_py.viewer.page_server import LOOPBACK, PORT
+        from splat_py.viewer.training import training_viewer
+
+        with training_viewer(self.out, LOOPBACK, PORT) as (viewer, address):
+            console.print(f"the viewer is at {address}", soft_wrap=True)
+            yield viewer
+
 
 class _Progress:
     """Feeds the bar with smoothed PSNR, at the size that photographs are compared at, Gaussians and memory."""
 
-    def __init__(self, bar: FitBar) -> None:
+    def __init__(self, bar: FitBar, viewer: TrainingViewer | None) -> None:
         import psutil
 
-        self._bar = bar
+        self._bar, self._viewer = bar, viewer
         self._process = psutil.Process()
         self._psnr: float | None = None
         self._mebibytes = 0.0
@@ -119,6 +142,8 @@ class _Progress:
             f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with",
             soft_wrap=True,
         )
+        if self._viewer is not None:
+            self._viewer.on_start(trainer)
         self._bar.begin(trainer.config.steps, trainer.step)
 
     def removals(self) -> list[Removal]:
@@ -127,6 +152,8 @@ class _Progress:
 
     def on_step(self, report: StepReport) -> None:
         """After a step."""
+        if self._viewer is not None:
+            self._viewer.on_step(report)
         if report.divisor != self._divisor:
             # Small photographs are easier.
             self._divisor, self._psnr = report.divisor, None

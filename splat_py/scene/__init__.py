@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from splat_py.scene.camera import Camera, orbit
+    from splat_py.scene.camera import Camera
+    from splat_py.scene.camera_paths import orbit
     from splat_py.scene.dataset import Dataset, load_dataset
     from splat_py.scene.gaussians import Gaussians
 else:
@@ -16,7 +17,7 @@ else:
             "Dataset": "splat_py.scene.dataset",
             "Gaussians": "splat_py.scene.gaussians",
             "load_dataset": "splat_py.scene.dataset",
-            "orbit": "splat_py.scene.camera",
+            "orbit": "splat_py.scene.camera_paths",
         },
     )
 

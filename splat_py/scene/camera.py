@@ -1,4 +1,4 @@
-"""Cameras, and the paths a camera can take through a captured scene."""
+"""Cameras, and what several of them have in common."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _ORTHONORMAL_TOLERANCE = 1e-3
 # The middle of a picture: a standard deviation, as a share of its sides. And of how many points a subject is found.
 _CENTRAL = 0.15
 _MOST_POINTS = 50_000
-# What is nearer to the focus than this share of the cameras' distance belongs to the subject.
-_SUBJECT = 0.6
 # Of a camera from the world's origin, and of lengths in pixels: coordinates of maps pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
 
@@ -151,7 +149,7 @@ class Camera:
         focal = 0.5 * height / math.tan(math.radians(fov_y_degrees) / 2)
         K = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
         return cls(
-            _look_at(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float)),
+            look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float)),
             K,
             width,
             height,
@@ -170,7 +168,7 @@ class Camera:
         return self.resized(max(1, round(self.width * factor)), max(1, round(self.height * factor)))
 
 
-def _look_at(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float64Array:
+def look_at_matrix(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float64Array:
     """world → camera [4, 4] of a camera at `eye` facing `target`."""
     forward = target - eye
     right = np.cross(forward, up)
@@ -255,90 +253,3 @@ def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array |
         weights += np.where(ahead, nearness * np.exp(-0.5 * (off / _CENTRAL) ** 2), 0)
     weights **= 2
     return np.average(world, axis=0, weights=weights) if weights.sum() > 1e-12 * len(cameras) ** 2 else None
-
-
-def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
-    """A closed path of `n` cameras for a turntable video of a captured scene.
-
-    Cameras all around give a full circle around the point they look at (`find_focus`); its cameras aim a little above or below,
-    so that what is there is in the middle. Otherwise the path stays where photographs were taken, since nothing is known
-    behind it: an ellipse in (azimuth, height) over the covered arc, around `find_subject`. It is farther from the vertical
-    through that point than three quarters of the cameras, whose pictures have all of it, and at their mean height. Size and
-    intrinsics are those of the first camera; none has a lens.
-
-    Args:
-        points: [P, 3], such as the sparse points of a capture or the means of its Gaussians; without any, `find_focus` decides.
-
-    Raises:
-        SplatError: no camera, or no frame asked for.
-    """
-    if not cameras or n < 1:
-        raise SplatError(f"an orbit needs a camera and a frame, not {len(cameras)} cameras and {n} frames")
-    focus, common = find_focus(cameras)
-    up = mean_up(cameras)
-    around = _covered_arc(cameras, focus, up)[1] is None
-    subject = None if points is None or not common or around else find_subject(cameras, points)
-    focus = focus if subject is None else subject
-    offsets = np.stack([camera.position for camera in cameras]) - focus
-    heights = offsets @ up
-    radii = np.linalg.norm(offsets - heights[:, None] * up, axis=1)
-    # Straight above the focus "up" would be undefined in the picture.
-    radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
-
-    phase = 2 * np.pi * np.arange(n) / n
-    middle, arc = _covered_arc(cameras, focus, up)
-    if arc is None:
-        azimuth, height = phase, np.full(n, heights.mean())
-    else:
-        # A single camera still sways a little, or there would be no video to look at.
-        azimuth = middle + max(0.35 * arc, math.radians(5)) * np.sin(phase)
-        height = heights.mean() + 0.5 * heights.std() * np.cos(phase)
-    east, north = _ground(cameras, up)
-    eyes = focus + height[:, None] * up + radius * (np.cos(azimuth)[:, None] * east + np.sin(azimuth)[:, None] * north)
-    target = focus if points is None or not around else _centred(eyes, focus, up, np.asarray(points, dtype=np.float64))
-
-    first = cameras[0]
-    return [
-        Camera(_look_at(eye, target, up), first.K, first.width, first.height, f"orbit_{i:04d}") for i, eye in enumerate(eyes)
-    ]
-
-
-def _ground(cameras: Sequence[Camera], up: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Two unit directions [3] that span the ground plane."""
-    east = cameras[0].viewmat[0, :3] - (cameras[0].viewmat[0, :3] @ up) * up
-    if np.linalg.norm(east) < 1e-6:
-        east = np.cross(up, np.eye(3)[np.abs(up).argmin()])
-    east /= np.linalg.norm(east)
-    return east, np.cross(up, east)
-
-
-def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Array) -> tuple[float, float | None]:
-    """The middle and the length, radians, of the arc around `focus` in which the cameras are; None if they are all around."""
-    east, north = _ground(cameras, up)
-    offsets = np.stack([camera.position for camera in cameras]) - focus
-    azimuths = np.sort(np.arctan2(offsets @ north, offsets @ east))
-    gaps = np.diff(azimuths, append=azimuths[0] + 2 * np.pi)
-    widest = int(gaps.argmax())
-    if gaps[widest] < np.pi / 2:
-        return 0.0, None
-    arc = 2 * np.pi - float(gaps[widest])
-    return float(azimuths[(widest + 1) % len(azimuths)]) + arc / 2, arc
-
-
-def _centred(eyes: Float64Array, focus: Float64Array, up: Float64Array, points: Float64Array) -> Float64Array:
-    """The point [3] above or below `focus` at which cameras must aim for what is near it to be in the middle of their pictures.
-
-    From above, the near side of a table takes more of the picture than the far side. For paths all around: otherwise a wall
-    behind the subject would count as much.
-    """
-    distance = float(np.linalg.norm(eyes - focus, axis=1).mean())
-    near = points[np.linalg.norm(points - focus, axis=1) < _SUBJECT * distance]
-    target = focus
-    for _ in range(3 if len(near) else 0):
-        middles = []
-        for eye in eyes[:: max(1, len(eyes) // 8)]:
-            viewmat = _look_at(eye, target, up)
-            _, y, depth = viewmat[:3, :3] @ near.T + viewmat[:3, 3:]
-            middles.append(np.quantile(y / depth, (0.02, 0.98)).mean())
-        target = target - float(np.mean(middles)) * distance * up
-    return target

@@ -15,7 +15,7 @@ from splat_py.splats.photometric_loss import photometric_loss
 from splat_py.splats.rendering import renders
 
 # Steps of Adam, and the learning rate of the first and the last, in radians and in shares of the scene's scale.
-_STEPS, _RATES = 100, (2e-3, 1e-4)
+_STEPS, _RATES = 400, (2e-3, 1e-4)
 
 
 def align_pose(

@@ -23,6 +23,9 @@ from splat_py.splats.environment import Environment
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.training_colors import require_features
 
+# So many contributions to a pixel are shown white.
+_HOTTEST = 1024
+
 
 @torch.no_grad()
 def render(
@@ -62,7 +65,7 @@ def renders(
     """The same before it is limited to 1: [H, W, 3], differentiable in `viewmat` [4, 4], the camera's if None."""
     behind = (0.0, 0.0, 0.0) if isinstance(background, Environment) else background
     how = _Rendering(antialiased, near, device, viewmat=viewmat)
-    image, alphas = _rasterized(gaussians, camera, behind, "RGB", how)
+    image, alphas, _ = _rasterized(gaussians, camera, behind, "RGB", how)
     if isinstance(background, Environment):
         return image + (1 - alphas) * torch.from_numpy(background.colors(camera)).to(image.device)
     return image
@@ -78,7 +81,7 @@ def render_depth(
     device: Device | None = None,
 ) -> NDArray[np.float32]:
     """Expected depths [H, W] in world units, 0 where there is nothing. Arguments and errors as of `render`."""
-    images, alphas = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
+    images, alphas, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
     return torch.where(alphas > 0, images[..., 3:], 0.0)[..., 0].cpu().numpy()
 
 
@@ -103,7 +106,7 @@ def render_normals(
     if model not in (None, "pinhole") or (lens is not None and lens.fisheye):
         raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, and normals need one; undistort the photographs")
     camera = replace(camera, distortion=None)
-    images, alphas = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
+    images, alphas, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
     pose, K = (torch.tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
     normals = depth_to_normal(images[..., 3:], pose, K)
     return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
@@ -126,7 +129,7 @@ def blending_weights(
     with torch.enable_grad():
         colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
         how = _Rendering(antialiased, near, device, accumulate)
-        images, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", how, colors)
+        images, _, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", how, colors)
         (images[..., 0] * counts.to(images)).sum().backward()
     assert colors.grad is not None
     return colors.grad[:, 0].cpu().numpy()
@@ -143,6 +146,36 @@ def shown_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[n
     """`render_normals` as a picture [H, W, 3]: (normal + 1) / 2, black where there is none."""
     normals = render_normals(gaussians, camera, **how)
     return np.where(normals.any(-1, keepdims=True), (normals + 1) / 2, 0).astype(np.float32)
+
+
+@torch.no_grad()
+def shown_alpha(
+    gaussians: Gaussians,
+    camera: Camera,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """How opaque the scene is, as a grey picture [H, W, 3]. Arguments and errors as of `render`."""
+    _, alphas, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", _Rendering(antialiased, near, device))
+    return np.repeat(alphas.clamp(0, 1).cpu().numpy(), 3, axis=2)
+
+
+@torch.no_grad()
+def shown_contributions(
+    gaussians: Gaussians,
+    camera: Camera,
+    *,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """`n_contrib`, how many splats of its tile's list a pixel was blended from, as a picture [H, W, 3]: from black by red and
+    yellow to white, which is 1024 and more, by their square root. Arguments and errors as of `render`."""
+    _, _, meta = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", _Rendering(antialiased, near, device))
+    heat = (meta["n_contrib"][0].float() / _HOTTEST).sqrt()[..., None].cpu().numpy()
+    return np.clip(3 * heat - np.arange(3, dtype=np.float32), 0, 1)
 
 
 @dataclass(frozen=True)
@@ -163,8 +196,8 @@ def _rasterized(
     mode: Literal["RGB", "RGB+ED"],
     how: _Rendering,
     plain: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """An image [H, W, D] and alphas [H, W, 1]; of colours `plain` [N, 3] in the place of the Gaussians' own."""
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """An image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; of colours `plain` [N, 3] in the place of their own."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
     if plain is not None:
         color, colors, degree, weights = "SphericalHarmonics", plain, None, None
@@ -176,7 +209,7 @@ def _rasterized(
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
 
-    images, alphas, _ = rasterization(
+    images, alphas, meta = rasterization(
         gaussians.means,
         gaussians.quats,
         gaussians.scales,
@@ -200,7 +233,7 @@ def _rasterized(
         params=gaussians.params,
         device=how.device,
     )
-    return images[0], alphas[0]
+    return images[0], alphas[0], meta
 
 
 def _compiled(kind: str | UserType | SlangSource) -> str | UserType:

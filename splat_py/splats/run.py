@@ -41,6 +41,7 @@ def train(
     device: Device | None = None,
     on_start: Callable[[Trainer], None] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
+    between_steps: Callable[[Callable[[], None]], None] | None = None,
 ) -> Scores | None:
     """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any.
 
@@ -52,7 +53,7 @@ def train(
         trust_source: compile Slang source that a run carries which is resumed without naming its file again in `config.splat`.
         device: where to train and to evaluate; the default device if None.
         on_start: told of the trainer before its first step.
-        on_step: as `Trainer.fit`.
+        on_step, between_steps: as `Trainer.fit`.
 
     Raises:
         SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
@@ -102,7 +103,7 @@ def train(
                 folder.describe(record)
             if on_start is not None:
                 on_start(trainer)
-            return _fit(trainer, folder, on_step)
+            return _fit(trainer, folder, on_step, between_steps)
 
 
 def _refuse_other_types(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
@@ -113,7 +114,12 @@ def _refuse_other_types(folder: RunFolder, recorded: TrainConfig, saved: TrainCo
         raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
 
 
-def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], None] | None) -> Scores | None:
+def _fit(
+    trainer: Trainer,
+    folder: RunFolder,
+    on_step: Callable[[StepReport], None] | None,
+    between_steps: Callable[[Callable[[], None]], None] | None,
+) -> Scores | None:
     """Train to the end, and leave what there is to leave."""
     config, dataset = trainer.config, trainer.dataset
     began, first = time.perf_counter(), trainer.step
@@ -129,7 +135,7 @@ def _fit(trainer: Trainer, folder: RunFolder, on_step: Callable[[StepReport], No
 
     try:
         with translate_device_lost():
-            gaussians = trainer.fit(record, folder.checkpoint)
+            gaussians = trainer.fit(record, folder.checkpoint, between_steps)
     except DeviceLostError as error:
         kept = f"{folder.checkpoint} is safe: continue from it with --resume"
         raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error

@@ -182,12 +182,18 @@ class Trainer:
         """Steps that have been sent to the device, or after `finish` have been done."""
         return self._steps.step
 
-    def fit(self, on_step: Callable[[StepReport], None] | None = None, checkpoint: Path | None = None) -> Gaussians:
+    def fit(
+        self,
+        on_step: Callable[[StepReport], None] | None = None,
+        checkpoint: Path | None = None,
+        between_steps: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Gaussians:
         """Train to the last step and return the Gaussians.
 
         Args:
             on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
             checkpoint: file to keep a checkpoint in, also when the user interrupts.
+            between_steps: called before each step with what acts on a signal that has come, for calls that take long.
 
         SIGINT, SIGTERM and SIGHUP are acted on between steps, in the main thread.
 
@@ -198,6 +204,8 @@ class Trainer:
         with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
             while self.step < self.config.steps:
                 kept.act_on_interrupt()
+                if between_steps is not None:
+                    between_steps(kept.act_on_interrupt)
                 self.advance()
                 if self.step % self.config.checkpoint_every == 0:
                     kept.save()

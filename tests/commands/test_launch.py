@@ -49,6 +49,15 @@ _MAIN = "from splat_py.commands.main import main; main()"
         (["edit", "nowhere.ply", "scene.txt"], "scene.txt has no ending"),
         (["fit-image", "nowhere.jpg", "--out", "fit"], "nowhere.jpg does not exist"),
         (["render", "nowhere", "--video", "orbit.abc"], "orbit.abc"),
+        (["render", "nowhere", "--video", "a.mp4", "--path", "zigzag"], "orbit, spiral, dolly or a .json"),
+        (["render", "nowhere", "--out", "views", "--path", "dolly"], "--video"),
+        (["render", "nowhere", "--out", "views", "--mode", "heat"], "contributions"),
+        (["render", "nowhere", "--out", "views", "--aperture", "-1"], "--aperture is -1"),
+        (["render", "nowhere", "--out", "views", "--aperture", "1", "--mode", "depth"], "blurs colours"),
+        (["render", "nowhere", "--out", "views", "--focus", "nan"], "--focus is nan"),
+        (["view", "--help"], "--host"),
+        (["view", "nowhere"], "nowhere does not exist"),
+        (["view", ".", "--downscale", "0"], "--downscale is 0"),
     ],
 )
 def test_help_and_mistakes_are_answered_before_anything_heavy_is_imported(

@@ -32,6 +32,7 @@ from splat_py.image.result import ImageFit
 from splat_py.scene import Gaussians, load_dataset
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.formats import compressed_ply, dot_splat, glb, ksplat, sog, spz
+from splat_py.scene.keyframes import KeyframePath
 from splat_py.scene.ply import read_points
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
@@ -251,6 +252,25 @@ def _read_compressed(folder: Path) -> None:
         assert tensor.shape[0] in (0, 9) and (name == "features" or tensor.isfinite().all())
 
 
+_PATH = {
+    "version": 1,
+    "size": [64, 48],
+    "keyframes": [
+        {"time": time, "position": [time, 0.5, -1.0], "quaternion": [1.0, 0.1 * time, 0.0, 0.0], "fov": 50.0 + time}
+        for time in (0.0, 1.5, 2.0)
+    ],
+}
+
+
+def _write_path(folder: Path, random: Random) -> None:
+    (folder / "path.json").write_bytes(damaged_json(_PATH, random))
+
+
+def _read_path(folder: Path) -> None:
+    path = KeyframePath.load(folder / "path.json")
+    assert len(path.cameras(5)) == 5 and path.frames > 0
+
+
 def _read_picture(folder: Path) -> None:
     image = read_picture(folder / "file.png")
     assert image.dtype == np.float32 and image.shape[2] == 3 and np.isfinite(image).all()
@@ -407,5 +427,6 @@ READERS: dict[str, Reader] = {
     "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
     "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).record()),
     "pictures": Reader(1000, _write_picture, _read_picture),
+    "camera path": Reader(800, _write_path, _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }

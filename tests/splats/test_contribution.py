@@ -44,7 +44,7 @@ def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset
         for i in range(10):
             colors = torch.eye(10)[i][:, None].repeat(1, 3)
             how = _Rendering(False, dataset.near, None)
-            image, _ = _rasterized(gaussians, dataset.views[view].camera, (0.0, 0.0, 0.0), "RGB", how, colors)
+            image, *_ = _rasterized(gaussians, dataset.views[view].camera, (0.0, 0.0, 0.0), "RGB", how, colors)
             expected[i] = max(expected[i], float(image[..., 0].double().sum()))
     assert expected.max() > 20 > 1 > expected.min()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

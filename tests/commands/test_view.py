@@ -1,0 +1,105 @@
+"""`splat view`, and `splat render` along what it saves."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import imageio.v3 as iio
+import pytest
+
+from splat_py.errors import SplatError
+from splat_py.scene import Camera
+from splat_py.scene.keyframes import Keyframe, KeyframePath
+from splat_py.viewer.opening import open_viewed
+from tests.commands.program import refusal, splat
+
+
+@pytest.fixture
+def keyframes(tmp_path: Path) -> Path:
+    cameras = [Camera.look_at((x, -3, 2), (0, 0, 0.5), (0, 0, 1), 50, 50, 40) for x in (-1, 1)]
+    path = KeyframePath(tuple(Keyframe.of_camera(camera, 0.1 * i) for i, camera in enumerate(cameras)), (50, 40))
+    path.save(tmp_path / "path.json")
+    return tmp_path / "path.json"
+
+
+def test_render_follows_keyframes_with_and_without_a_capture(run: Path, keyframes: Path) -> None:
+    folder = keyframes.parent
+    for i, scene in enumerate((run, run / "scene.ply")):
+        result = splat("render", scene, "--path", keyframes, "--video", f"{i}.mp4", "--scale", 1, cwd=folder)
+        assert result.returncode == 0, result.stderr
+        assert iio.imread(folder / f"{i}.mp4").shape == (4, 40, 50, 3)
+    result = splat(
+        *("render", run, "--path", "spiral", "--video", "s.gif", "--frames", 3, "--scale", 1, "--aperture", 0.1), cwd=folder
+    )
+    assert result.returncode == 0, result.stderr
+    keyframes.write_text("{}")
+    assert "path.json" in refusal("render", run, "--path", keyframes, "--video", "a.mp4", cwd=folder)
+    assert "--data" in refusal("render", run / "scene.ply", "--path", "orbit", "--video", "a.mp4", cwd=folder)
+
+
+def test_what_is_not_there_is_told(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"")
+    (tmp_path / "scene.ply").write_bytes(b"ply")
+    (tmp_path / "empty").mkdir()
+    assert "photo.jpg" in refusal("view", "photo.jpg", cwd=tmp_path)
+    assert "scene.ply" in refusal("view", "scene.ply", cwd=tmp_path)
+    assert "empty" in refusal("view", "empty", cwd=tmp_path)
+    pytest.importorskip("viser")
+    assert "--port" in refusal("view", run, "--port", "-3", cwd=tmp_path)
+    assert "--host" in refusal("view", run, "--host", "203.0.113.7", cwd=tmp_path)
+
+
+def test_without_viser_it_says_what_to_install(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "viser", None)
+    assert "pip install 'splat_py[viewer]'" in refusal("view", run, cwd=tmp_path)
+    assert "pip install 'splat_py[viewer]'" in refusal("train", run, "--out", "new", "--viewer", cwd=tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_ctrl_c_ends_it_cleanly(run: Path, tmp_path: Path, host: str) -> None:
+    pytest.importorskip("viser")
+    timer = threading.Timer(3.0, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    timer.start()
+    result = splat("view", run, "--port", 0, "--host", host, cwd=tmp_path)
+    assert result.returncode == 0
+    assert "Gaussians, 9 photographs: open http://localhost:" in result.stdout
+    assert ("whoever reaches this machine" in result.stderr) is (host == "0.0.0.0")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_run_is_opened_with_or_without_its_capture(run: Path, capture: Path, tmp_path: Path) -> None:
+    scene = open_viewed(run)
+    assert scene.gaussians is not None and scene.dataset is not None and scene.folder == run
+    assert set(scene.scores) == set(scene.dataset.test)
+    # The capture is gone, the scene is older than the checkpoint, and then there is no scene yet.
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    record = (copy / "run.json").read_text()
+    (copy / "run.json").write_text(record.replace(str(capture), str(tmp_path / "gone")))
+    with pytest.warns(UserWarning, match="without its capture"):
+        scene = open_viewed(copy)
+    assert scene.gaussians is not None and scene.dataset is None and not scene.scores
+    assert scene.first_camera().width > 0
+    moved = open_viewed(copy, data=capture)
+    assert moved.dataset is not None
+    with pytest.raises(SplatError, match="nowhere"):
+        open_viewed(copy, data=tmp_path / "nowhere")
+    (copy / "run.json").write_text(record)
+    time.sleep(0.01)
+    (copy / "checkpoint.safetensors").touch()
+    assert not open_viewed(copy).scores
+    (copy / "scene.ply").unlink()
+    assert len(open_viewed(copy).gaussians or ()) == len(scene.gaussians)
+
+
+def test_a_scene_or_a_capture_alone(run: Path, capture: Path) -> None:
+    scene = open_viewed(run / "scene.ply")
+    assert scene.dataset is None and scene.gaussians is not None and scene.folder == run
+    assert open_viewed(run / "scene.ply", data=capture).dataset is not None
+    scene = open_viewed(capture)
+    assert scene.gaussians is None and scene.dataset is not None and scene.folder == Path.cwd()

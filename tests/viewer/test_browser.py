@@ -1,0 +1,80 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import cv2
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from splat_py.scene.pictures import to_bytes
+from splat_py.viewer.page_camera import camera_of
+from tests.browser import open_page
+from tests.viewer.conftest import Shown
+from tests.viewer.page import psnr
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@contextmanager
+def working(shown: Shown) -> Iterator[None]:
+    """Work for pages in another thread, as the test's own drives the browser."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            if not shown.viewer.work():
+                shown.viewer.requests.wait(shown.viewer.frames.next_due())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.viewer.requests.wake()
+        thread.join()
+
+
+def settle(page: Page, shown: Shown) -> None:
+    """Wait until a second goes by in which nothing was drawn. A browser without a GPU changes its resolution for a while."""
+    for _ in range(20):
+        drawn = shown.viewer.frames.drawn
+        page.wait_for_timeout(1000)
+        if shown.viewer.frames.drawn == drawn > 0:
+            return
+    pytest.fail("frames are drawn although nothing changes")
+
+
+def test_the_page_shows_our_frame_and_a_jump_moves_it(shown: Shown) -> None:
+    viewer = shown.viewer
+    with open_page(900, 600, offline=False) as page:
+        with working(shown):
+            page.goto(f"http://127.0.0.1:{shown.port}")
+            page.wait_for_selector("text=Show cameras")
+            page.get_by_label("Show cameras").first.click()
+            page.wait_for_function("() => document.querySelector('canvas') !== null")
+            settle(page, shown)
+            (client,) = viewer.server.get_clients().values()
+            assert viewer.cameras is not None
+            before = client.camera.position
+            viewer.cameras.go_to(client, 4)
+            settle(page, shown)
+            assert not np.allclose(client.camera.position, before)
+            camera = camera_of(client.camera)
+            screenshot = iio.imread(page.screenshot())[..., :3]
+        assert camera is not None and viewer.scene.gaussians is not None and viewer.scene.dataset is not None
+        np.testing.assert_allclose(camera.position, viewer.scene.dataset.views[4].camera.position, atol=1e-4)
+        # Browsers without a GPU ask for fewer pixels than they have.
+        drawn_at_rest = to_bytes(viewer.scene.look.draw(viewer.scene.gaussians, camera))
+        expected = cv2.resize(drawn_at_rest, (900, 600), interpolation=cv2.INTER_LINEAR)
+        # Without the panel at the right and the browser's warning at the upper left.
+        rows, columns = slice(220, 600), slice(0, 560)
+        assert psnr(screenshot[rows, columns], expected[rows, columns]) > 30
+        assert expected[rows, columns].std() > 20

@@ -1,0 +1,290 @@
+"""What pages see, and what they can do to the viewer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from splat_py.errors import SplatError
+from splat_py.scene import Gaussians
+from splat_py.scene.keyframes import KeyframePath
+from splat_py.scene.pictures import to_bytes
+from splat_py.splats.render_modes import MODES
+from splat_py.viewer.frames import Frames
+from splat_py.viewer.page_server import is_same_site, page_server
+from splat_py.viewer.requests import Requests
+from tests.viewer.conftest import Shown
+from tests.viewer.page import FakePage, psnr
+
+
+def test_a_frame_is_our_render_of_the_page_s_camera(shown: Shown) -> None:
+    page = shown.page(view=2)
+    shown.until(lambda: page.frames)
+    shown.rest()
+    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(2)))
+    shown.until(lambda: page.frames[-1].shape == expected.shape)
+    assert psnr(page.frames[-1], expected) > 30
+    # Another place, another picture.
+    page.look(shown.camera(5))
+    count = len(page.frames)
+    shown.until(lambda: len(page.frames) > count)
+    shown.rest()
+    time.sleep(0.2)
+    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(5)))
+    assert psnr(page.frames[-1], expected) > 30
+
+
+def test_nothing_is_drawn_when_nothing_changes_or_no_page_is_open(shown: Shown) -> None:
+    shown.rest()
+    assert shown.viewer.frames.drawn == 0
+    page = shown.page()
+    shown.until(lambda: page.frames)
+    shown.rest()
+    drawn = shown.viewer.frames.drawn
+    page.look(shown.camera(0))  # the same
+    time.sleep(0.3)
+    shown.rest()
+    assert shown.viewer.frames.drawn == drawn
+    assert shown.viewer.frames.next_due() is None
+    page.close()
+    shown.until(lambda: not shown.viewer.requests.any_page)
+    shown.viewer.frames.change(moving=True)
+    assert not shown.viewer.work()
+
+
+def test_frames_are_small_while_a_camera_moves_and_full_when_it_rests(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, bool]] = []
+    now = [0.0]
+    requests = Requests()
+
+    def draw(page: int, camera: object, full: bool) -> None:
+        drawn.append((camera.width, full))  # type: ignore[attr-defined]
+        now[0] += 1e-6 * camera.width**2  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    frames = Frames(requests, draw)
+    for view in range(6):
+        requests.move(7, shown.camera(view).resized(640, 640))
+        now[0] += 0.05
+        assert frames.draw_next()
+        assert not frames.draw_next()
+    assert all(width < 400 and not full for width, full in drawn)
+    due = frames.next_due()
+    assert due is not None and 0 < due <= 0.2
+    now[0] += due + 1e-9
+    assert frames.draw_next() and drawn[-1] == (640, True)
+    assert frames.next_due() is None
+
+
+def test_two_pages_have_a_camera_each(shown: Shown) -> None:
+    pages = [shown.page(view) for view in (1, 4)]
+    shown.until(lambda: all(page.frames for page in pages))
+    shown.rest()
+    shown.until(lambda: all(page.frames[-1].shape[0] == 96 for page in pages))
+    for page, view in zip(pages, (1, 4), strict=True):
+        expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(view)))
+        assert psnr(page.frames[-1], expected) > 30
+    # One closes in the middle of a move; the other still gets frames.
+    pages[0].look(shown.camera(2))
+    pages[0].close()
+    pages[1].look(shown.camera(3))
+    count = len(pages[1].frames)
+    shown.until(lambda: len(pages[1].frames) > count)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"position": (math.nan, 0.0, 0.0)},
+        {"wxyz": (0.0, 0.0, 0.0, 0.0)},
+        {"wxyz": (math.inf, 0.0, 0.0, 0.0)},
+        {"fov": 0.0},
+        {"fov": "wide"},
+        {"image_width": 0},
+        {"image_height": -5},
+        {"position": (1e300, 0.0, 0.0)},
+        {"position": (0.0, 0.0)},
+    ],
+)
+def test_nonsense_from_a_page_is_ignored(shown: Shown, nonsense: dict) -> None:
+    page = shown.page(**nonsense)
+    time.sleep(0.3)
+    shown.rest()
+    assert shown.viewer.frames.drawn == 0
+    other = shown.page(1)
+    shown.until(lambda: other.frames)
+    page.close()
+
+
+def test_huge_windows_are_limited(shown: Shown) -> None:
+    page = shown.page(image_width=1_000_000_000, image_height=500_000_000)
+    shown.until(shown.viewer.requests.pages)
+    (asked,) = shown.viewer.requests.pages().values()
+    assert asked.camera.width * asked.camera.height <= 1 << 21
+    assert asked.camera.width == pytest.approx(2 * asked.camera.height, rel=0.01)
+    page.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_is_shown(shown: Shown, mode: str) -> None:
+    page = shown.page()
+    shown.until(lambda: page.frames)
+    page.set("Show", mode)
+    time.sleep(0.2)
+    shown.rest()
+    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(0), mode))
+    shown.until(lambda: page.frames[-1].shape == expected.shape and psnr(page.frames[-1], expected) > 25)
+    page.set("Show", "../../etc/passwd")
+    time.sleep(0.2)
+    shown.rest()
+
+
+def test_a_click_goes_to_a_camera_with_its_field_of_view(shown: Shown) -> None:
+    page = shown.page(0, image_width=192)
+    shown.until(lambda: page.frames)
+    page.set("Go to", f"4: {shown.viewer.scene.dataset.views[3].name}")
+    (client,) = shown.viewer.server.get_clients().values()
+    camera, frustum = shown.viewer.scene.dataset.views[3].camera, shown.viewer.cameras._frustums[3]
+    fov = 2 * math.atan(16 / camera.K[1, 1])
+    shown.until(lambda: client.camera.fov == pytest.approx(fov, abs=1e-6))
+    np.testing.assert_allclose(client.camera.position, camera.position, atol=1e-9)
+    assert abs(float(client.camera.wxyz @ frustum.wxyz)) == pytest.approx(1, abs=1e-6)
+    # The page is told as well.
+    shown.until(lambda: any(not message["initial"] for message in page.of("SetCameraPositionMessage")))
+    # In a narrow window all of the picture's width is to be seen.
+    page.look(shown.camera(0), image_width=48)
+    time.sleep(0.3)
+    shown.viewer.cameras.go_to(client, 3)
+    assert math.tan(client.camera.fov / 2) == pytest.approx(2 * 16 / camera.K[1, 1], rel=1e-3)
+
+
+def test_cameras_have_photographs_and_held_out_ones_their_psnr(shown: Shown) -> None:
+    dataset = shown.viewer.scene.dataset
+    page = shown.page()
+    shown.until(lambda: shown.viewer.cameras.mean_score is not None)
+    labels = {m["name"]: m["props"]["text"] for m in page.of("LabelMessage")}
+    shown.until(lambda: len(page.of("LabelMessage")) >= len(dataset.test))
+    labels = {m["name"]: m["props"]["text"] for m in page.of("LabelMessage")}
+    assert set(labels) == {f"/cameras/{i}/psnr" for i in dataset.test}
+    assert all(text.endswith(" dB") for text in labels.values())
+    shown.until(lambda: sum(f.image is not None for f in shown.viewer.cameras._frustums.values()) == len(dataset))
+
+
+def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) -> None:
+    page = shown.page()
+    shown.until(lambda: page.frames)
+    page.set("Crop to the box", True)
+    page.set("Size", [0.9, 0.9, 0.9])
+    shown.until(lambda: shown.viewer._crop._on.value and shown.viewer._crop._size.value[0] == pytest.approx(0.9))
+    page.press("Export what is inside")
+    shown.until(lambda: (tmp_path / "crop.ply").exists())
+    shown.rest()
+    cut, whole = Gaussians.load_ply(tmp_path / "crop.ply"), shown.viewer.scene.gaussians
+    box = shown.viewer._crop._pose()
+    assert whole is not None and box is not None
+    middle, axes, size = box
+    inside = (np.abs((whole.means.numpy().astype(float) - middle) @ axes) <= size / 2).all(1)
+    assert 0 < inside.sum() < len(whole)
+    np.testing.assert_array_equal(cut.means.numpy(), whole.means.numpy()[inside])
+    # What is no box is none; what exists is not overwritten; an empty box is said to be.
+    page.set("Size", [math.nan, 0.9, 0.9])
+    time.sleep(0.2)
+    assert shown.viewer._crop.inside(whole) is whole
+    page.press("Export what is inside")
+    shown.until(lambda: (tmp_path / "crop-2.ply").exists())
+    page.set("Size", [0.0, 0.0, 0.0])
+    time.sleep(0.2)
+    page.press("Export what is inside")
+    shown.until(lambda: any("no Gaussian is in the box" in str(m) for m in page.messages))
+    assert sorted(path.name for path in tmp_path.glob("*.ply")) == ["crop-2.ply", "crop.ply"]
+
+
+def test_keyframes_become_a_file_and_a_video(shown: Shown, tmp_path: Path) -> None:
+    import imageio.v3 as iio
+
+    page = shown.page(0)
+    shown.until(lambda: page.frames)
+    page.press("Save as JSON")
+    shown.until(lambda: any("two keyframes" in str(m) for m in page.messages))
+    for view in (0, 1, 2):
+        page.look(shown.camera(view))
+        time.sleep(0.2)
+        page.press("Add this view")
+        shown.until(lambda view=view: len(shown.viewer._path._poses) == view + 1)
+    page.press("Remove the last")
+    shown.until(lambda: len(shown.viewer._path._poses) == 2)
+    page.set("Seconds between", 0.2)
+    time.sleep(0.2)
+    page.press("Save as JSON")
+    page.press("Render to MP4")
+    shown.until(lambda: (tmp_path / "path.json").exists() and (tmp_path / "path.mp4").exists())
+    path = KeyframePath.load(tmp_path / "path.json")
+    assert path.size == (96, 96) and path.seconds == pytest.approx(0.2)
+    video = iio.imread(tmp_path / "path.mp4")
+    assert video.shape == (7, 96, 96, 3)
+    camera = path.cameras(7)[-1]
+    assert psnr(video[-1], to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, camera))) > 25
+    page.press("Preview / stop")
+    shown.until(lambda: page.of("SetCameraPositionMessage"))
+
+
+def test_what_cannot_be_drawn_is_said_once(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(camera: object) -> None:
+        raise SplatError("there is no way to draw this")
+
+    monkeypatch.setattr(shown.viewer, "_picture", refuse)
+    page = shown.page()
+    shown.until(lambda: any("no way to draw" in str(m) for m in page.messages))
+    shown.rest()
+    assert shown.viewer.frames.next_due() is None
+
+
+def test_other_sites_are_turned_away(shown: Shown) -> None:
+    page = FakePage(shown.port, origin=f"http://127.0.0.1:{shown.port}")
+    page.look(shown.camera(0))
+    shown.until(lambda: page.frames)
+    stranger = FakePage(shown.port, origin="https://example.com")
+    with contextlib.suppress(ConnectionClosed):
+        stranger.look(shown.camera(0))
+    stranger._reader.join(timeout=10)
+    assert not stranger._reader.is_alive() and not stranger.messages
+    shown.rest()
+    assert len(shown.viewer.requests.pages()) == 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "asked", "host", "same"),
+    [
+        (None, "localhost:8080", "127.0.0.1", True),
+        ("http://localhost:8080", "localhost:8080", "127.0.0.1", True),
+        ("http://localhost:9000", "localhost:9000", "127.0.0.1", True),
+        ("http://evil.example:8080", "evil.example:8080", "127.0.0.1", False),
+        ("http://evil.example", "localhost:8080", "127.0.0.1", False),
+        ("null", "localhost:8080", "127.0.0.1", False),
+        ("http://lab.example:8080", "lab.example:8080", "0.0.0.0", True),
+    ],
+)
+def test_whose_page_it_is(origin: str | None, asked: str, host: str, same: bool) -> None:
+    assert is_same_site(origin, asked, host) is same
+
+
+def test_a_taken_port_is_passed_over_and_bad_addresses_are_refused() -> None:
+    with page_server("127.0.0.1", 0) as first, page_server("127.0.0.1", first.get_port()) as second:
+        assert second.get_port() > first.get_port()
+    for host, port, word in (("127.0.0.1", 70000, "--port"), ("203.0.113.7", 8080, "--host"), ("no such name", 8080, "--host")):
+        with pytest.raises(SplatError, match=word), page_server(host, port):
+            pass
+
+
+def test_no_page_can_ask_for_a_public_address(shown: Shown) -> None:
+    page = shown.page()
+    shown.until(lambda: page.frames)
+    page.send("ShareUrlRequest")
+    time.sleep(0.3)
+    assert shown.viewer.server._share_tunnel is None
