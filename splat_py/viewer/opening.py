@@ -109,7 +109,8 @@ def open_viewed(
     if is_scene_file(target):
         gaussians = _trusted(Gaussians.load(target), own, target)
         dataset = None if data is None else _options(data, downscale).load()
-        return ViewedScene(_look(dataset, gaussians.antialiased, gaussians, device), gaussians, dataset, folder or target.absolute().parent)
+        look = _look(dataset, gaussians.antialiased, gaussians, device)
+        return ViewedScene(look, gaussians, dataset, folder or target.absolute().parent)
     if (target / "run.json").exists():
         return _open_run(target, data, downscale, own, folder, device)
     dataset = _options(target, downscale).load()
