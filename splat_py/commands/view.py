@@ -50,7 +50,7 @@ class View:
         if not self.scene.exists():
             raise SplatError(f"{self.scene} does not exist; name a scene's file, a run's folder or a capture")
         if self.scene.is_file() and not is_scene_file(self.scene):
-            raise SplatError(f"{self.scene} does not end in {', '.join(ENDINGS)}; name such a file, a run's folder or a capture")
+            raise SplatError(f"{self.scene} ends in none of {', '.join(ENDINGS)}; name one that does, a run or a capture")
         if self.downscale is not None and not 1 <= self.downscale < float("inf"):
             raise SplatError(f"--downscale is {self.downscale}; it must be 1 or more")
         from splat_py.viewer.page_server import address_of, page_server, require_viewer

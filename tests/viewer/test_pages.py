@@ -152,9 +152,10 @@ def test_a_click_goes_to_a_camera_with_its_field_of_view(shown: Shown) -> None:
     (client,) = shown.viewer.server.get_clients().values()
     camera, frustum = shown.viewer.scene.dataset.views[3].camera, shown.viewer.cameras._frustums[3]
     fov = 2 * math.atan(16 / camera.K[1, 1])
+    # They arrive one after the other.
     shown.until(lambda: client.camera.fov == pytest.approx(fov, abs=1e-6))
-    np.testing.assert_allclose(client.camera.position, camera.position, atol=1e-9)
-    assert abs(float(client.camera.wxyz @ frustum.wxyz)) == pytest.approx(1, abs=1e-6)
+    shown.until(lambda: np.allclose(client.camera.position, camera.position, atol=1e-9))
+    shown.until(lambda: abs(float(client.camera.wxyz @ frustum.wxyz)) == pytest.approx(1, abs=1e-6))
     # The page is told as well.
     shown.until(lambda: any(not message["initial"] for message in page.of("SetCameraPositionMessage")))
     # In a narrow window all of the picture's width is to be seen.
