@@ -48,4 +48,4 @@ class Demo:
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
         sheet = self.out / "side-by-side.png"
         write_image(sheet, np.concatenate(rows) / np.float32(255))
-        console.print(f"look at {sheet} (photograph | render) and {video}; the scene is {folder.scene}")
+        console.print(f"look at {sheet} (photograph | render) and {video}; walk through the scene in {folder.page}")

@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes
 
 from splat_py.capture.options import CaptureOptions
 from splat_py.commands.capture import capture_with_progress
+from splat_py.commands.export import Export
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out
 from splat_py.fit.resuming import refuse_existing
@@ -97,6 +98,15 @@ class Train:
         if scores is not None:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
+        self._write_page()
+
+    def _write_page(self) -> None:
+        """The scene to walk through, if it is of what the page's viewer draws."""
+        from splat_py.splats.run_folder import RunFolder
+
+        folder = RunFolder(self.out)
+        if folder.record().config.splat == "Gaussian":
+            Export(folder.root, folder.page).run()
 
     def _captured(self) -> Path:
         """The folder in which the photographs' poses are, found now if they were not before."""

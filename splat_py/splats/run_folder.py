@@ -3,6 +3,7 @@
 run.json                what is trained, on what, how
 checkpoint.safetensors  to resume from
 scene.ply               the Gaussians, in the dataset's own frame
+scene.html              the same as a page to walk through, which opens from disk
 metrics.json            scores of the held-out views, and the curve of the training loss
 held-out/               photographs beside renders
 capture.safetensors     what else was learnt: exposures, refined cameras, an environment
@@ -48,6 +49,11 @@ class RunFolder:
     def scene(self) -> Path:
         """The Gaussians."""
         return self.root / "scene.ply"
+
+    @property
+    def page(self) -> Path:
+        """To walk through them."""
+        return self.root / "scene.html"
 
     @property
     def metrics_file(self) -> Path:

@@ -38,7 +38,8 @@ def test_train_finds_the_poses_of_photographs(photos: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "8 of 9 photographs have a pose" in result.stdout and "held-out views: PSNR" in result.stdout
     run = photos.parent / "run"
-    assert (run / "scene.ply").is_file() and (run / "captured" / "sparse" / "0").is_dir()
+    assert all((run / name).is_file() for name in ("scene.ply", "scene.html"))
+    assert (run / "captured" / "sparse" / "0").is_dir()
     # The photographs of the capture are the run's from now on.
     shutil.move(photos / "broken.jpg", photos.parent / "broken.jpg")
     result = splat(*arguments, "--steps", "8", "--resume", cwd=photos.parent)
