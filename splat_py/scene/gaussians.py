@@ -155,12 +155,7 @@ class Gaussians:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Gaussians:
         """Read a file of any of these formats, or a SOG's meta.json. Raises SplatError with the file and its fault."""
-        gaussians = cls.of_arrays(read_scene(path))
-        try:
-            gaussians.validate()
-        except SplatError as error:
-            raise SplatError(f"{path}: {error}") from error
-        return gaussians
+        return cls._read(read_scene(path), path)
 
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, whatever its name ends in. Raises as `validate` does."""
@@ -170,7 +165,11 @@ class Gaussians:
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
         """Read a PLY, whatever its name ends in. Raises SplatError with the file and its fault."""
-        gaussians = cls.of_arrays(read_gaussians(path))
+        return cls._read(read_gaussians(path), path)
+
+    @classmethod
+    def _read(cls, arrays: GaussianArrays, path: str | os.PathLike[str]) -> Gaussians:
+        gaussians = cls.of_arrays(arrays)
         try:
             gaussians.validate()
         except SplatError as error:

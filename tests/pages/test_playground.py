@@ -328,14 +328,14 @@ def test_up_is_guessed_where_no_camera_tells() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scene().save_ply(tmp_path / "fox.ply")
-    Export(run_folder=Path("fox.ply"), playground=Path("fox.html")).run()
+    Export(scene=Path("fox.ply"), playground=Path("fox.html")).run()
     assert "<h1>fox</h1>" in Path("fox.html").read_text()
     for wrong, says in (
         (Export(playground=Path("fox.html")), "splat demo"),
-        (Export(run_folder=Path("fox.ply"), playground=Path("fox.txt")), r"\.html"),
-        (Export(run_folder=Path("none"), playground=Path("fox.html")), "none"),
-        (Export(run_folder=Path("fox.ply"), out=Path("a.ply"), playground=Path("fox.html")), "two files"),
-        (Export(), "RUN"),
+        (Export(scene=Path("fox.ply"), playground=Path("fox.txt")), r"\.html"),
+        (Export(scene=Path("none"), playground=Path("fox.html")), "none"),
+        (Export(scene=Path("fox.ply"), out=Path("a.ply"), playground=Path("fox.html")), "two files"),
+        (Export(), "SCENE OUT"),
     ):
         with pytest.raises(SplatError, match=says):
             wrong.run()

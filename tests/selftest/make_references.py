@@ -35,6 +35,7 @@ from splat_py.volume.optimisers import GridOptimiser
 from tests.image import reference as image_ref
 from tests.reference import densification as ref_densify
 from tests.reference import mcmc as ref_mcmc
+from tests.reference.morton import morton_codes
 from tests.reference.ssim import ssim_map
 from tests.shaders.oracle import pullback
 from tests.splats import ray_rendering
@@ -311,7 +312,10 @@ def densify() -> Arrays:
     assert 0 < splits.sum() < most and grows[0] > config.grow_grad2d and np.abs(scales / split_scale - 1).min() > 1e-3
     rules = {"grow_grad": config.grow_grad2d, "most": most, "split_scale": split_scale, "prune_scale": np.inf}
     after = ref_densify.densify(state, **rules, prune_opacity=config.prune_opacity, key=key(Use.SPLIT))
-    return strategies.rows(ref_densify.reset_opacities(after, config.prune_opacity))
+    found = strategies.rows(ref_densify.reset_opacities(after, config.prune_opacity))
+    codes = morton_codes(found["rows"][:, :3], strategies.BOUNDS)
+    assert len(set(codes)) > len(codes) / 2
+    return {name: array[np.argsort(codes, kind="stable")] for name, array in found.items()}
 
 
 def mcmc() -> Arrays:

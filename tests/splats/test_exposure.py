@@ -75,7 +75,7 @@ def test_regains_what_exposures_cost_and_keeps_the_mean(exposed: Dataset) -> Non
         trainer = Trainer(exposed, replace(CONFIG, exposure=learns, steps=300))
         trainer.fit()
         scores[learns] = evaluate(trainer.gaussians(), exposed)
-    assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.4
+    assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.25
     exposures = trainer.checkpoint().state["exposures"]
     assert np.ptp(exposures[:, 0]) > 0.1
     np.testing.assert_allclose(exposures.mean(0), ref.NEUTRAL, atol=1e-5)

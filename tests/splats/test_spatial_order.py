@@ -9,12 +9,7 @@ from splat_py.gpu.device import get_device
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.spatial_order import in_spatial_order
-
-
-def morton_code(mean: np.ndarray, low: np.ndarray, side: float) -> int:
-    cell = (np.clip((mean - low) / np.float32(side), 0, 1) * np.float32(1023)).astype(np.uint32)
-    bits = [f"{value:010b}" for value in cell[::-1]]
-    return int("".join(z + y + x for z, y, x in zip(*bits, strict=True)), 2)
+from tests.reference.morton import morton_codes
 
 
 def test_rows_are_sorted_by_morton_codes_with_all_they_have() -> None:
@@ -27,7 +22,7 @@ def test_rows_are_sorted_by_morton_codes_with_all_they_have() -> None:
                               for name in GROUPS for m in MOMENTS}  # fmt: skip
     after = in_spatial_order(Parameters(get_device(), before), bounds).state()
 
-    codes = [morton_code(mean, bounds[0].astype(np.float32), 4.0) for mean in means]
+    codes = morton_codes(means, bounds)
     expected = np.argsort(codes, kind="stable")
     for name in GROUPS:
         for array in (name, f"{name}.m", f"{name}.v"):

@@ -15,11 +15,13 @@ from splat_py.splats.densification import densify, reset_opacities
 from splat_py.splats.gaussian_rows import check_parameters
 from splat_py.splats.mcmc import record_noise, record_prior, relocate_and_grow
 from splat_py.splats.parameters import Parameters
+from splat_py.splats.spatial_order import in_spatial_order
 
 # As few as grow by 5 %; the first ones are faint. Some are cloned, some split, and one may not grow.
 COUNT, FAINT = 20, 4
 STEP = 3
 CONFIG = TrainConfig(seed=2, grow_grad2d=0.5, max_gaussians=COUNT + 8, split_scale=0.15)
+BOUNDS = np.array([[-1.0, -1.0, 3.2], [1.0, 1.0, 4.8]])
 MCMC = replace(CONFIG, strategy="mcmc", means_lr=1e-6)
 
 
@@ -50,7 +52,7 @@ def _densify(device: Device, stored: Arrays) -> Arrays:
     check_parameters(parameters, STEP)
     after = densify(parameters, CONFIG, STEP, SCENE_SCALE)
     reset_opacities(after, CONFIG)
-    return rows(after.state())
+    return rows(in_spatial_order(after, BOUNDS).state())
 
 
 def _mcmc(device: Device, stored: Arrays) -> Arrays:
