@@ -39,7 +39,8 @@ class Train:
 
     DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json) or a NeRF-synthetic one; or photographs or a
     video without poses, which are found first, as `splat capture` does, and kept in the run's folder. That gets the scene
-    (scene.ply), a checkpoint, held-out photographs beside their renders, and metrics.json.
+    (scene.ply), a page to walk through it (scene.html), a checkpoint, held-out photographs beside their renders, and
+    metrics.json.
 
     Example: splat train captures/fox --downscale 4 --out runs/fox
     """
