@@ -106,7 +106,8 @@ class Train:
         from splat_py.splats.run_folder import RunFolder
 
         folder = RunFolder(self.out)
-        if folder.record().config.splat == "Gaussian":
+        is_new = not folder.page.exists() or folder.page.stat().st_mtime < folder.scene.stat().st_mtime
+        if is_new and folder.record().config.splat == "Gaussian":
             Export(folder.root, folder.page).run()
 
     def _captured(self) -> Path:

@@ -87,6 +87,7 @@ def test_the_record_decides(out: Path, capture: Path, tmp_path: Path) -> None:
     extended = json.loads((out / "metrics.json").read_text())
     assert [point["step"] for point in extended["curve"]] == list(range(5, 15))
     assert json.loads((out / "run.json").read_text())["config"]["steps"] == 15
+    assert (out / "scene.html").read_bytes() != before[str(out / "scene.html")][0]
     assert Checkpoint.load(RunFolder(out).checkpoint).config.steps == 15
 
 
