@@ -72,10 +72,10 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
 def test_regains_what_exposures_cost_and_keeps_the_mean(exposed: Dataset) -> None:
     scores = {}
     for learns in (False, True):
-        trainer = Trainer(exposed, replace(CONFIG, exposure=learns, steps=300))
+        trainer = Trainer(exposed, replace(CONFIG, exposure=learns, steps=300, init="points"))
         trainer.fit()
         scores[learns] = evaluate(trainer.gaussians(), exposed)
-    assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.25
+    assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.5
     exposures = trainer.checkpoint().state["exposures"]
     assert np.ptp(exposures[:, 0]) > 0.1
     np.testing.assert_allclose(exposures.mean(0), ref.NEUTRAL, atol=1e-5)
