@@ -27,6 +27,7 @@ from splat_py.pages.playground_plan import Json, WgslKernels
 from splat_py.scene.camera import Camera, find_focus, mean_up
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.rotations import rotation_matrices
 
 # In this order; a file uses those before it.
 SCRIPTS = (
@@ -160,7 +161,8 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
     """What the kernels read of a scene, in the order of the page: coefficients of colours rounded to 16 bits."""
     with torch.no_grad():
         quats = torch.nn.functional.normalize(gaussians.quats.double(), dim=1)
-        axes = _rotations(quats) * gaussians.log_scales.double().exp()[:, None, :]
+        rotations = torch.from_numpy(rotation_matrices(quats.cpu().numpy())).to(quats.device)
+        axes = rotations * gaussians.log_scales.double().exp()[:, None, :]
         covariances = axes @ axes.transpose(1, 2)
         rows, columns = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
         tensors = {
@@ -170,17 +172,6 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
             "features": gaussians.sh.clamp(-_LARGEST_HALF, _LARGEST_HALF).half(),
         }
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-
-
-def _rotations(quats: torch.Tensor) -> torch.Tensor:
-    """Unit quaternions w, x, y, z [N, 4] → rotation matrices [N, 3, 3]."""
-    w, x, y, z = quats.unbind(1)
-    rows = (
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    )
-    return torch.stack([torch.stack(row, 1) for row in rows], 1)
 
 
 def _kernel_element(i: int, kernel: Json) -> str:

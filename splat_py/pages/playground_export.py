@@ -10,7 +10,8 @@ from splat_py.pages.playground import View, write_playground
 from splat_py.scene.formats.endings import is_scene_file
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.missing_poses import require_scene
-from splat_py.splats.run_folder import RunFolder, learnt_of
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.run_folder import RunFolder, capture_of, learnt_of
 
 # Where `splat demo` leaves its scene.
 _DEMO = Path("runs/demo/run")
@@ -38,26 +39,24 @@ def export_playground(scene: Path | None, page: Path) -> Gaussians:
         write_playground(page, gaussians, title=scene.stem)
         return gaussians
     folder = RunFolder(scene)
-    record, gaussians = folder.record(), folder.gaussians()
+    config, gaussians = folder.record().config, folder.gaussians()
     write_playground(
         page,
         gaussians,
         title="demo" if scene == _DEMO else scene.resolve().name,
-        antialiased=record.config.antialiased,
-        **_of_capture(folder),
+        antialiased=config.antialiased,
+        **_of_capture(folder, config),
     )
     return gaussians
 
 
-def _of_capture(folder: RunFolder) -> dict[str, Any]:
+def _of_capture(folder: RunFolder, config: TrainConfig) -> dict[str, Any]:
     """What only the photographs tell; nothing if they have been moved away."""
-    record = folder.record()
-    try:
-        dataset = record.data.load()
-    except SplatError:
+    dataset = capture_of(folder.root, None)
+    if dataset is None:
         return {}
     cameras = [view.camera for view in dataset.views]
     found = {"view": View.of_cameras(cameras), "near": dataset.near}
     # What was learnt for infinity is in no kernel of the page's.
-    learnt = learnt_of(folder.root, record.config).environment
+    learnt = learnt_of(folder.root, config).environment
     return found if learnt is not None else found | {"background": tuple(map(float, dataset.background))}

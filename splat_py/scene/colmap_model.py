@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.scene.rotations import rotation_matrices
+
 # Camera models by their numbers in binary files, and how many parameters each has (colmap/sensor/models.h).
 CAMERA_MODELS = {
     0: ("SIMPLE_PINHOLE", 3),
@@ -244,13 +246,8 @@ def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.i
     norm = math.sqrt(w * w + x * x + y * y + z * z) if all(abs(q) < 1e100 for q in (w, x, y, z)) else math.nan
     if not norm > 1e-9:
         raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is no rotation")
-    w, x, y, z = w / norm, x / norm, y / norm, z / norm
     viewmat = np.eye(4)
-    viewmat[:3, :3] = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
+    viewmat[:3, :3] = rotation_matrices(np.array([w, x, y, z], np.float64) / norm)
     viewmat[:3, 3] = translation
     return ModelImage(name, camera, viewmat, points)
 

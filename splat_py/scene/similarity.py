@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from splat_py.errors import SplatError
 from splat_py.scene.harmonics import rotate_harmonics
 from splat_py.scene.ply import GaussianArrays
+from splat_py.scene.rotations import rotation_matrices
 
 # How far from a rotation's the numbers of a file may be.
 _TOLERANCE = 1e-4
@@ -61,13 +62,7 @@ class Similarity:
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Similarity:
         """Turned by a quaternion w x y z of any length but zero."""
-        w, x, y, z = np.asarray(quat, np.float64) / max(float(np.linalg.norm(quat)), 1e-300)
-        rows = [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-        return cls(np.array(rows))
+        return cls(rotation_matrices(np.asarray(quat, np.float64) / max(float(np.linalg.norm(quat)), 1e-300)))
 
     @property
     def quat(self) -> NDArray[np.float64]:
