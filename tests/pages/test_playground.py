@@ -115,7 +115,7 @@ def test_lists_grow_and_sizes_change(page: Page) -> None:
 
 def until(page: Page, condition: str) -> None:
     """Wait until JavaScript is true. Playwright's own way evaluates text on the page, which the page forbids."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # a page in software, on a machine that does other things
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(50)
