@@ -1,4 +1,4 @@
-"""Metal and WebGPU source of any kernel, from the very compiler that SlangPy ships, on any machine.
+"""Metal, CUDA and WebGPU source of any kernel, from the very compiler that SlangPy ships, on any machine.
 
 SlangPy compiles for the device it runs on; the compiler library inside it can emit for every target. This drives that library's
 C interface: a session, a request a kernel, arguments as on slangc's command line.
@@ -140,6 +140,20 @@ def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> Met
         x = int(in_source[1])
     assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
     return MetalKernel(source, (x, y, z))
+
+
+class CudaKernel(NamedTuple):
+    """CUDA source of one entry point, and what the source does not say."""
+
+    source: str
+    # Threads of a block.
+    threads: tuple[int, int, int]
+
+
+def emit_cuda(module: str, entry: str, constants: dict[str, Any]) -> CudaKernel:
+    """The same as CUDA source, which NVRTC compiles as it is."""
+    source, threads = _emit("cuda", module, entry, constants)
+    return CudaKernel(source, threads)
 
 
 class WgslField(NamedTuple):
