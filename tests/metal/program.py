@@ -18,6 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from splat_py.errors import BindingError
+from splat_py.gpu.metal_parameters import MetalParameters, Parameter
+
 _RUNTIME = Path(__file__).parent / "runtime"
 _COMMON_FLAGS = ["-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
 _RUNTIME_FLAGS = [*_COMMON_FLAGS, "-O2"]
@@ -40,10 +43,6 @@ _THREAD_VALUES = {
     "simdgroup_index_in_threadgroup": "simdgroup",
 }
 _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
-_PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
-_FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
-# Metal's uniform blocks have the layout of C's structures.
-_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
 
 class MetalError(Exception):
@@ -65,6 +64,10 @@ class Buffer:
     name: str
     address: int
     nbytes: int
+
+    def as_c(self) -> _Buffer:
+        """As the runtime takes it."""
+        return _Buffer(self.name.encode(), self.address, self.nbytes)
 
 
 @dataclass(frozen=True)
@@ -145,12 +148,8 @@ class Program:
         self.entry = entry
         self._runtime = compiler.runtime
         self._threads = threads
-        parameters = [parsed for parsed in map(_PARAMETER.fullmatch, _parameters(source, entry)) if parsed]
-        # Names as in the Slang source, without the number that makes them unique here.
-        self._buffers = {_stem(p["name"]): int(p["index"]) for p in parameters if p["attribute"] == "buffer"}
-        self._uniforms = _block(source, parameters, "params")
-        self._pointers = _block(source, parameters, "globalParams")
-        library = ctypes.CDLL(str(compiler.library(_as_cpp(source, entry, parameters))))
+        self.parameters = MetalParameters.of(source, entry)
+        library = ctypes.CDLL(str(compiler.library(_as_cpp(source, self.parameters))))
         self._function = ctypes.cast(library.run_thread, ctypes.c_void_p)
 
     def run(
@@ -161,50 +160,51 @@ class Program:
         Raises:
             MetalError: a uniform is not known, or the kernel is wrong.
         """
-        bound = [_Buffer() for _ in range(1 + max(self._buffers.values(), default=-1))]
+        bound = [_Buffer() for _ in range(1 + max(self.parameters.buffers.values(), default=-1))]
         own: list[Buffer] = []
         try:
-            for name, index in self._buffers.items():
+            for name, index in self.parameters.buffers.items():
                 if name == "params":
                     own.append(self._guarded(name, self._pack(uniforms)))
                 elif name == "globalParams":
-                    pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
+                    pointers = [buffers[name].address if name in buffers else 0 for name in self.parameters.pointers]
                     own.append(self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers)))
                 elif name not in buffers:
                     # Metal minds only if the kernel looks at it: nothing is there.
                     own.append(self._guarded(f"{name} (not bound)", b""))
                 buffer = buffers[name] if name in buffers else own[-1]
-                bound[index] = _Buffer(buffer.name.encode(), buffer.address, buffer.nbytes)
-            dispatch = _Dispatch(
-                self._function,
-                (_Buffer * len(bound))(*bound),
-                len(bound),
-                groups,
-                self._threads,
-                schedule.simd_width,
-                schedule.order,
-                schedule.seed,
-            )
-            error = self._runtime.run(ctypes.byref(dispatch))
+                bound[index] = buffer.as_c()
+            self.run_bound(groups, bound, schedule)
         finally:
             for buffer in own:
                 self._runtime.guarded_free(buffer.address, buffer.nbytes)
+
+    def run_bound(self, groups: tuple[int, int, int], bound: list[_Buffer], schedule: Schedule) -> None:
+        """Run with buffers by Metal's numbers.
+
+        Raises:
+            MetalError: the kernel is wrong.
+        """
+        dispatch = _Dispatch(
+            self._function,
+            (_Buffer * len(bound))(*bound),
+            len(bound),
+            groups,
+            self._threads,
+            schedule.simd_width,
+            schedule.order,
+            schedule.seed,
+        )
+        error = self._runtime.run(ctypes.byref(dispatch))
         if error:
             raise MetalError(f"{self.entry}: {error.decode()}")
 
     def _pack(self, uniforms: dict[str, Any]) -> bytes:
-        unknown = set(uniforms) - {name for name, _ in self._uniforms}
-        if unknown:
-            raise MetalError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
-        formats = [_FORMATS[kind] for _, kind in self._uniforms]
-        # What is not given is not zero, but whatever was there.
-        block = bytearray(b"\xff" * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats)))
-        for i, (name, kind) in enumerate(self._uniforms):
-            if name in uniforms:
-                offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
-                value = uniforms[name]
-                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
-        return bytes(block)
+        try:
+            # What is not given is not zero, but whatever was there.
+            return self.parameters.pack(uniforms, unset=0xFF)
+        except BindingError as error:
+            raise MetalError(str(error)) from error
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:
         address = self._runtime.guarded_allocate(len(contents))
@@ -214,62 +214,28 @@ class Program:
         return Buffer(name, address, len(contents))
 
 
-def _stem(name: str) -> str:
-    return re.sub(r"_\d+$", "", name)
-
-
-def _parameters(source: str, entry: str) -> list[str]:
-    """The parameters of a kernel, each as it is written."""
-    start = source.index(f"[[kernel]] void {entry}(") + len(f"[[kernel]] void {entry}(")
-    parameters, depth, current = [], 0, ""
-    for character in source[start:]:
-        depth += (character in "([<{") - (character in ")]>}")
-        if depth < 0 or (character == "," and depth == 0):
-            parameters.append(current.strip())
-            current = ""
-            if depth < 0:
-                break
-        else:
-            current += character
-    return [parameter for parameter in parameters if parameter]
-
-
-def _block(source: str, parameters: list[re.Match[str]], block: str) -> list[tuple[str, str]]:
-    """Names and types of the fields of the structure behind the buffer `params`, or of `globalParams`, which are pointers."""
-    for parameter in parameters:
-        if _stem(parameter["name"]) == block:
-            kind = parameter["type"].split()[0]
-            body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
-            assert body, f"no structure {kind}"
-            fields = [(_stem(name), field) for field, name in _FIELD.findall(body[1])]
-            known = {"device*"} if block == "globalParams" else _FORMATS.keys()
-            assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
-            return fields
-    return []
-
-
-def _as_cpp(source: str, entry: str, parameters: list[re.Match[str]]) -> str:
+def _as_cpp(source: str, parameters: MetalParameters) -> str:
     """The source with its threadgroup variables in the runtime's memory, and a function that gives a thread its arguments."""
     body = re.sub(
         r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
     )
-    arguments = ", ".join(_argument(parameter) for parameter in parameters)
+    arguments = ", ".join(_argument(parameter) for parameter in parameters.parameters)
     return (
         body.replace("[[kernel]]", "static", 1).replace("[[kernel]]", "static")
         + f"""
 #pragma clang attribute pop
 extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
 {{
-    {entry}({arguments});
+    {parameters.entry}({arguments});
 }}
 """
     )
 
 
-def _argument(parameter: re.Match[str]) -> str:
-    kind, attribute = parameter["type"], parameter["attribute"]
+def _argument(parameter: Parameter) -> str:
+    kind, attribute = parameter.type, parameter.attribute
     if attribute == "buffer":
-        return f"({kind})buffers[{parameter['index']}]"
+        return f"({kind})buffers[{parameter.number}]"
     if attribute == "threads_per_simdgroup":
         return "runtime_simd_width()"
     if attribute not in _THREAD_VALUES:
