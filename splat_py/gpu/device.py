@@ -232,11 +232,17 @@ def adapters() -> tuple[Adapter, ...]:
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
     if not torch_metal_support.why_no_torch_metal():
         found.append(Adapter("mps", torch_metal_support.torch_metal_name(), ()))
-    order = list(BACKENDS)
-    if torch_metal_support.why_no_metal_compiler():
-        # SlangPy's Metal opens, and cannot compile.
-        order.append(order.pop(0))
+    order = preference()
     return tuple(sorted(found, key=lambda adapter: order.index(adapter.backend)))
+
+
+def preference() -> list[str]:
+    """The backends, the one that is taken where all are there first."""
+    backends = list(BACKENDS)
+    if platform.system() == "Darwin" and torch_metal_support.why_no_metal_compiler():
+        # SlangPy's Metal opens, and cannot compile.
+        backends.append(backends.pop(0))
+    return backends
 
 
 def choose(name: str | None = None) -> Adapter:
@@ -287,6 +293,17 @@ def get_device(name: str | None = None) -> Device:
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
     return device
+
+
+def slang_device() -> Device:
+    """The device whose compiler session compiles and calls functions of Slang: the default one. Where torch dispatches the
+    kernels there is no session, and SlangPy's Metal has it, which compiles that far without Xcode, and calls with it.
+
+    Raises:
+        NoDeviceError: see `get_device`.
+    """
+    device = get_device()
+    return get_device("metal") if device.adapter.backend == "mps" else device
 
 
 def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:

@@ -54,6 +54,7 @@ class KernelFunction:
         self._source = source
         self._entry = entry
         self._parameters = MetalParameters.of(source, entry)
+        self._in_device_memory = {p.number for p in self._parameters.parameters if "device*" in p.type}
         self._programs: dict[tuple[int, ...], Program] = {}
         try:
             self._program((1, 1, 1))
@@ -129,8 +130,8 @@ class KernelFunction:
             argument = self._tensor(value, i) if isinstance(value, torch.Tensor) else _bytes(value, cast)
             if needed.get(i) == "params" and (not isinstance(argument, bytes) or len(argument) - block not in range(8)):
                 raise MetalError(f"{self._entry}: the uniform block has {block} bytes, and {value!r} are others")
-            if i in needed and needed[i] != "params" and isinstance(argument, bytes):
-                raise MetalError(f"{self._entry}: {needed[i]} is a buffer, and {value!r} is none")
+            if i in self._in_device_memory and isinstance(argument, bytes):
+                raise MetalError(f"{self._entry}: {needed[i]} is in device memory, and {value!r} is not")
             bound.append(argument)
         return bound
 
