@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from splat_py.errors import BindingError
@@ -55,7 +56,7 @@ class MetalParameters:
         pointers = [name for name, _ in _block(source, parameters, "globalParams", {"device*"})]
         return cls(entry, parameters, uniforms, pointers)
 
-    @property
+    @cached_property
     def buffers(self) -> dict[str, int]:
         """Metal's number of each buffer, `params` and `globalParams` among them."""
         return {parameter.name: parameter.number for parameter in self.parameters if parameter.attribute == "buffer"}
@@ -69,17 +70,25 @@ class MetalParameters:
         Raises:
             BindingError: the block has no such uniform.
         """
-        unknown = uniforms.keys() - {name for name, _ in self.uniforms}
+        fields, size = self._layout
+        unknown = uniforms.keys() - fields.keys()
         if unknown:
             raise BindingError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
-        formats = [_FORMATS[kind] for _, kind in self.uniforms]
-        block = bytearray([unset]) * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats))
-        for i, (name, kind) in enumerate(self.uniforms):
-            if name in uniforms:
-                offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
-                value = uniforms[name]
-                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
+        block = bytearray([unset]) * size
+        for name, value in uniforms.items():
+            kind, offset = fields[name]
+            struct.pack_into(kind, block, offset, value.x | value.y << 32 if kind == "Q" else value)
         return bytes(block)
+
+    @cached_property
+    def _layout(self) -> tuple[dict[str, tuple[str, int]], int]:
+        """Of the uniform block: format and offset of each field, and bytes in all."""
+        formats = "".join(_FORMATS[kind] for _, kind in self.uniforms)
+        ends = [struct.calcsize(formats[: i + 1]) for i in range(len(formats))]
+        fields = {
+            name: (kind, end - struct.calcsize(kind)) for (name, _), kind, end in zip(self.uniforms, formats, ends, strict=True)
+        }
+        return fields, struct.calcsize(formats + "0Q" * ("Q" in formats))
 
 
 def _stem(name: str) -> str:

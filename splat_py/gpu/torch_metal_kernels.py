@@ -76,8 +76,7 @@ class TorchProgram:
 
     def _argument(self, name: str, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> Any:
         if name == "params":
-            known = {field for field, _ in self._parameters.uniforms}
-            block = self._parameters.pack({field: value for field, value in uniforms.items() if field in known})
+            block = self._parameters.pack(uniforms)
             # A list of integers is copied into the command, eight bytes each.
             block += bytes(-len(block) % 8)
             return list(struct.unpack(f"<{len(block) // 8}q", block))
