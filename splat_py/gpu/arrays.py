@@ -91,6 +91,10 @@ class Memory:
         """An array of one value."""
         return self.array(np.full(shape, value, dtype))
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """An array of float32 zeros."""
+        return self.array(np.zeros(shape, np.float32))
+
     def arange(self, count: int) -> Array:
         """0, 1, … count - 1, uint32."""
         return self.array(np.arange(count, dtype=np.uint32))

@@ -77,6 +77,14 @@ class TensorMemory(Memory):
                 return self._over(values, offset, tuple(values.shape), _DTYPES[values.dtype])
         return super().array(values)
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Made where they are."""
+        return self.array(torch.zeros(shape, device=self._torch_device))
+
+    def arange(self, count: int) -> Array:
+        """The same."""
+        return self.array(torch.arange(count, dtype=torch.int32, device=self._torch_device).view(torch.uint32))
+
     def owner_of(self, tensor: torch.Tensor) -> Array | None:
         """All of the memory that a tensor looks at, as a flat array of its type."""
         if not self._is_ours(tensor):

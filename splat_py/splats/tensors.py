@@ -43,7 +43,7 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
 
 def zeros_or(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> Array:
     """A gradient, or zeros where there is none."""
-    return memory.array(torch.zeros(shape) if gradient is None else gradient.contiguous())
+    return memory.zeros(shape) if gradient is None else memory.array(gradient.contiguous())
 
 
 def strided_view(memory: Memory, gradient: Tensor | None, count: int, width: int) -> StridedView:

@@ -19,10 +19,12 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.gpu import emission_cache, torch_metal_support
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Adapter, Device
 from splat_py.gpu.emission import MetalKernel
 from splat_py.gpu.emission_cache import EmissionCache
 from splat_py.gpu.torch_metal import TorchMetal
+from splat_py.gpu.torch_metal_memory import TensorBuffer
 from splat_py.scene import Dataset, load_dataset
 from splat_py.selftest import checking
 from splat_py.selftest.checking import SelfTest
@@ -116,6 +118,26 @@ def test_autograd_from_end_to_end(native: Device, device: TorchMetal, mps: Torch
     # What comes back is nobody's view: it may be changed in place.
     images, _, _ = rasterization(**inputs, width=24, height=24, sh_degree=3)
     images.clamp_(0, 1)
+
+
+def test_nothing_is_copied_through_the_host(device: TorchMetal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for counts of intersections, for which lists are made."""
+    moved: list[int] = []
+    reads, writes = TensorBuffer.to_numpy, Array.write
+
+    def read(self: TensorBuffer) -> Any:
+        moved.append(self.size)
+        return reads(self)
+
+    def write(self: Array, values: Any) -> None:
+        moved.append(self.nbytes)
+        writes(self, values)
+
+    render(None)
+    monkeypatch.setattr(TensorBuffer, "to_numpy", read)
+    monkeypatch.setattr(Array, "write", write)
+    render(None)
+    assert len(moved) <= 4 and sum(moved) <= 64, moved
 
 
 def test_inputs_that_lie_anywhere(native: Device, device: TorchMetal) -> None:
