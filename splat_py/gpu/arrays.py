@@ -191,7 +191,7 @@ class Array:
 
     def tensor(self) -> torch.Tensor:
         """The contents as a torch tensor: shared where that is possible (`Bridge`), else copied to the CPU."""
-        if self._memory.bridge in (Bridge.CUDA, Bridge.MPS) and self.size:
+        if self._memory.bridge is Bridge.MPS or (self._memory.bridge is Bridge.CUDA and self.size):
             tensor = self.buffer.to_torch(_DATA_TYPES[self.dtype.name], list(self.shape))
             if self._memory.bridge is Bridge.CUDA:
                 # The buffer goes back to its pool with this array, which has to live as long as anybody looks.

@@ -1,8 +1,17 @@
 """A stand-in for `torch.mps` where there is no Mac: `compile_shader`, events and `synchronize`, on the CPU, as torch's sources
 have them, or stricter.
 
-Tensors of the CPU play MPS tensors, and a dispatch runs at once: torch's stream runs commands in the order in which they were
-sent, torch's own among them, and so does this. In the comments: where pytorch/pytorch (2.7 to 2.13) says so.
+Tensors of the CPU play MPS tensors, and a dispatch runs at once. That is the order in which torch's stream runs commands,
+torch's own among them. What this rests on, in pytorch/pytorch of 2.7 to 2.13:
+
+- aten/src/ATen/native/mps/OperationUtils.mm: MetalKernelFunction::runCommandBlock takes the stream's serial queue, so that any
+  thread may dispatch; ::startEncoding takes its one encoder; ::dispatch is dispatchThreads:threadsPerThreadgroup:, which counts
+  threads. MetalShaderLibrary::compileLibrary compiles at once, as Metal 3.1, 3.2 or 4.0 by macOS, with MTLMathModeSafe
+  and precise functions unless PYTORCH_MPS_FAST_MATH is set, from a string of ASCII, and throws c10::SyntaxError.
+- aten/src/ATen/mps/MPSStream.mm: commandEncoder() is [commandBuffer computeCommandEncoder], which is serial: each dispatch sees
+  what those before it wrote. copy() and fill() end it and encode into the same command buffer; copies to the host wait.
+- aten/src/ATen/mps/MPSHooks.mm: recordEvent passes syncEvent, so that MPSEvent::recordLocked commits what was encoded.
+- torch/csrc/mps/Module.cpp: how arguments are told apart, as named where they are below.
 """
 
 from __future__ import annotations
