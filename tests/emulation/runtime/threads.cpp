@@ -133,6 +133,8 @@ static char message[512];
 static bool failed;
 static sigjmp_buf way_out;
 
+#include "counts.h"
+
 static void fail(const char* format, ...)
 {
     if (failed)
@@ -285,6 +287,7 @@ extern "C" Exchange runtime_exchange(const void* value, unsigned bytes, int line
     unsigned bank = fiber->bank;
     fiber->bank ^= 1;
     memcpy(group.slots[bank][fiber->thread.lane], value, bytes);
+    exchanges++;
     fiber->line = line;
     fiber->path = path_to_here();
     leave(in_exchange);
@@ -295,6 +298,7 @@ extern "C" void runtime_barrier(int line)
 {
     current->line = line;
     current->path = path_to_here();
+    barriers++;
     leave(at_barrier);
 }
 
@@ -303,6 +307,7 @@ extern "C" void runtime_atomic()
 {
     if (dispatch->order == shuffled && random_below(4) == 0)
         leave(ready);
+    begin_atomic();
 }
 
 extern "C" bool runtime_fails_for_nothing() { return random_below(4) == 0; }
@@ -453,6 +458,7 @@ static void run_grid()
         {
             place(fibers[index], index, group);
             start(fibers[index]);
+            threads_run++;
         }
         run_threadgroup();
     }
@@ -514,6 +520,7 @@ extern "C" const char* run(const Dispatch* what)
     dispatch = what;
     failed = false;
     random_state = what->seed * 2654435761u + 1;
+    begin_counts();
     thread_count = what->threads[0] * what->threads[1] * what->threads[2];
     if (thread_count == 0 || thread_count > most_threads || what->simd_width > most_lanes || !make_stacks())
         return "a threadgroup that is too large, or no memory";
@@ -532,6 +539,7 @@ extern "C" const char* run(const Dispatch* what)
     sigaction(SIGSEGV, &python_segv, nullptr);
     sigaction(SIGBUS, &python_bus, nullptr);
     sigaltstack(&former, nullptr);
+    end_counts();
 
     for (int i = 0; i < what->buffer_count; i++)
         if (!is_intact_before(what->buffers[i].memory, what->buffers[i].bytes))

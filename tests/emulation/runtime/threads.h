@@ -35,6 +35,8 @@ extern "C"
     __attribute__((nomerge)) runtime::Exchange runtime_exchange(const void* value, unsigned bytes, int line);
     __attribute__((nomerge)) void runtime_barrier(int line);
     void runtime_atomic();
+    // Only of kernels whose work is counted (counts.h).
+    void runtime_count_exponential();
 
     // This threadgroup's variable: the same for all of its threads, which ask for all variables in the same order.
     void* runtime_threadgroup_variable(unsigned long bytes);
