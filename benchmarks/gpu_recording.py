@@ -201,8 +201,9 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
     add("training step", training_step())
     for pixels in PIXELS:
         for accumulation in ACCUMULATIONS:
-            tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation)
-            add(f"{pixels} pixels a thread, {accumulation}", training_step(tuning))
+            for batched in (False, True):
+                tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=batched)
+                add(f"{pixels} pixels a thread, {accumulation}{', batched' if batched else ''}", training_step(tuning))
     add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
     for bits, threads, items in SORTS:
         tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)
