@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _OLDEST, _NEWEST = 14, 30
 _RUNTIME = Path(__file__).parent / "runtime"
-_COMMON_FLAGS = ["-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
+_COMMON_FLAGS = ["-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
 _RUNTIME_FLAGS = [*_COMMON_FLAGS, "-O2", "-I", str(_RUNTIME)]
 _KERNEL_FLAGS = [
     *(*_COMMON_FLAGS, "-O1", "-ffp-contract=off", "-I", str(_RUNTIME)),
@@ -73,6 +74,7 @@ class Compiler:
         self.language = language
         self._clang = clang
         self._folder = folder
+        self._lock = threading.Lock()
         version = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
         headers = [path for part in (_RUNTIME, language.headers) for path in sorted(part.iterdir())]
         self._headers = version + "".join(path.read_text(encoding="utf-8") for path in headers)
@@ -90,17 +92,22 @@ class Compiler:
         library.run.argtypes = [ctypes.c_void_p]
         return library
 
-    def library(self, source: str) -> Path:
-        """A kernel's C++ source, compiled."""
-        return self._build(source, [*_KERNEL_FLAGS, "-I", str(self.language.headers), *self.language.flags])
+    def library(self, source: str, beginning: str = "") -> Path:
+        """A kernel's C++ source, compiled; with a beginning that many have, which is read once."""
+        flags = [*_KERNEL_FLAGS, "-I", str(self.language.headers), *self.language.flags]
+        if beginning:
+            with self._lock:
+                flags += ["-include-pch", str(self._build(beginning, ["-x", "c++-header", *flags], "pch"))]
+        return self._build(source, flags)
 
-    def _build(self, source: str, flags: list[str]) -> Path:
+    def _build(self, source: str, flags: list[str], suffix: str = "so") -> Path:
         key = hashlib.sha256("\0".join([self._headers, *flags, source]).encode()).hexdigest()[:32]
-        path = self._folder / f"{key}.so"
+        path = self._folder / f"{key}.{suffix}"
         if not path.exists():
-            descriptor, temporary = tempfile.mkstemp(suffix=".so", dir=self._folder)
+            descriptor, temporary = tempfile.mkstemp(suffix=f".{suffix}", dir=self._folder)
             os.close(descriptor)
-            command = [self._clang, *flags, "-shared", *_LINKER_FLAGS, "-o", temporary, "-"]
+            library = ["-x", "c++", "-shared", *_LINKER_FLAGS] if suffix == "so" else []
+            command = [self._clang, *flags, *library, "-o", temporary, "-"]
             result = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
             if result.returncode:
                 Path(temporary).unlink()

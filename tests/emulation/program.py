@@ -70,11 +70,12 @@ class Program(ABC):
         self._runtime = compiler.runtime
         self._threads = threads
         # The library of its function `run_thread`.
-        self._library = ctypes.CDLL(str(compiler.library(self._as_cpp(source))))
+        self._library = ctypes.CDLL(str(compiler.library(*self._as_cpp(source))))
 
     @abstractmethod
-    def _as_cpp(self, source: str) -> str:
-        """The source with a function `run_thread` that calls the kernel, for one thread."""
+    def _as_cpp(self, source: str) -> tuple[str, str]:
+        """The source with a function `run_thread` that calls the kernel, for one thread; and what it begins with, see
+        `Compiler.library`."""
 
     @abstractmethod
     def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:

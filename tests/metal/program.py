@@ -51,13 +51,13 @@ class Program(program.Program):
                 bound[index] = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
         return bound
 
-    def _as_cpp(self, source: str) -> str:
+    def _as_cpp(self, source: str) -> tuple[str, str]:
         """With its threadgroup variables in the runtime's memory, and the arguments that a thread is given."""
         body = re.sub(
             r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
         )
         arguments = ", ".join(_argument(parameter) for parameter in self._parameters)
-        return (
+        cpp = (
             body.replace("[[kernel]]", "static")
             + f"""
 #pragma clang attribute pop
@@ -67,6 +67,7 @@ extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
 }}
 """
         )
+        return cpp, ""
 
 
 # Numbers without a suffix are floats.
