@@ -138,6 +138,8 @@ static char message[512];
 static bool failed;
 static sigjmp_buf way_out;
 
+#include "counts.h"
+
 static void fail(const char* format, ...)
 {
     if (failed)
@@ -290,6 +292,7 @@ __attribute__((always_inline)) static inline Exchange exchange(
     fiber->mask = mask;
     fiber->operation = operation;
     fiber->anywhere = anywhere;
+    exchanges++;
     fiber->line = line;
     fiber->path = path_to_here();
     leave(in_exchange);
@@ -316,6 +319,7 @@ extern "C" void runtime_barrier(int line)
 {
     current->line = line;
     current->path = path_to_here();
+    barriers++;
     leave(at_barrier);
 }
 
@@ -324,6 +328,7 @@ extern "C" void runtime_atomic()
 {
     if (dispatch->order == shuffled && random_below(4) == 0)
         leave(ready);
+    begin_atomic();
 }
 
 extern "C" bool runtime_fails_for_nothing() { return random_below(4) == 0; }
@@ -524,6 +529,7 @@ static void run_grid()
         {
             place(fibers[index], index, group);
             start(fibers[index]);
+            threads_run++;
         }
         run_threadgroup();
     }
@@ -585,6 +591,7 @@ extern "C" const char* run(const Dispatch* what)
     dispatch = what;
     failed = false;
     random_state = what->seed * 2654435761u + 1;
+    begin_counts();
     thread_count = what->threads[0] * what->threads[1] * what->threads[2];
     if (thread_count == 0 || thread_count > most_threads || what->simd_width > most_lanes || !make_stacks())
         return "a threadgroup that is too large, or no memory";
@@ -603,6 +610,7 @@ extern "C" const char* run(const Dispatch* what)
     sigaction(SIGSEGV, &python_segv, nullptr);
     sigaction(SIGBUS, &python_bus, nullptr);
     sigaltstack(&former, nullptr);
+    end_counts();
 
     for (int i = 0; i < what->buffer_count; i++)
         if (!is_intact_before(what->buffers[i].memory, what->buffers[i].bytes))

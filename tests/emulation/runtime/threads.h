@@ -39,6 +39,8 @@ extern "C"
         const void* value, unsigned bytes, unsigned long mask, const char* operation, bool anywhere, int line);
     __attribute__((nomerge)) void runtime_barrier(int line);
     void runtime_atomic();
+    // Only of kernels whose work is counted (counts.h).
+    void runtime_count_exponential();
 
     // This threadgroup's variable: the same for all of its threads, which ask for all variables in the same order.
     void* runtime_threadgroup_variable(unsigned long bytes);
