@@ -172,8 +172,8 @@ main() {
             ;;
         Darwin)
             xcrun -sdk macosx metal --version >/dev/null 2>&1 ||
-                say "Metal needs Apple's compiler: install Xcode 16 or newer; with Xcode 26 also run" \
-                    "xcodebuild -downloadComponent MetalToolchain"
+                say "kernels will run through torch (--device mps); --device metal needs Apple's compiler: Xcode 16 or newer," \
+                    "with Xcode 26 also xcodebuild -downloadComponent MetalToolchain"
             ;;
     esac
     say "ready"

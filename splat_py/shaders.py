@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
 from splat_py.files import reason
-from splat_py.gpu.device import Device, get_device
+from splat_py.gpu.device import Device, slang_device
 from splat_py.gpu.sources import shader_folder
 from splat_py.shader_values import Value, batch_shapes, bind, constant, gradient, products, to_numpy, variable
 
@@ -275,7 +275,7 @@ def load(path: str | Path) -> ShaderModule:
     Raises:
         SplatError: the file cannot be read or compiled; the message says why.
     """
-    device, file = get_device(), Path(path).resolve()
+    device, file = slang_device(), Path(path).resolve()
     if not file.is_file():
         raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
     try:

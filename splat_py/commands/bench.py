@@ -48,7 +48,7 @@ class Bench:
     points: int = 8
     # With --quality: draw the curves here, as SVG.
     plot: Path | None = None
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:

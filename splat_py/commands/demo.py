@@ -23,7 +23,7 @@ class Demo:
     out: Path = Path("runs/demo")
     # Training steps.
     steps: int = 750
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:

@@ -14,9 +14,10 @@ _INSTEAD = {
     "splat backward": "portable baseline",
     "float atomics": "compare and swap",
 }
-# Why a backend may not be here.
+# Why a backend may not be here; mps says that itself.
 _ABSENT = {
     "metal": "only on macOS",
+    "mps": "",
     "cuda": "torch sees no CUDA GPU",
     "vulkan": "no GPU with a Vulkan driver",
     "software": "no software Vulkan driver",
@@ -31,7 +32,8 @@ class Devices:
         """Print a table, a column a device."""
         from rich.table import Table
 
-        from splat_py.gpu.device import BACKENDS, Adapter, Operator, adapters, choose, get_device
+        from splat_py.gpu.device import Adapter, Operator, adapters, choose, get_device, preference
+        from splat_py.gpu.torch_metal_support import why_no_metal_compiler, why_no_torch_metal
 
         try:
             taken = choose()
@@ -63,9 +65,14 @@ class Devices:
                 print_error(problem)
         if taken is None or taken in problems:
             get_device()
-        absent = [f"{backend} ({why})" for backend, why in _ABSENT.items() if backend not in count]
+        absent = [f"{backend} ({why or why_no_torch_metal()})" for backend, why in _ABSENT.items() if backend not in count]
         if absent:
             console.print(f"not here: {', '.join(absent)}")
         asked = os.environ.get("SPLAT_DEVICE")
-        reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(BACKENDS)}"
+        if "metal" in count:
+            why_not = why_no_metal_compiler()
+            say = f"cannot compile here: {why_not}" if why_not else "comes first, as Xcode's metal compiler answers"
+            instead = "mps, through torch, takes no Xcode, and MPS tensors without a copy"
+            console.print(f"metal, through SlangPy, {say}; {instead}", soft_wrap=True)
+        reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(preference())}"
         console.print(f"→ is taken by default: {reason}. --device and SPLAT_DEVICE overrule it.")

@@ -39,7 +39,7 @@ class Evaluate:
     # Fail, saying why, where LPIPS cannot be computed: it takes torchvision, torchmetrics or lpips, and AlexNet's weights,
     # which are never downloaded. Without this it is left out there.
     lpips: bool = False
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
     # Slang files that the scene was trained with, named again.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)

@@ -94,7 +94,7 @@ class FitImage:
     method: Method = "auto"
     # Continue the fit of this picture in --out, with the options it was begun with; a larger --steps extends it.
     resume: bool = False
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:

@@ -72,7 +72,7 @@ class FitVolume:
     export: Path | None = None
     # Length of the video in frames, at 30 a second; 0 makes none.
     frames: int = 120
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:

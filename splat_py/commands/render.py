@@ -70,7 +70,7 @@ class Render:
     data: Path | None = None
     # Divide the photographs' sides by this; by default as the run was trained.
     downscale: float | None = None
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
     # Slang files that the scene was trained with, named again.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)

@@ -22,43 +22,54 @@ class SelfTestCommand:
     of this takes ten to twenty seconds there. Prints a line a case: by how much its worst number is off, relative to the
     reference, and by how much it may be. The exit code is 1 if a case failed.
     The file --out has the same, versions, what the device says of itself and a few timings, but no names and no paths: please
-    attach it to an issue, whether or not all is well, above all from an Apple GPU.
+    attach it to an issue, whether or not all is well, above all from an Apple GPU. On a Mac both ways to its GPU are tested,
+    metal and mps, unless --device names one.
 
-    Example: splat selftest --device metal --out mac.json
+    Example: splat selftest --out mac.json
     """
 
     # Write the results here, as JSON.
     out: Path = Path("splat-selftest.json")
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:
         """Run with a progress bar, print a table, write the file."""
         if self.out.is_dir():
             raise SplatError(f"--out {self.out} is a folder; name a file")
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
         from splat_py.gpu.device import get_device
-        from splat_py.selftest.checking import SelfTest
+        from splat_py.selftest.checking import SelfTest, save
+        from splat_py.selftest.ways import ways
 
-        test = SelfTest(get_device(self.device))
-        adapter = test.device.adapter
-        console.print(f"{adapter.name} ({adapter.backend})")
-        columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("", total=len(test.cases))
-            for outcome in test.run():
-                progress.update(task, advance=1, description=outcome.name)
-            for name in test.measure():
-                progress.update(task, description=f"timing: {name}")
-        _print_outcomes(test)
-        _print_timings(test)
-        test.save(self.out)
-        failed = sum(outcome.verdict == "FAILED" for outcome in test.outcomes)
-        verdict = f"{failed} of {len(test.outcomes)} cases FAILED" if failed else "all is well"
+        names, skipped = ways(self.device)
+        tests = [SelfTest(get_device(name)) for name in names]
+        for test in tests:
+            _run(test)
+        save(self.out, tests, skipped)
+        for name, reason in skipped.items():
+            console.print(f"{name} was not tested: {reason}", soft_wrap=True)
+        outcomes = [outcome for test in tests for outcome in test.outcomes]
+        failed = sum(outcome.verdict == "FAILED" for outcome in outcomes)
+        verdict = f"{failed} of {len(outcomes)} cases FAILED" if failed else "all is well"
         console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
         if failed:
             sys.exit(1)
+
+
+def _run(test: SelfTest) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    adapter = test.device.adapter
+    console.print(f"{adapter.name} ({adapter.backend})")
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(test.cases))
+        for outcome in test.run():
+            progress.update(task, advance=1, description=outcome.name)
+        for name in test.measure():
+            progress.update(task, description=f"timing: {name}")
+    _print_outcomes(test)
+    _print_timings(test)
 
 
 def _print_outcomes(test: SelfTest) -> None:

@@ -55,7 +55,7 @@ class Train:
     trust_source: bool = False
     # Show the scene in the browser while it is trained; drawing takes at most a tenth of the time.
     viewer: bool = False
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
 
     def run(self) -> None:

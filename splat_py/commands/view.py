@@ -40,7 +40,7 @@ class View:
     host: str = "127.0.0.1"
     # Port to listen on; where it is taken, one of the next.
     port: int = 8080
-    # metal, cuda, vulkan or software; see `splat devices`.
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
     device: str | None = None
     # Slang files that the scene was trained with, named again.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)

@@ -1,7 +1,8 @@
 """Arrays in device memory, and the cheapest honest bridge between them and NumPy or torch.
 
 On software Vulkan a device address is a host address, so host arrays and tensors alias device memory. On CUDA torch shares
-the pointer. Elsewhere (Metal, Vulkan on a GPU) data is copied.
+the pointer, and where torch itself dispatches the kernels, arrays are its tensors. Elsewhere (SlangPy's Metal, Vulkan on a GPU)
+data is copied.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Bridge(Enum):
 
     ALIAS = "device memory is host memory"
     CUDA = "torch tensors on the same GPU"
+    MPS = "torch's own MPS tensors"
     COPY = "copies"
 
 
@@ -101,7 +103,7 @@ class Memory:
 
     def take(self, nbytes: int) -> spy.Buffer:
         """A buffer of at least `nbytes`."""
-        size = _bucket(nbytes)
+        size = bucket(nbytes)
         if self._free.get(size):
             buffer = self._free[size].pop()
             self._free_bytes -= size
@@ -149,18 +151,23 @@ class Memory:
 
 
 class Array:
-    """A shape and a type over a buffer of the device, which goes back to its pool with the last reference."""
+    """A shape and a type over a buffer of the device, which goes back to its pool with the last reference.
 
-    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    Args:
+        buffer: somebody else's memory; by default one of the pool's.
+    """
+
+    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype, buffer: spy.Buffer | None = None) -> None:
         self.shape = shape
         self.dtype = dtype
         self.size = math.prod(shape)
         self.nbytes = self.size * dtype.itemsize
-        self.buffer = memory.take(self.nbytes)
+        self.buffer = memory.take(self.nbytes) if buffer is None else buffer
         self._memory = memory
         # Of whom this is another view.
         self._owner: Array | None = None
-        weakref.finalize(self, memory.give_back, self.buffer).atexit = False
+        if buffer is None:
+            weakref.finalize(self, memory.give_back, self.buffer).atexit = False
 
     @property
     def bits(self) -> Array:
@@ -180,8 +187,12 @@ class Array:
 
     def tensor(self) -> torch.Tensor:
         """The contents as a torch tensor: shared where that is possible (`Bridge`), else copied to the CPU."""
-        if self._memory.bridge is Bridge.CUDA and self.size:
-            return self.buffer.to_torch(_DATA_TYPES[self.dtype.name], list(self.shape))
+        if self._memory.bridge in (Bridge.CUDA, Bridge.MPS) and self.size:
+            tensor = self.buffer.to_torch(_DATA_TYPES[self.dtype.name], list(self.shape))
+            if self._memory.bridge is Bridge.CUDA:
+                # The buffer goes back to its pool with this array, which has to live as long as anybody looks.
+                tensor.untyped_storage().array = self
+            return tensor
         if self._memory.bridge is Bridge.ALIAS:
             self._memory.register(self)
         return torch.from_numpy(self.numpy())
@@ -192,6 +203,10 @@ class Array:
             return
         if isinstance(values, torch.Tensor):
             values = values.detach()
+            if self._memory.bridge is Bridge.MPS:
+                # torch's own commands come in the same order as ours.
+                self.tensor().copy_(values.reshape(self.shape))
+                return
             if self._memory.bridge is Bridge.CUDA and values.is_cuda:
                 self.tensor().copy_(values.reshape(self.shape))
                 # Our kernels run on the device's own stream.
@@ -230,7 +245,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> np.dtype:
     return np.dtype(str(tensor.dtype).removeprefix("torch."))
 
 
-def _bucket(nbytes: int) -> int:
+def bucket(nbytes: int) -> int:
     """Round up to 16, or to an eighth of the power of two below: similar sizes share buffers, at most 1/8 is wasted."""
     step = max(16, 1 << max(nbytes.bit_length() - 4, 0))
     return max(-(-nbytes // step) * step, 16)

@@ -125,17 +125,22 @@ class CompileCache:
         return folder / "rhi" / "data.mdb"
 
 
+def cache_folder(shaders: Path) -> Path:
+    """Of this version of SlangPy and of the shaders."""
+    digest = hashlib.sha256(spy.__version__.encode())
+    for source in sorted(shaders.rglob("*.slang")):
+        digest.update(source.relative_to(shaders).as_posix().encode())
+        digest.update(source.read_bytes())
+    return platformdirs.user_cache_path("splat_py") / digest.hexdigest()[:16]
+
+
 def open_compile_cache(shaders: Path) -> CompileCache:
     """The kernels of this version of SlangPy and of the shaders.
 
     Warns:
         UserWarning: once, if what is stored is damaged, or the folder cannot be read or written.
     """
-    digest = hashlib.sha256(spy.__version__.encode())
-    for source in sorted(shaders.rglob("*.slang")):
-        digest.update(source.relative_to(shaders).as_posix().encode())
-        digest.update(source.read_bytes())
-    return CompileCache(platformdirs.user_cache_path("splat_py") / digest.hexdigest()[:16])
+    return CompileCache(cache_folder(shaders))
 
 
 def _age(path: Path) -> float:

@@ -1,7 +1,8 @@
 """Which GPU, through which backend, and why.
 
-Metal on macOS first, then CUDA where torch has it, then Vulkan on hardware, then Vulkan in software. `--device` on the command
-line and the environment variable SPLAT_DEVICE overrule that.
+Metal on macOS first, through SlangPy where Apple's compiler answers, else through torch; then CUDA where torch has it, then
+Vulkan on hardware, then Vulkan in software. `--device` on the command line and the environment variable SPLAT_DEVICE overrule
+that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import slangpy as spy
 import torch
 
 from splat_py.errors import NoDeviceError, SplatError
+from splat_py.gpu import torch_metal_support
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import open_compile_cache
 from splat_py.gpu.device_lost import translate_device_lost
@@ -29,6 +31,7 @@ from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
 
 BACKENDS = {
     "metal": spy.DeviceType.metal,
+    "mps": spy.DeviceType.metal,
     "cuda": spy.DeviceType.cuda,
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
@@ -59,7 +62,7 @@ _NEEDS = {
     Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
 }
 # Backends that have more than SlangPy reports.
-_UNREPORTED = {"metal": {Operator.WAVES, Operator.FLOAT_ATOMICS}}
+_UNREPORTED = {backend: {Operator.WAVES, Operator.FLOAT_ATOMICS} for backend in ("metal", "mps")}
 
 
 def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozenset[Operator]:
@@ -113,14 +116,19 @@ _SOFTWARE_TUNING = Tuning(
     segment=None,
     steps_ahead=0,
 )
-_TUNINGS = {"metal": _METAL_TUNING, "software": _SOFTWARE_TUNING}
+_TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "software": _SOFTWARE_TUNING}
+
+
+def tuning_of(backend: str) -> Tuning:
+    """What a backend's devices are driven with."""
+    return _TUNINGS.get(backend, _GPU_TUNING)
 
 
 @dataclass(frozen=True)
 class Adapter:
     """One way to run: a backend and the adapter it would use."""
 
-    # metal, cuda, vulkan or software: what `--device` takes.
+    # metal, mps, cuda, vulkan or software: what `--device` takes.
     backend: str
     name: str
     luid: tuple[int, ...] = field(repr=False)
@@ -135,7 +143,7 @@ class Device:
         self.profile: Profile | None = None
         self._process = os.getpid()
         self.software = adapter.backend == "software"
-        self.tuning = _TUNINGS.get(adapter.backend, _GPU_TUNING)
+        self.tuning = tuning_of(adapter.backend)
         cache = open_compile_cache(shader_folder())
         shared = _torch_context(adapter) if adapter.backend == "cuda" else None
         # Also of further sessions of the compiler.
@@ -226,15 +234,26 @@ def adapters() -> tuple[Adapter, ...]:
         for info in spy.Device.enumerate_adapters(type=BACKENDS[backend]):
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
-    order = list(BACKENDS)
+    if not torch_metal_support.why_no_torch_metal():
+        found.append(Adapter("mps", torch_metal_support.torch_metal_name(), ()))
+    order = preference()
     return tuple(sorted(found, key=lambda adapter: order.index(adapter.backend)))
+
+
+def preference() -> list[str]:
+    """The backends, the one that is taken where all are there first."""
+    backends = list(BACKENDS)
+    if platform.system() == "Darwin" and torch_metal_support.why_no_metal_compiler():
+        # SlangPy's Metal opens, and cannot compile.
+        backends.append(backends.pop(0))
+    return backends
 
 
 def choose(name: str | None = None) -> Adapter:
     """The adapter for `name`, or for SPLAT_DEVICE, or the best there is.
 
     Args:
-        name: metal, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`).
+        name: metal, mps, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`).
 
     Raises:
         NoDeviceError: there is no such device here.
@@ -256,6 +275,10 @@ def choose(name: str | None = None) -> Adapter:
 @cache
 def _open(adapter: Adapter) -> Device | NoDeviceError:
     try:
+        if adapter.backend == "mps":
+            from splat_py.gpu.torch_metal import TorchMetal
+
+            return TorchMetal(adapter)
         return Device(adapter)
     except NoDeviceError as error:
         return error
@@ -276,6 +299,17 @@ def get_device(name: str | None = None) -> Device:
     return device
 
 
+def slang_device() -> Device:
+    """The device whose compiler session compiles and calls functions of Slang: the default one. Where torch dispatches the
+    kernels there is no session, and SlangPy's Metal has it, which compiles that far without Xcode, and calls with it.
+
+    Raises:
+        NoDeviceError: see `get_device`.
+    """
+    device = get_device()
+    return get_device("metal") if device.adapter.backend == "mps" else device
+
+
 def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
     """torch's CUDA context on an adapter: only within one context can its tensors be shared."""
     index = [other for other in adapters() if other.backend == "cuda"].index(adapter)
@@ -286,13 +320,20 @@ def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
 
 
 def device_for(tensor: torch.Tensor) -> Device:
-    """The device that renders a torch tensor: CUDA for CUDA tensors, if SPLAT_DEVICE says nothing else; else the default."""
-    if tensor.is_cuda and not os.environ.get("SPLAT_DEVICE"):
-        return get_device(f"cuda:{tensor.device.index or 0}")
+    """The device that renders a torch tensor: CUDA for CUDA tensors and torch's Metal for MPS tensors, which need no copy
+    there, if SPLAT_DEVICE says nothing else; else the default."""
+    if not os.environ.get("SPLAT_DEVICE"):
+        if tensor.is_cuda:
+            return get_device(f"cuda:{tensor.device.index or 0}")
+        if tensor.device.type == torch_metal_support.TORCH_DEVICE.type and any(a.backend == "mps" for a in adapters()):
+            return get_device("mps")
     return get_device()
 
 
-_METAL_ADVICE = "Metal needs macOS 15 or later and Xcode's metal compiler (xcodebuild -downloadComponent MetalToolchain)"
+_METAL_ADVICE = (
+    "Metal needs macOS 15 or later, and torch 2.7 or later (--device mps) or Xcode's metal compiler "
+    "(xcodebuild -downloadComponent MetalToolchain)"
+)
 _LOADER_ADVICE = "install the Vulkan loader (package libvulkan1) and a driver (package mesa-vulkan-drivers, if there is no GPU)"
 _DRIVER_ADVICE = "install a driver, the software one if there is no GPU: package mesa-vulkan-drivers, Mesa 23 or later"
 _NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's present driver"

@@ -144,18 +144,21 @@ class KernelCache:
         if key not in self._kernels:
             for observer in self.observers:
                 observer(entry)
-            modules = [self._device.load_module(f"kernels/{module}")]
-            for value in constants.values():
-                if isinstance(value, UserType):
-                    modules.append(self._device.load_module_from_source(value.module, value.text))
-            if constants:
-                source = specialisation_source(module, constants)
-                name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
-                modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
-            program = self._device.link_program(modules, [modules[0].entry_point(entry)])
-            bindings = Bindings.of(module, entry, constants, program.layout)
-            self._kernels[key] = Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
+            self._kernels[key] = self._compile(module, entry, constants)
         return self._kernels[key]
+
+    def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
+        modules = [self._device.load_module(f"kernels/{module}")]
+        for value in constants.values():
+            if isinstance(value, UserType):
+                modules.append(self._device.load_module_from_source(value.module, value.text))
+        if constants:
+            source = specialisation_source(module, constants)
+            name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
+            modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
+        program = self._device.link_program(modules, [modules[0].entry_point(entry)])
+        bindings = Bindings.of(module, entry, constants, program.layout)
+        return Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
 
 
 class Recorder:

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.resources import files
@@ -210,9 +210,21 @@ class SelfTest:
             "milliseconds": self.timings,
         }
 
-    def save(self, path: Path) -> None:
-        """Write `report()` as JSON, atomically."""
-        write_json(path, _finite(self.report()))
+
+def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> None:
+    """Write what there is to report as JSON, atomically: of the first device everything, of others what is theirs.
+
+    Args:
+        skipped: by name, devices that might have been tested, and why they were not.
+    """
+    report, *others = (test.report() for test in tests)
+    if others:
+        theirs = ("passed", "device", "cases", "milliseconds")
+        report["other devices"] = [{name: other[name] for name in theirs} for other in others]
+        report["passed"] = all(test.passed for test in tests)
+    if skipped:
+        report["not tested"] = {name: _anonymous(reason) for name, reason in skipped.items()}
+    write_json(path, _finite(report))
 
 
 def _median(once: Any) -> float:

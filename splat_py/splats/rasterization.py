@@ -169,7 +169,7 @@ def rasterization(
             2025); "ColorNetwork", any number, with weights from `splat_py.splats.colors.initial_network` (Lu et al. 2024); or
             Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
         weights: [W] that all Gaussians share, where such a type has some. Differentiable.
-        device: where to render; by default that of `splat_py.get_device`, or CUDA for CUDA tensors.
+        device: where to render; by default that of `splat_py.get_device`, or of CUDA or MPS tensors the GPU that they are on.
 
     Returns:
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way. Of the splats, with

@@ -147,7 +147,7 @@ class GridOptimiser(FieldOptimiser):
 
     def field(self, background: NDArray[np.float32]) -> RadianceField:
         """See `FieldOptimiser`."""
-        grid = from_voxel_order(self.volume.grid.tensor())
+        grid = from_voxel_order(self.volume.grid.tensor().cpu())
         k = self._coefficients
         sh = grid[..., 1 : 1 + 3 * k].reshape(*grid.shape[:3], k, 3).contiguous()
         return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), background, self.config.contract)
@@ -262,7 +262,7 @@ def _first_values(shape: HashShape, seed: int) -> NDArray[np.float32]:
 
 def _natural(array: Array) -> NDArray[np.float32]:
     """A copy of a grid on the device, [X, Y, Z, row] as it says."""
-    return np.array(from_voxel_order(array.tensor()).numpy())
+    return np.array(from_voxel_order(array.tensor().cpu()).numpy())
 
 
 def _resized(grid: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.float32]:

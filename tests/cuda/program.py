@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.gpu.emission import emit_cuda
+from splat_py.gpu.metal_parameters import FORMATS, stem
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
-from tests.emulation.program import FORMATS, Buffer, stem
+from tests.emulation.program import Buffer
 
 _RUNTIME = Path(__file__).parent / "runtime"
 # The last line of the prelude that all sources begin with.

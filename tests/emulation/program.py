@@ -6,17 +6,14 @@ What a language leaves undefined or forbids, and a GPU answers with silence, is 
 from __future__ import annotations
 
 import ctypes
-import re
-import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from splat_py.errors import BindingError
+from splat_py.gpu.metal_parameters import pack_uniforms
 from tests.emulation.compiler import Compiler, KernelError
-
-# Uniform blocks have the layout of C's structures.
-FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
 
 class Order(IntEnum):
@@ -91,38 +88,38 @@ class Program(ABC):
         """
         self._own: list[Buffer] = []
         try:
-            bound = self._bound(buffers, uniforms)
-            dispatch = _Dispatch(
-                ctypes.cast(self._library.run_thread, ctypes.c_void_p),
-                (_Buffer * len(bound))(*(_Buffer(b.name.encode(), b.address, b.nbytes) for b in bound)),
-                len(bound),
-                groups,
-                self._threads,
-                schedule.simd_width,
-                schedule.order,
-                schedule.seed,
-            )
-            error = self._runtime.run(ctypes.byref(dispatch))
+            self.run_bound(groups, self._bound(buffers, uniforms), schedule)
         finally:
             for buffer in self._own:
                 self._runtime.guarded_free(buffer.address, buffer.nbytes)
+
+    def run_bound(self, groups: tuple[int, int, int], bound: list[Buffer], schedule: Schedule) -> None:
+        """Run with all that is bound to the kernel, in its order.
+
+        Raises:
+            KernelError: the kernel is wrong.
+        """
+        dispatch = _Dispatch(
+            ctypes.cast(self._library.run_thread, ctypes.c_void_p),
+            (_Buffer * len(bound))(*(_Buffer(b.name.encode(), b.address, b.nbytes) for b in bound)),
+            len(bound),
+            groups,
+            self._threads,
+            schedule.simd_width,
+            schedule.order,
+            schedule.seed,
+        )
+        error = self._runtime.run(ctypes.byref(dispatch))
         if error:
             raise KernelError(f"{self.entry}: {error.decode()}")
 
     def _packed(self, fields: list[tuple[str, str]], uniforms: dict[str, Any]) -> bytes:
         """A uniform block of `fields`, names and types, in the layout of C's structures."""
-        unknown = set(uniforms) - {name for name, _ in fields}
-        if unknown:
-            raise KernelError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
-        formats = [FORMATS[kind] for _, kind in fields]
-        # What is not given is not zero, but whatever was there.
-        block = bytearray(b"\xff" * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats)))
-        for i, (name, kind) in enumerate(fields):
-            if name in uniforms:
-                offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
-                value = uniforms[name]
-                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
-        return bytes(block)
+        try:
+            # What is not given is not zero, but whatever was there.
+            return pack_uniforms(self.entry, fields, uniforms, unset=0xFF)
+        except BindingError as error:
+            raise KernelError(str(error)) from error
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:
         """Memory that is there until the kernel has run."""
@@ -132,8 +129,3 @@ class Program(ABC):
         ctypes.memmove(address, contents, len(contents))
         self._own.append(Buffer(name, address, len(contents)))
         return self._own[-1]
-
-
-def stem(name: str) -> str:
-    """A name as in the Slang source, without the number that makes it unique in what is emitted."""
-    return re.sub(r"_\d+$", "", name)

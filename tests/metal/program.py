@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.gpu.emission import emit_metal_kernel
+from splat_py.gpu.metal_parameters import MetalParameters, Parameter
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
-from tests.emulation.program import FORMATS, Buffer, stem
+from tests.emulation.program import Buffer
 
 _THREAD_VALUES = {
     "thread_position_in_grid": "in_grid",
@@ -23,28 +24,23 @@ _THREAD_VALUES = {
     "simdgroup_index_in_threadgroup": "simdgroup",
 }
 _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
-_PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
-_FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
 
 
 class Program(program.Program):
     """One entry point of Metal source, ready to run."""
 
     def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
-        self._parameters = [parsed for parsed in map(_PARAMETER.fullmatch, _parameters(source, entry)) if parsed]
-        # Places by names as in the Slang source.
-        self._buffers = {stem(p["name"]): int(p["index"]) for p in self._parameters if p["attribute"] == "buffer"}
-        self._uniforms = _block(source, self._parameters, "params")
-        self._pointers = _block(source, self._parameters, "globalParams")
+        self.parameters = MetalParameters.of(source, entry)
         super().__init__(compiler, source, entry, threads)
 
     def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
-        bound = [Buffer("nothing", 0, 0)] * (1 + max(self._buffers.values(), default=-1))
-        for name, index in self._buffers.items():
+        numbers = self.parameters.buffers
+        bound = [Buffer("nothing", 0, 0)] * (1 + max(numbers.values(), default=-1))
+        for name, index in numbers.items():
             if name == "params":
-                bound[index] = self._guarded(name, self._packed(self._uniforms, uniforms))
+                bound[index] = self._guarded(name, self._packed(self.parameters.uniforms, uniforms))
             elif name == "globalParams":
-                pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
+                pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer in self.parameters.pointers]
                 bound[index] = self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers))
             else:
                 # Metal minds one that is missing only if the kernel looks at it: nothing is there.
@@ -56,7 +52,7 @@ class Program(program.Program):
         body = re.sub(
             r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
         )
-        arguments = ", ".join(_argument(parameter) for parameter in self._parameters)
+        arguments = ", ".join(_argument(parameter) for parameter in self.parameters.parameters)
         cpp = (
             body.replace("[[kernel]]", "static")
             + f"""
@@ -76,40 +72,10 @@ METAL = Language(
 )
 
 
-def _parameters(source: str, entry: str) -> list[str]:
-    """The parameters of a kernel, each as it is written."""
-    start = source.index(f"[[kernel]] void {entry}(") + len(f"[[kernel]] void {entry}(")
-    parameters, depth, current = [], 0, ""
-    for character in source[start:]:
-        depth += (character in "([<{") - (character in ")]>}")
-        if depth < 0 or (character == "," and depth == 0):
-            parameters.append(current.strip())
-            current = ""
-            if depth < 0:
-                break
-        else:
-            current += character
-    return [parameter for parameter in parameters if parameter]
-
-
-def _block(source: str, parameters: list[re.Match[str]], block: str) -> list[tuple[str, str]]:
-    """Names and types of the fields of the structure behind the buffer `params`, or of `globalParams`, which are pointers."""
-    for parameter in parameters:
-        if stem(parameter["name"]) == block:
-            kind = parameter["type"].split()[0]
-            body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
-            assert body, f"no structure {kind}"
-            fields = [(stem(name), field) for field, name in _FIELD.findall(body[1])]
-            known = {"device*"} if block == "globalParams" else FORMATS.keys()
-            assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
-            return fields
-    return []
-
-
-def _argument(parameter: re.Match[str]) -> str:
-    kind, attribute = parameter["type"], parameter["attribute"]
+def _argument(parameter: Parameter) -> str:
+    kind, attribute = parameter.type, parameter.attribute
     if attribute == "buffer":
-        return f"({kind})buffers[{parameter['index']}]"
+        return f"({kind})buffers[{parameter.number}]"
     if attribute == "threads_per_simdgroup":
         return "runtime_simd_width()"
     if attribute not in _THREAD_VALUES:

@@ -1,0 +1,233 @@
+"""A stand-in for `torch.mps` where there is no Mac: `compile_shader`, events and `synchronize`, on the CPU, as torch's sources
+have them, or stricter.
+
+Tensors of the CPU play MPS tensors, and a dispatch runs at once: torch's stream runs commands in the order in which they were
+sent, torch's own among them, and so does this. In the comments: where pytorch/pytorch (2.7 to 2.13) says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from splat_py.gpu.metal_parameters import MetalParameters
+from tests.emulation.compiler import Compiler, KernelError
+from tests.emulation.program import Buffer, Schedule
+from tests.metal.program import Program
+
+# Metal Feature Set Tables: buffers of a kernel, bytes of `setBytes`, threads of a threadgroup.
+_MOST_BUFFERS, _MOST_BYTES, _MOST_THREADS = 31, 4096, 1024
+# torch/csrc/mps/Module.cpp, OptionalArgCaster::setValue.
+_CASTS = {"int32": "i", "int16": "h", "int8": "b", "uint8": "B", "fp16": "e"}
+
+
+class Library:
+    """What `compile_shader` returns: kernels are its attributes, and the source is compiled at once.
+
+    torch/csrc/mps/Module.cpp, initModule; aten/src/ATen/native/mps/MetalShaderLibrary.h, DynamicMetalShaderLibrary.
+    """
+
+    def __init__(self, mps: TorchMps, source: str) -> None:
+        # OperationUtils.mm, MetalShaderLibrary::compileLibrary: the string is made with NSASCIIStringEncoding.
+        source.encode("ascii")
+        self._mps = mps
+        self._source = source
+        names = [line.split("void ", 1)[1].split("(")[0] for line in source.split("\n") if line.startswith("[[kernel]]")]
+        self._kernels = {name: KernelFunction(mps, source, name) for name in names}
+
+    def __getattr__(self, name: str) -> KernelFunction:
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            # MetalShaderLibrary::getLibraryPipelineState.
+            raise RuntimeError(f"Failed to create function state object for: {name}")
+        return kernel
+
+
+class KernelFunction:
+    """MetalKernelFunction's `__call__` (torch/csrc/mps/Module.cpp, initModule)."""
+
+    def __init__(self, mps: TorchMps, source: str, entry: str) -> None:
+        self._mps = mps
+        self._source = source
+        self._entry = entry
+        self._parameters = MetalParameters.of(source, entry)
+        self._in_device_memory = {p.number for p in self._parameters.parameters if "device*" in p.type}
+        self._programs: dict[tuple[int, ...], Program] = {}
+        try:
+            self._program((1, 1, 1))
+        except KernelError as error:
+            # compileLibrary throws c10::SyntaxError, which Python sees as SyntaxError.
+            raise SyntaxError(f"program_source:1:1: error: {error}") from error
+
+    def __call__(
+        self,
+        *args: Any,
+        threads: int | Sequence[int] | None = None,
+        group_size: int | Sequence[int] | None = None,
+        arg_casts: str | dict[int, str] | None = None,
+    ) -> None:
+        if threads is None or group_size is None:
+            raise RuntimeError("Number of threads is undefined, of which torch would take those of the first tensor")
+        sizes, group = _axes(threads), _axes(group_size)
+        if len(sizes) != len(group):
+            raise RuntimeError("Expected threads->size() == group_size->size() to be true, but got false.")
+        sizes, group = sizes + (1,) * (3 - len(sizes)), group + (1,) * (3 - len(group))
+        # OperationUtils.mm, MetalKernelFunction::dispatch.
+        if math.prod(group) > _MOST_THREADS:
+            raise ValueError(f"Threadgroup size exceeds {_MOST_THREADS} limit")
+        # dispatchThreads:threadsPerThreadgroup: cuts the last threadgroup of an axis short.
+        if any(n % size for n, size in zip(sizes, group, strict=True)) or 0 in sizes:
+            raise KernelError(f"{self._entry}: {sizes} threads in groups of {group}: our kernels need whole groups")
+        x, y, z = (n // size for n, size in zip(sizes, group, strict=True))
+        self._run((x, y, z), group, self._bound(args, arg_casts))
+
+    def _run(self, groups: tuple[int, int, int], group: tuple[int, ...], bound: list[torch.Tensor | bytes]) -> None:
+        # Guarded copies: of what setBytes copies when the command is encoded, and of tensors, a copy for all that share memory.
+        guarded: dict[tuple[int, int], tuple[Buffer, torch.Tensor]] = {}
+        own: list[Buffer] = []
+        buffers = []
+        try:
+            for i, value in enumerate(bound):
+                if isinstance(value, bytes):
+                    own.append(self._guarded(f"argument {i}", value))
+                    buffers.append(own[-1])
+                    continue
+                memory = _memory_from(value)
+                key = value.untyped_storage().data_ptr(), memory.data_ptr()
+                if key not in guarded:
+                    if any(storage == key[0] for storage, _ in guarded):
+                        raise KernelError(f"{self._entry}: argument {i} overlaps another, and begins elsewhere")
+                    guarded[key] = self._guarded(f"argument {i}", bytes(memory.numpy())), memory
+                buffers.append(guarded[key][0])
+            self._program(group).run_bound(groups, buffers, self._mps.schedule)
+            for buffer, memory in guarded.values():
+                ctypes.memmove(memory.data_ptr(), buffer.address, buffer.nbytes)
+        finally:
+            for buffer in (*own, *(buffer for buffer, _ in guarded.values())):
+                self._mps.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
+        self._mps.dispatches += 1
+
+    def _guarded(self, name: str, contents: bytes) -> Buffer:
+        address = self._mps.compiler.runtime.guarded_allocate(len(contents))
+        if not address:
+            raise MemoryError("no address space for another guarded buffer")
+        ctypes.memmove(address, contents, len(contents))
+        return Buffer(name, address, len(contents))
+
+    def _bound(self, args: tuple[Any, ...], arg_casts: str | dict[int, str] | None) -> list[torch.Tensor | bytes]:
+        """Arguments by position, which is Metal's number (initModule: `self.setArg(idx, t)`)."""
+        needed = {number: name for name, number in self._parameters.buffers.items()}
+        if len(args) > _MOST_BUFFERS or len(args) != 1 + max(needed, default=-1):
+            # Stricter than torch, which would leave the others as the last kernel had them.
+            raise KernelError(f"{self._entry} takes buffers {sorted(needed)}, and got {len(args)} arguments")
+        block = self._block_size()
+        bound: list[torch.Tensor | bytes] = []
+        for i, value in enumerate(args):
+            cast = arg_casts.get(i, "") if isinstance(arg_casts, dict) else arg_casts or ""
+            argument = self._tensor(value, i) if isinstance(value, torch.Tensor) else _bytes(value, cast)
+            if needed.get(i) == "params" and (not isinstance(argument, bytes) or len(argument) - block not in range(8)):
+                raise KernelError(f"{self._entry}: the uniform block has {block} bytes, and {value!r} are others")
+            if i in self._in_device_memory and isinstance(argument, bytes):
+                raise KernelError(f"{self._entry}: {needed[i]} is in device memory, and {value!r} is not")
+            bound.append(argument)
+        return bound
+
+    def _tensor(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """OperationUtils.h, mtl_setBuffer: [encoder setBuffer:storage offset:storage_offset * element_size atIndex:idx]; with
+        no more to it than that, so that strides are lost."""
+        if tensor.device.type != "cpu" or tensor.numel() == 0 or not tensor.is_contiguous():
+            raise KernelError(f"{self._entry}: argument {number} is no contiguous MPS tensor with something in it")
+        if int(tensor.storage_offset()) * tensor.element_size() % 16:
+            raise KernelError(f"{self._entry}: argument {number} is not aligned to 16 bytes, which kernels load at once")
+        return tensor
+
+    def _block_size(self) -> int:
+        return len(self._parameters.pack({}))
+
+    def _program(self, group: tuple[int, ...]) -> Program:
+        if group not in self._programs:
+            x, y, z = group
+            self._programs[group] = Program(self._mps.compiler, self._source, self._entry, (x, y, z))
+        return self._programs[group]
+
+
+class TorchMps:
+    """What of `torch.mps` is used.
+
+    Args:
+        compiler: of the tests' session.
+    """
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.schedule = Schedule()
+        # How many have run.
+        self.dispatches = 0
+        self.synchronised = 0
+
+    def compile_shader(self, source: str) -> Library:
+        """torch/mps/__init__.py, compile_shader."""
+        return Library(self, source)
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+        self.synchronised += 1
+
+    def event(self) -> Event:
+        """torch/mps/event.py."""
+        return Event()
+
+
+class Event:
+    """One mark in the stream. MPSEvent.mm: to record it commits what was encoded (recordLocked, SyncType::COMMIT)."""
+
+    def __init__(self) -> None:
+        self._recorded = False
+
+    def record(self) -> None:
+        """Here."""
+        self._recorded = True
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        if not self._recorded:
+            raise KernelError("an event is waited for that was never recorded")
+
+
+def _memory_from(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of a tensor's storage from its first element on: a kernel is not told where it ends."""
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size()
+    return torch.empty(0, dtype=torch.uint8).set_(storage, offset, [storage.nbytes() - offset])  # type: ignore[call-overload]
+
+
+def _axes(value: int | Sequence[int]) -> tuple[int, ...]:
+    """Module.cpp, optional_vec_from_pyobject: one to three."""
+    axes = (value,) if isinstance(value, int) else tuple(value)
+    if not 0 < len(axes) < 4:
+        raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
+    return axes
+
+
+def _bytes(value: Any, cast: str) -> bytes:
+    """Module.cpp, OptionalArgCaster::setValue: integers are int64_t and numbers float unless a cast is named, and so are those
+    of lists, whose first element says which they are."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+    if isinstance(values[0], int):
+        if not all(-(1 << 63) <= number < 1 << 63 for number in values):
+            raise RuntimeError("Unable to cast Python instance to C++ type int64_t")
+        kind = _CASTS[cast] if cast else "q"
+    elif isinstance(values[0], float):
+        kind = _CASTS[cast] if cast else "f"
+    else:
+        raise RuntimeError(f"Unsupported argument type {type(value).__name__}")
+    contents = struct.pack(f"<{len(values)}{kind}", *values)
+    if len(contents) > _MOST_BYTES:
+        raise KernelError(f"setBytes takes {_MOST_BYTES} bytes, not {len(contents)}")
+    return contents
