@@ -308,6 +308,19 @@ def test_training_of_volumes_without_float_atomics(
     every_order(metal, check)
 
 
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("groups", [0, 2])
+def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), steps_per_unit=9, halves=True)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_hash_grids_of_halves(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    hash_marches.assert_like_reference(16, halves=True)
+
+
 def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -> None:
     metal.operators -= {Operator.FLOAT_ATOMICS}
 
