@@ -118,7 +118,7 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
     [*((3, 16, how) for how in ACCUMULATIONS), (3, 4, "PerWave"), (32, 16, "PerGroup")],
 )
 def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    """Tiles of several batches, some of whose pixels are opaque before the last; waves with more threads than tiles and fewer."""
+    """Tiles of several batches, some of whose pixels are opaque before the last; waves larger than tiles, and smaller."""
     metal.tuning = replace(_GPU_TUNING, batched=True)
     accumulate(metal, accumulation)
     count, absgrad = (300, False) if channels == 3 else (80, True)
