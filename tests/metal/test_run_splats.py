@@ -35,6 +35,7 @@ from tests.splats import test_colors as colors
 from tests.splats import test_eval3d as eval3d
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_falloffs2d as falloffs2d
+from tests.splats import test_half_colors as half_colors
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
@@ -444,6 +445,14 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
             assert other.any()
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize(("degree", "more", "packed"), [(1, 0, False), (2, 16, True)])
+def test_harmonics_as_halves(degree: int, more: int, packed: bool, metal: MetalOnCpu) -> None:
+    inputs = half_colors.inputs_of(7, degree, more=more)
+    for name in ("viewmats", "Ks"):
+        inputs[name] = inputs[name].detach()
+    every_order(metal, partial(half_colors.check, inputs, sh_degree=degree, packed=packed))
 
 
 @pytest.mark.parametrize("packed", [False, True])
