@@ -315,6 +315,13 @@ def _record_packed(recorder: Recorder) -> None:
         shading = Shading(gaussians.means, sh, cameras, radii, colors, color, settings, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+    # Halves: of an even number, and of an odd one, some of which are not used.
+    for degree, stored, ids in ((1, 4, None), (2, 25, packed)):
+        settings, words = Settings(16), empty(8 * stored * 3 // 2)
+        radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
+        shading = Shading(gaussians.means, words, cameras, radii, colors, color, settings, ids, halves=stored * 3)
+        shading.record(recorder)
+        shading.record_backward(recorder, v_colors, gaussians.means, empty((8, -(-stored * 3 // 2))), v_cameras)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),

@@ -35,6 +35,7 @@ from tests.splats import test_colors as colors
 from tests.splats import test_eval3d as eval3d
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_falloffs2d as falloffs2d
+from tests.splats import test_half_colors as half_colors
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
@@ -118,7 +119,7 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
     [*((3, 16, how) for how in ACCUMULATIONS), (3, 4, "PerWave"), (32, 16, "PerGroup")],
 )
 def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    """Tiles of several batches, some of whose pixels are opaque before the last; waves with more threads than tiles and fewer."""
+    """Tiles of several batches, some of whose pixels are opaque before the last; waves larger than tiles, and smaller."""
     metal.tuning = replace(_GPU_TUNING, batched=True)
     accumulate(metal, accumulation)
     count, absgrad = (300, False) if channels == 3 else (80, True)
@@ -444,6 +445,14 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
             assert other.any()
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize(("degree", "more", "packed"), [(1, 0, False), (2, 16, True)])
+def test_harmonics_as_halves(degree: int, more: int, packed: bool, metal: MetalOnCpu) -> None:
+    inputs = half_colors.inputs_of(7, degree, more=more)
+    for name in ("viewmats", "Ks"):
+        inputs[name] = inputs[name].detach()
+    every_order(metal, partial(half_colors.check, inputs, sh_degree=degree, packed=packed))
 
 
 @pytest.mark.parametrize("packed", [False, True])
