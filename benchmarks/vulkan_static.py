@@ -1,0 +1,162 @@
+"""What AMD's compiler says of every kernel, without an AMD GPU: registers, spills, waves, instructions.
+
+    python benchmarks/vulkan_static.py --out benchmarks/vulkan_static.json
+
+Mesa's RADV compiles the SPIR-V for GPUs that are not there (tests/vulkan). `waves` is how many a SIMD holds at a time, of 16,
+as far as registers and group-shared memory allow; RADV's waves have 64 threads if nobody asks, AMD's other drivers' often 32.
+`loop` counts the instructions of the rasteriser's loop over a tile's splats, branches that are not taken included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.progress import track
+
+from splat_py.errors import BindingError
+from splat_py.files import write_json
+from splat_py.gpu.emission import emit_spirv
+from tests.metal.kernels import shipped
+from tests.vulkan.assembly import hot_loop
+from tests.vulkan.pipelines import Compiled, PipelineCompiler, open_radv
+from tests.vulkan.spirv import adds_floats_atomically, group_size
+
+FAMILIES = {"navi31": "RDNA 3: Radeon RX 7900", "navi21": "RDNA 2: Radeon RX 6800, 6900"}
+WAVES = (64, 32)
+_RASTER = {"TILE": 16, "CHANNELS": 3}
+_BACKWARD = {**_RASTER, "ABSGRAD": False}
+_PIXELS = (1, 2, 4, 8)
+_ACCUMULATIONS = {"A pixel": "PerPixel", "B wave": "PerWave", "C group": "PerGroup", "D pair": "PerIntersection"}
+_SORT = {"DIGIT_BITS": 4, "ITEMS": 16, "THREADS": 256}
+_VOLUME = {"JITTER": True, "K": 9, "SKIP_EMPTY": True}
+
+# Of a training step and of the other renderers: module.entry and constants.
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "project": ("project.projectForward", {"RAW_PARAMS": True}),
+    "project, backward": ("project.projectBackward", {"RAW_PARAMS": True, "CAMERA_GRADIENT": False}),
+    "shade": ("shade.shadeForward", {"FEATURES": 48}),
+    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "CAMERA_GRADIENT": False, "ADD_TO_MEANS": True}),
+    "count tiles": ("tiles.countTiles", {"TILE": 16}),
+    "emit intersections": ("tiles.emitIsects", {"TILE": 16}),
+    "sort, count": ("radix_sort.countBlockDigits", _SORT),
+    "sort, scatter": ("radix_sort.scatter", _SORT),
+    **{
+        f"rasterise, {pixels} px a thread": ("rasterize.rasterizeForward", {**_RASTER, "PIXELS": pixels})
+        for pixels in _PIXELS
+    },
+    **{
+        f"rasterise backward, {name}, {pixels} px a thread": (
+            "rasterize.rasterizeBackward",
+            {**_BACKWARD, "PIXELS": pixels, "Accumulation": accumulation},
+        )
+        for (name, accumulation), pixels in product(_ACCUMULATIONS.items(), _PIXELS)
+    },
+    "loss, moments": ("loss.momentsAlongRows", {}),
+    "loss, SSIM": ("loss.ssimAlongColumns", {}),
+    "loss, adjoints": ("loss.adjointsAlongRows", {}),
+    "loss, gradient": ("loss.lossGradient", {}),
+    "Adam": ("optimize.adam", {"ROW": 48, "HEAD": 3}),
+    "density control, statistics": ("densify.addStatistics", {}),
+    "density control, choose": ("density_control.chooseGrowing", {}),
+    "density control, move rows": ("gaussian_rows.moveRows", {}),
+    "volume": ("volume.volumeForward", _VOLUME),
+    "volume, backward": ("volume.volumeBackward", {**_VOLUME, "RAYS": False}),
+    "volume, Adam": ("volume_optimize.adamVolume", {"QUADS": 8}),
+    "hash grid": ("volume.volumeForward", {"Field": "HashedField", "FEATURE_COUNT": 16}),
+    "image": ("image_group.renderByGroup", {}),
+    "image, backward": ("image_group.differentiateByGroup", {"LINEAR": False}),
+}
+
+
+@dataclass
+class Options:
+    """What to compile."""
+
+    # Write the figures here, as JSON, and not to the terminal.
+    out: Path | None = None
+    # Also every specialisation that ships, for a summary: minutes.
+    everything: bool = True
+
+
+def figures(compiled: Compiled, threads: int) -> dict[str, Any]:
+    """What is worth keeping of a driver's statistics."""
+    of = compiled.statistics
+    row = {
+        "threads": threads,
+        "VGPRs": of["VGPRs"],
+        "spilled": of["Spilled VGPRs"] + of["Spilled SGPRs"],
+        "scratch bytes": of["Scratch size"],
+        "shared bytes": of["LDS size"],
+        # RADV counts in waves of 32.
+        "waves": of["Subgroups per SIMD"] * 32 // compiled.wave,
+        "code bytes": of["Code size"],
+        "instructions": of["Instructions"],
+    }
+    loop = hot_loop(compiled.texts.get("Assembly", ""))
+    return {**row, "loop": loop} if loop else row
+
+
+def compiled_kernels(compiler: PipelineCompiler) -> dict[str, Any]:
+    """The named kernels, in waves of both widths."""
+    rows: dict[str, Any] = {}
+    for name, (kernel, constants) in track(KERNELS.items(), compiler.name):
+        module, entry = kernel.split(".")
+        code = emit_spirv(module, entry, constants)
+        if adds_floats_atomically(code) and not compiler.float_atomics:
+            try:
+                code = emit_spirv(module, entry, {**constants, "NATIVE_ATOMICS": False})
+            except BindingError:
+                rows[name] = "needs float atomics"
+                continue
+        rows[name] = {str(wave): figures(compiler.compile(code, wave), group_size(code)) for wave in WAVES}
+    return rows
+
+
+def everything(compilers: list[PipelineCompiler]) -> list[dict[str, Any]]:
+    """A summary for each: of every specialisation that ships, in waves of 64."""
+    counts = [Counter[str]() for _ in compilers]
+    spilling: list[list[str]] = [[] for _ in compilers]
+    for kernel in track([kernel for kernel in shipped() if not kernel.module.startswith("cpu/")], "every specialisation"):
+        code = emit_spirv(kernel.module, kernel.entry, dict(kernel.constants))
+        for compiler, count, spills in zip(compilers, counts, spilling, strict=True):
+            if adds_floats_atomically(code) and not compiler.float_atomics:
+                count["need float atomics"] += 1
+                continue
+            row = figures(compiler.compile(code, 64), group_size(code))
+            count["compiled"] += 1
+            count[f"{row['waves']} waves"] += 1
+            if row["spilled"] or row["scratch bytes"]:
+                spills.append(f"{kernel}: {row['spilled']} registers, {row['scratch bytes']} bytes a thread")
+    return [{**count, "spilling": spills} for count, spills in zip(counts, spilling, strict=True)]
+
+
+def main(options: Options) -> None:
+    """Compile, and write what comes out."""
+    result: dict[str, Any] = {"date": date.today().isoformat(), "slangpy": version("slangpy")}
+    with ExitStack() as stack:
+        compilers = [stack.enter_context(open_radv(family)) for family in FAMILIES]
+        result |= {"driver": compilers[0].driver, "families": {}}
+        for family, compiler in zip(FAMILIES, compilers, strict=True):
+            about = {"name": FAMILIES[family], "float atomics": compiler.float_atomics}
+            result["families"][family] = {**about, "kernels": compiled_kernels(compiler)}
+        if options.everything:
+            for family, summary in zip(FAMILIES, everything(compilers), strict=True):
+                result["families"][family]["every specialisation"] = summary
+    if options.out:
+        write_json(options.out, result)
+    else:
+        json.dump(result, sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
