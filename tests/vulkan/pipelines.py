@@ -169,7 +169,7 @@ class PipelineCompiler:
 
 @contextmanager
 def open_radv(family: str) -> Iterator[PipelineCompiler]:
-    """Mesa's RADV, as if an AMD GPU of this family were here: navi31, navi21 ... Where it does not know one, it ends the process.
+    """Mesa's RADV, as if an AMD GPU of this family were here: navi31, navi21 ... It ends the process where it knows none.
 
     Raises:
         VulkanError: there is no RADV.
