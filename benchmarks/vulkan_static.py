@@ -3,8 +3,9 @@
     python benchmarks/vulkan_static.py --out benchmarks/vulkan_static.json
 
 Mesa's RADV compiles the SPIR-V for GPUs that are not there (tests/vulkan). `waves` is how many a SIMD holds at a time, of 16,
-as far as registers and group-shared memory allow; RADV's waves have 64 threads if nobody asks, AMD's other drivers' often 32.
-`loop` counts the instructions of the rasteriser's loop over a tile's splats, branches that are not taken included.
+as far as registers and group-shared memory allow; RADV's waves have 64 threads if nobody asks. `loop` counts the instructions
+of the loop over splats or samples, branches that are not taken included. A wave evaluates all its pixels of a splat that
+reaches one of them: `evaluations a pixel` says how many that makes of `splat bench`'s random splats, by the pixels of a wave.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import tyro
 from rich.progress import track
 
 from splat_py.errors import BindingError
 from splat_py.files import write_json
 from splat_py.gpu.emission import emit_spirv
+from splat_py.splats.benchmark import random_scene
+from splat_py.splats.data import Settings
+from splat_py.splats.project import project
 from tests.metal.kernels import shipped
 from tests.vulkan.assembly import hot_loop
 from tests.vulkan.pipelines import Compiled, PipelineCompiler, open_radv
@@ -140,12 +146,35 @@ def everything(compilers: list[PipelineCompiler]) -> list[dict[str, Any]]:
     return [{**count, "spilling": spills} for count, spills in zip(counts, spilling, strict=True)]
 
 
+def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
+    """Of random splats, as many a pixel as a million have at 1920×1080, by the pixels of a wave; none stops early."""
+    count = round(side * side / (1920 * 1080 / 1e6))
+    arrays, focal = random_scene(count, side)
+    gaussians = [torch.from_numpy(arrays[name]) for name in ("means", "quats", "scales", "opacities")]
+    K = torch.tensor([[[focal, 0, side / 2], [0, focal, side / 2], [0, 0, 1]]])
+    splats = project(*gaussians, torch.eye(4)[None], K, side, side, Settings(16))
+    sizes = {"1": (1, 1), "32": (4, 8), "64": (8, 8), "128": (8, 16), "256": (16, 16)}
+    totals = Counter[str]()
+    numbers = (splats.means2d, splats.conics, splats.opacities[..., None], splats.radii)
+    for (u, v), (a, b, c), (opacity,), radii in zip(*(array[0].numpy() for array in numbers), strict=True):
+        if min(radii) <= 0:
+            continue
+        # Tiles around the mean, and of them what is on the image.
+        x, y = (np.arange(window) + 16 * int(middle / 16 - 1) for middle in (u, v))
+        dx, dy = x + 0.5 - u, (y + 0.5 - v)[:, None]
+        sees = opacity * np.exp(-0.5 * (a * dx * dx + c * dy * dy) - b * dx * dy) >= 1 / 255
+        sees &= ((x >= 0) & (x < side)) & ((y >= 0) & (y < side))[:, None]
+        for name, (h, w) in sizes.items():
+            totals[name] += int(sees.reshape(window // h, h, window // w, w).any((1, 3)).sum()) * h * w
+    return {name: round(totals[name] / side**2, 1) for name in sizes}
+
+
 def main(options: Options) -> None:
     """Compile, and write what comes out."""
     result: dict[str, Any] = {"date": date.today().isoformat(), "slangpy": version("slangpy")}
     with ExitStack() as stack:
         compilers = [stack.enter_context(open_radv(family)) for family in FAMILIES]
-        result |= {"driver": compilers[0].driver, "families": {}}
+        result |= {"driver": compilers[0].driver, "evaluations a pixel": evaluations(), "families": {}}
         for family, compiler in zip(FAMILIES, compilers, strict=True):
             about = {"name": FAMILIES[family], "float atomics": compiler.float_atomics}
             result["families"][family] = {**about, "kernels": compiled_kernels(compiler)}
