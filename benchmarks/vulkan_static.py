@@ -1,6 +1,6 @@
-"""What AMD's compiler says of every kernel, without an AMD GPU: registers, spills, waves, instructions.
+"""What AMD's and Intel's compilers say of every kernel, without a GPU of theirs: registers, spills, waves, instructions.
 
-    python benchmarks/vulkan_static.py --out benchmarks/vulkan_static.json
+    SPLAT_DEVICE=software python -m benchmarks.vulkan_static --out benchmarks/vulkan_static.json
 
 Mesa's RADV compiles the SPIR-V for GPUs that are not there (tests/vulkan). `waves` is how many a SIMD holds at a time, of 16,
 as far as registers and group-shared memory allow; RADV's waves have 64 threads if nobody asks. `loop` counts the instructions
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -34,11 +34,12 @@ from splat_py.splats.data import Settings
 from splat_py.splats.project import project
 from tests.metal.kernels import shipped
 from tests.vulkan.assembly import hot_loop
-from tests.vulkan.pipelines import Compiled, PipelineCompiler, open_radv
+from tests.vulkan.pipelines import Compiled, PipelineCompiler, VulkanError, open_intel, open_radv
 from tests.vulkan.spirv import adds_floats_atomically, group_size
 
-FAMILIES = {"navi31": "RDNA 3: Radeon RX 7900", "navi21": "RDNA 2: Radeon RX 6800, 6900"}
-WAVES = (64, 32)
+AMD = {"navi31": "RDNA 3: Radeon RX 7900", "navi21": "RDNA 2: Radeon RX 6800, 6900"}
+# None is what the driver takes if nobody asks.
+AMD_WAVES, INTEL_WAVES = (64, 32), (None, 16)
 _RASTER = {"TILE": 16, "CHANNELS": 3}
 _BACKWARD = {**_RASTER, "ABSGRAD": False}
 _PIXELS = (1, 2, 4, 8)
@@ -97,53 +98,62 @@ class Options:
 def figures(compiled: Compiled, threads: int) -> dict[str, Any]:
     """What is worth keeping of a driver's statistics."""
     of = compiled.statistics
-    row = {
-        "threads": threads,
-        "VGPRs": of["VGPRs"],
-        "spilled": of["Spilled VGPRs"] + of["Spilled SGPRs"],
-        "scratch bytes": of["Scratch size"],
-        "shared bytes": of["LDS size"],
-        # RADV counts in waves of 32.
-        "waves": of["Subgroups per SIMD"] * 32 // compiled.wave,
-        "code bytes": of["Code size"],
-        "instructions": of["Instructions"],
-    }
+    if "SEND Count" in of:  # Intel's
+        row = {"registers": of["Max live registers"], "spilled": of["Spill Count"], "scratch bytes": of["Scratch Memory Size"]}
+        row |= {"shared bytes": of["Workgroup Memory Size"], "instructions": of["Instruction Count"], "sends": of["SEND Count"]}
+        return {"threads": threads, "wave": compiled.wave, **row}
+    row = {"registers": of["VGPRs"], "spilled": of["Spilled VGPRs"] + of["Spilled SGPRs"], "scratch bytes": of["Scratch size"]}
+    # RADV counts in waves of 32.
+    row |= {"shared bytes": of["LDS size"], "waves": of["Subgroups per SIMD"] * 32 // compiled.wave}
+    row |= {"code bytes": of["Code size"], "instructions": of["Instructions"]}
     loop = hot_loop(compiled.texts.get("Assembly", ""))
-    return {**row, "loop": loop} if loop else row
+    return {"threads": threads, "wave": compiled.wave, **row, **({"loop": loop} if loop else {})}
 
 
-def compiled_kernels(compiler: PipelineCompiler) -> dict[str, Any]:
-    """The named kernels, in waves of both widths."""
+def compiled_kernels(compiler: PipelineCompiler, waves: tuple[int | None, ...]) -> dict[str, Any]:
+    """The named kernels, in waves of these widths."""
     rows: dict[str, Any] = {}
     for name, (kernel, constants) in track(KERNELS.items(), compiler.name):
         module, entry = kernel.split(".")
-        code = emit_spirv(module, entry, constants)
+        code = emitted(module, entry, constants)
         if adds_floats_atomically(code) and not compiler.float_atomics:
             try:
-                code = emit_spirv(module, entry, {**constants, "NATIVE_ATOMICS": False})
+                code = emitted(module, entry, {**constants, "NATIVE_ATOMICS": False})
             except BindingError:
                 rows[name] = "needs float atomics"
                 continue
-        rows[name] = {str(wave): figures(compiler.compile(code, wave), group_size(code)) for wave in WAVES}
+        rows[name] = [figures(compiler.compile(code, wave), group_size(code)) for wave in waves]
     return rows
 
 
-def everything(compilers: list[PipelineCompiler]) -> list[dict[str, Any]]:
-    """A summary for each: of every specialisation that ships, in waves of 64."""
-    counts = [Counter[str]() for _ in compilers]
-    spilling: list[list[str]] = [[] for _ in compilers]
+def emitted(module: str, entry: str, constants: dict[str, Any]) -> bytes:
+    """SPIR-V, made once."""
+    key = f"{module}.{entry} {sorted(constants.items())}"
+    if key not in _MADE:
+        _MADE[key] = emit_spirv(module, entry, constants)
+    return _MADE[key]
+
+
+_MADE: dict[str, bytes] = {}
+
+
+def every_specialisation(compilers: dict[str, PipelineCompiler]) -> dict[str, Any]:
+    """A summary for each: of all that ships, in waves as wide as the driver likes."""
+    counts = {family: Counter[str]() for family in compilers}
+    spilling: dict[str, list[str]] = {family: [] for family in compilers}
     for kernel in track([kernel for kernel in shipped() if not kernel.module.startswith("cpu/")], "every specialisation"):
-        code = emit_spirv(kernel.module, kernel.entry, dict(kernel.constants))
-        for compiler, count, spills in zip(compilers, counts, spilling, strict=True):
+        code = emitted(kernel.module, kernel.entry, dict(kernel.constants))
+        for family, compiler in compilers.items():
             if adds_floats_atomically(code) and not compiler.float_atomics:
-                count["need float atomics"] += 1
+                counts[family]["need float atomics"] += 1
                 continue
-            row = figures(compiler.compile(code, 64), group_size(code))
-            count["compiled"] += 1
-            count[f"{row['waves']} waves"] += 1
+            row = figures(compiler.compile(code), group_size(code))
+            counts[family]["compiled"] += 1
+            if "waves" in row:
+                counts[family][f"{row['waves']} waves"] += 1
             if row["spilled"] or row["scratch bytes"]:
-                spills.append(f"{kernel}: {row['spilled']} registers, {row['scratch bytes']} bytes a thread")
-    return [{**count, "spilling": spills} for count, spills in zip(counts, spilling, strict=True)]
+                spilling[family].append(f"{kernel}: {row['spilled']} registers, {row['scratch bytes']} bytes a thread")
+    return {family: {**counts[family], "spilling": spilling[family]} for family in compilers}
 
 
 def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
@@ -171,16 +181,18 @@ def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
 
 def main(options: Options) -> None:
     """Compile, and write what comes out."""
-    result: dict[str, Any] = {"date": date.today().isoformat(), "slangpy": version("slangpy")}
+    result: dict[str, Any] = {"date": date.today().isoformat(), "slangpy": version("slangpy"), "families": {}}
+    result["evaluations a pixel"] = evaluations()
     with ExitStack() as stack:
-        compilers = [stack.enter_context(open_radv(family)) for family in FAMILIES]
-        result |= {"driver": compilers[0].driver, "evaluations a pixel": evaluations(), "families": {}}
-        for family, compiler in zip(FAMILIES, compilers, strict=True):
-            about = {"name": FAMILIES[family], "float atomics": compiler.float_atomics}
-            result["families"][family] = {**about, "kernels": compiled_kernels(compiler)}
+        compilers = {family: stack.enter_context(open_radv(family)) for family in AMD}
+        with suppress(VulkanError):
+            compilers["intel"] = stack.enter_context(open_intel())
+        for family, compiler in compilers.items():
+            kernels = compiled_kernels(compiler, AMD_WAVES if family in AMD else INTEL_WAVES)
+            about = {"name": AMD.get(family, compiler.name), "driver": compiler.driver, "float atomics": compiler.float_atomics}
+            result["families"][family] = {**about, "kernels": kernels}
         if options.everything:
-            for family, summary in zip(FAMILIES, everything(compilers), strict=True):
-                result["families"][family]["every specialisation"] = summary
+            result["every specialisation"] = every_specialisation(compilers)
     if options.out:
         write_json(options.out, result)
     else:

@@ -1,14 +1,14 @@
 """Compute pipelines made by a Vulkan driver, and what it says of them: registers, spills, waves. Nothing is executed.
 
 Mesa's RADV does so for AMD GPUs that are not there: RADV_FORCE_FAMILY gives it an adapter that compiles everything and runs
-nothing. SlangPy cannot open that one.
+nothing. SlangPy cannot open that one. Mesa's ANV does so for Intel's behind a stand-in for the kernel's interface.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -167,50 +167,64 @@ class PipelineCompiler:
         return made[0]
 
 
-@contextmanager
-def open_radv(family: str) -> Iterator[PipelineCompiler]:
+def open_radv(family: str) -> AbstractContextManager[PipelineCompiler]:
     """Mesa's RADV, as if an AMD GPU of this family were here: navi31, navi21 ... It ends the process where it knows none.
 
     Raises:
         VulkanError: there is no RADV.
     """
+    # The cache knows what was made, but not what there was to say of it.
+    return _open(f"(RADV {family.upper()})", {"RADV_FORCE_FAMILY": family, "MESA_SHADER_CACHE_DISABLE": "true"})
+
+
+def open_intel() -> AbstractContextManager[PipelineCompiler]:
+    """Mesa's ANV on an Intel GPU, or on the stand-in for one that this process was started with (docs/gpus-amd.md).
+
+    Raises:
+        VulkanError: there is neither.
+    """
+    return _open("Intel(R)", {"MESA_SHADER_CACHE_DISABLE": "true"})
+
+
+@contextmanager
+def _open(part: str, environment: dict[str, str]) -> Iterator[PipelineCompiler]:
+    """The adapter with this in its name, as found and used with these variables."""
     try:
         vulkan = _ffi.dlopen(_LIBRARY)
     except OSError as error:
         raise VulkanError("no Vulkan loader: apt-get install libvulkan1") from error
     application = _ffi.new("VkApplicationInfo *", {"sType": 0, "apiVersion": _VULKAN_1_3})
     info = _ffi.new("VkInstanceCreateInfo *", {"sType": 1, "application": application})
-    before = dict(os.environ)
-    # The cache knows what was made, but not what there was to say of it.
-    os.environ |= {"RADV_FORCE_FAMILY": family, "MESA_SHADER_CACHE_DISABLE": "true"}
-    try:
+    with ExitStack() as stack:
+        before = {name: os.environ.get(name) for name in environment}
+        stack.callback(_set_environment, before)
+        _set_environment(environment)
         instance = PipelineCompiler._created(vulkan.vkCreateInstance, info, kind="void *")
-        try:
-            count = _ffi.new("uint32_t *")
-            vulkan.vkEnumeratePhysicalDevices(instance, count, _ffi.NULL)
-            adapters = _ffi.new("void *[]", count[0])
-            vulkan.vkEnumeratePhysicalDevices(instance, count, adapters)
-            adapter = next((a for a in adapters if _is_forced(vulkan, a, family)), None)
-            if adapter is None:
-                raise VulkanError("no RADV here: apt-get install mesa-vulkan-drivers")
-            compiler = PipelineCompiler(vulkan, adapter)
-            try:
-                yield compiler
-            finally:
-                compiler.close()
-        finally:
-            vulkan.vkDestroyInstance(instance, _ffi.NULL)
-    finally:
-        for name in ("RADV_FORCE_FAMILY", "MESA_SHADER_CACHE_DISABLE"):
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
+        stack.callback(vulkan.vkDestroyInstance, instance, _ffi.NULL)
+        count = _ffi.new("uint32_t *")
+        vulkan.vkEnumeratePhysicalDevices(instance, count, _ffi.NULL)
+        adapters = _ffi.new("void *[]", count[0])
+        vulkan.vkEnumeratePhysicalDevices(instance, count, adapters)
+        adapter = next((a for a in adapters if part in _name(vulkan, a)), None)
+        if adapter is None:
+            raise VulkanError(f"no adapter called {part} here: it takes the package mesa-vulkan-drivers")
+        compiler = PipelineCompiler(vulkan, adapter)
+        stack.callback(compiler.close)
+        yield compiler
 
 
-def _is_forced(vulkan: Any, adapter: Any, family: str) -> bool:
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _name(vulkan: Any, adapter: Any) -> str:
     properties = _ffi.new("VkPhysicalDeviceProperties2 *", {"sType": 1000059001})
     vulkan.vkGetPhysicalDeviceProperties2(adapter, properties)
-    return f"(radv {family})" in _text(properties.name).lower()
+    return _text(properties.name)
 
 
 def _text(characters: Any) -> str:
