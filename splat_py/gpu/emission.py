@@ -1,4 +1,4 @@
-"""Metal, CUDA and WebGPU source of any kernel, from the very compiler that SlangPy ships, on any machine.
+"""Metal, CUDA and WebGPU source of any kernel, and SPIR-V, from the very compiler that SlangPy ships, on any machine.
 
 SlangPy compiles for the device it runs on; the compiler library inside it can emit for every target. This drives that library's
 C interface: a session, a request a kernel, arguments as on slangc's command line.
@@ -80,10 +80,10 @@ def _run(arguments: list[str], result_of: Any) -> Any:
         library.destroy_request(request)
 
 
-def _entry_point_code(request: int) -> str:
+def _entry_point_code(request: int) -> bytes:
     size = ctypes.c_size_t()
     code = _library().code(request, 0, ctypes.byref(size))
-    return ctypes.string_at(code, size.value).decode().rstrip("\0")
+    return ctypes.string_at(code, size.value)
 
 
 def _group_size(request: int) -> tuple[int, int, int]:
@@ -116,6 +116,7 @@ class MetalKernel(NamedTuple):
 
 # The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
 _thread = ThreadPoolExecutor(1)
+_THREADS_OF_GROUP = re.compile(r" = groupThread_0\(\w+, (\d+)U")
 _INDEX_IN_GROUP = re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U")
 
 
@@ -152,8 +153,12 @@ class CudaKernel(NamedTuple):
 
 def emit_cuda(module: str, entry: str, constants: dict[str, Any]) -> CudaKernel:
     """The same as CUDA source, which NVRTC compiles as it is."""
-    source, threads = _emit("cuda", module, entry, constants)
-    return CudaKernel(source, threads)
+    source, (x, y, z) = _emit("cuda", module, entry, constants)
+    in_source = _THREADS_OF_GROUP.search(source)
+    if x == 0 and in_source:
+        x = int(in_source[1])
+    assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
+    return CudaKernel(source, (x, y, z))
 
 
 class WgslField(NamedTuple):
@@ -205,12 +210,18 @@ def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
     return _emit("wgsl", module, entry, constants)[0]
 
 
+def emit_spirv(module: str, entry: str, constants: dict[str, Any]) -> bytes:
+    """The same as SPIR-V, whose entry point is `main`."""
+    return _thread.submit(_emit_here, "spirv", module, entry, constants).result()[0]
+
+
 def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
     """Source, and threads of a workgroup as far as the compiler says."""
-    return _thread.submit(_emit_here, target, module, entry, constants).result()
+    code, size = _thread.submit(_emit_here, target, module, entry, constants).result()
+    return code.decode().rstrip("\0"), size
 
 
-def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
+def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
     with tempfile.TemporaryDirectory() as folder:
         include = ["-I", str(shader_folder()), "-I", folder]
 
@@ -230,8 +241,8 @@ def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) 
         # With no -o the text is printed and not kept.
         output = ["-o", str(Path(folder, f"kernel.{target}"))]
         what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        text, size = _run(
+        code, size = _run(
             [kernel, *include, *linked, *what, *output], lambda request: (_entry_point_code(request), _group_size(request))
         )
-    assert isinstance(text, str)
-    return text, size
+    assert isinstance(code, bytes)
+    return code, size

@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from splat_py.errors import BindingError
@@ -17,7 +17,7 @@ from splat_py.errors import BindingError
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
 _FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
 # Metal's uniform blocks have the layout of C's structures.
-_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
+FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
 
 class Parameter(NamedTuple):
@@ -51,8 +51,8 @@ class MetalParameters:
     def of(cls, source: str, entry: str) -> MetalParameters:
         """Those of `[[kernel]] void <entry>(…)` in `source`."""
         matches = [match for match in map(_PARAMETER.fullmatch, _parameters(source, entry)) if match]
-        parameters = [Parameter(m["type"], _stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in matches]
-        uniforms = _block(source, parameters, "params", set(_FORMATS))
+        parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in matches]
+        uniforms = _block(source, parameters, "params", set(FORMATS))
         pointers = [name for name, _ in _block(source, parameters, "globalParams", {"device*"})]
         return cls(entry, parameters, uniforms, pointers)
 
@@ -70,28 +70,33 @@ class MetalParameters:
         Raises:
             BindingError: the block has no such uniform.
         """
-        fields, size = self._layout
-        unknown = uniforms.keys() - fields.keys()
-        if unknown:
-            raise BindingError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
-        block = bytearray([unset]) * size
-        for name, value in uniforms.items():
-            kind, offset = fields[name]
-            struct.pack_into(kind, block, offset, value.x | value.y << 32 if kind == "Q" else value)
-        return bytes(block)
-
-    @cached_property
-    def _layout(self) -> tuple[dict[str, tuple[str, int]], int]:
-        """Of the uniform block: format and offset of each field, and bytes in all."""
-        formats = "".join(_FORMATS[kind] for _, kind in self.uniforms)
-        ends = [struct.calcsize(formats[: i + 1]) for i in range(len(formats))]
-        fields = {
-            name: (kind, end - struct.calcsize(kind)) for (name, _), kind, end in zip(self.uniforms, formats, ends, strict=True)
-        }
-        return fields, struct.calcsize(formats + "0Q" * ("Q" in formats))
+        return pack_uniforms(self.entry, self.uniforms, uniforms, unset)
 
 
-def _stem(name: str) -> str:
+def pack_uniforms(entry: str, fields: list[tuple[str, str]], uniforms: Mapping[str, Any], unset: int = 0) -> bytes:
+    """A block of `fields`, names and types, in the layout of C's structures; otherwise as `MetalParameters.pack`."""
+    places, size = _layout(tuple(fields))
+    unknown = uniforms.keys() - places.keys()
+    if unknown:
+        raise BindingError(f"{entry}: params has no {', '.join(sorted(unknown))}")
+    block = bytearray([unset]) * size
+    for name, value in uniforms.items():
+        kind, offset = places[name]
+        struct.pack_into(kind, block, offset, value.x | value.y << 32 if kind == "Q" else value)
+    return bytes(block)
+
+
+@cache
+def _layout(fields: tuple[tuple[str, str], ...]) -> tuple[dict[str, tuple[str, int]], int]:
+    """Format and offset of each field, and bytes in all: a training step packs more than a hundred blocks."""
+    formats = "".join(FORMATS[kind] for _, kind in fields)
+    ends = [struct.calcsize(formats[: i + 1]) for i in range(len(formats))]
+    places = {name: (kind, end - struct.calcsize(kind)) for (name, _), kind, end in zip(fields, formats, ends, strict=True)}
+    return places, struct.calcsize(formats + "0Q" * ("Q" in formats))
+
+
+def stem(name: str) -> str:
+    """A name as in the Slang source, without the number that makes it unique in what is emitted."""
     return re.sub(r"_\d+$", "", name)
 
 
@@ -118,7 +123,7 @@ def _block(source: str, parameters: list[Parameter], block: str, known: set[str]
             kind = parameter.type.split()[0]
             body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
             assert body, f"no structure {kind}"
-            fields = [(_stem(name), field) for field, name in _FIELD.findall(body[1])]
+            fields = [(stem(name), field) for field, name in _FIELD.findall(body[1])]
             assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
             return fields
     return []

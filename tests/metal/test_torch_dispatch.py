@@ -31,9 +31,9 @@ from splat_py.selftest.checking import SelfTest
 from splat_py.splats.benchmark import random_scene
 from splat_py.splats.trainer import Trainer
 from splat_py.volume import VolumeConfig
-from tests.metal.kernels import Specialisation
-from tests.metal.program import MetalError
-from tests.metal.programs import Programs
+from tests.emulation.compiler import KernelError
+from tests.emulation.kernels import Specialisation
+from tests.emulation.programs import Programs
 from tests.metal.test_run_rest import errors_of_steps
 from tests.metal.test_run_training import STEPS, start
 from tests.metal.torch_mps import TorchMps
@@ -335,7 +335,7 @@ def test_arguments(argument: Any, casts: Any, expected: list[int], mps: TorchMps
     ],
 )
 def test_wrong_arguments(arguments: tuple[Any, ...], how: dict[str, Any], says: str, mps: TorchMps) -> None:
-    with pytest.raises((MetalError, RuntimeError, ValueError), match=says):
+    with pytest.raises((KernelError, RuntimeError, ValueError), match=says):
         mps.compile_shader(KERNEL).test(*arguments, **{"threads": [8, 1, 1], "group_size": [4, 1, 1], **how})
 
 
@@ -347,7 +347,7 @@ def test_source_that_is_none(mps: TorchMps) -> None:
     with pytest.raises(RuntimeError, match="Failed to create function state object for: other"):
         _ = mps.compile_shader(KERNEL).other
     event = mps.event()
-    with pytest.raises(MetalError, match="never recorded"):
+    with pytest.raises(KernelError, match="never recorded"):
         event.synchronize()
 
 

@@ -25,7 +25,9 @@ from typing import Any
 import torch
 
 from splat_py.gpu.metal_parameters import MetalParameters
-from tests.metal.program import Buffer, Compiler, MetalError, Program, Schedule
+from tests.emulation.compiler import Compiler, KernelError
+from tests.emulation.program import Buffer, Schedule
+from tests.metal.program import Program
 
 # Metal Feature Set Tables: buffers of a kernel, bytes of `setBytes`, threads of a threadgroup.
 _MOST_BUFFERS, _MOST_BYTES, _MOST_THREADS = 31, 4096, 1024
@@ -67,7 +69,7 @@ class KernelFunction:
         self._programs: dict[tuple[int, ...], Program] = {}
         try:
             self._program((1, 1, 1))
-        except MetalError as error:
+        except KernelError as error:
             # compileLibrary throws c10::SyntaxError, which Python sees as SyntaxError.
             raise SyntaxError(f"program_source:1:1: error: {error}") from error
 
@@ -89,7 +91,7 @@ class KernelFunction:
             raise ValueError(f"Threadgroup size exceeds {_MOST_THREADS} limit")
         # dispatchThreads:threadsPerThreadgroup: cuts the last threadgroup of an axis short.
         if any(n % size for n, size in zip(sizes, group, strict=True)) or 0 in sizes:
-            raise MetalError(f"{self._entry}: {sizes} threads in groups of {group}: our kernels need whole groups")
+            raise KernelError(f"{self._entry}: {sizes} threads in groups of {group}: our kernels need whole groups")
         x, y, z = (n // size for n, size in zip(sizes, group, strict=True))
         self._run((x, y, z), group, self._bound(args, arg_casts))
 
@@ -108,10 +110,10 @@ class KernelFunction:
                 key = value.untyped_storage().data_ptr(), memory.data_ptr()
                 if key not in guarded:
                     if any(storage == key[0] for storage, _ in guarded):
-                        raise MetalError(f"{self._entry}: argument {i} overlaps another, and begins elsewhere")
+                        raise KernelError(f"{self._entry}: argument {i} overlaps another, and begins elsewhere")
                     guarded[key] = self._guarded(f"argument {i}", bytes(memory.numpy())), memory
                 buffers.append(guarded[key][0])
-            self._program(group).run_bound(groups, [buffer.as_c() for buffer in buffers], self._mps.schedule)
+            self._program(group).run_bound(groups, buffers, self._mps.schedule)
             for buffer, memory in guarded.values():
                 ctypes.memmove(memory.data_ptr(), buffer.address, buffer.nbytes)
         finally:
@@ -131,16 +133,16 @@ class KernelFunction:
         needed = {number: name for name, number in self._parameters.buffers.items()}
         if len(args) > _MOST_BUFFERS or len(args) != 1 + max(needed, default=-1):
             # Stricter than torch, which would leave the others as the last kernel had them.
-            raise MetalError(f"{self._entry} takes buffers {sorted(needed)}, and got {len(args)} arguments")
+            raise KernelError(f"{self._entry} takes buffers {sorted(needed)}, and got {len(args)} arguments")
         block = self._block_size()
         bound: list[torch.Tensor | bytes] = []
         for i, value in enumerate(args):
             cast = arg_casts.get(i, "") if isinstance(arg_casts, dict) else arg_casts or ""
             argument = self._tensor(value, i) if isinstance(value, torch.Tensor) else _bytes(value, cast)
             if needed.get(i) == "params" and (not isinstance(argument, bytes) or len(argument) - block not in range(8)):
-                raise MetalError(f"{self._entry}: the uniform block has {block} bytes, and {value!r} are others")
+                raise KernelError(f"{self._entry}: the uniform block has {block} bytes, and {value!r} are others")
             if i in self._in_device_memory and isinstance(argument, bytes):
-                raise MetalError(f"{self._entry}: {needed[i]} is in device memory, and {value!r} is not")
+                raise KernelError(f"{self._entry}: {needed[i]} is in device memory, and {value!r} is not")
             bound.append(argument)
         return bound
 
@@ -148,9 +150,9 @@ class KernelFunction:
         """OperationUtils.h, mtl_setBuffer: [encoder setBuffer:storage offset:storage_offset * element_size atIndex:idx]; with
         no more to it than that, so that strides are lost."""
         if tensor.device.type != "cpu" or tensor.numel() == 0 or not tensor.is_contiguous():
-            raise MetalError(f"{self._entry}: argument {number} is no contiguous MPS tensor with something in it")
+            raise KernelError(f"{self._entry}: argument {number} is no contiguous MPS tensor with something in it")
         if int(tensor.storage_offset()) * tensor.element_size() % 16:
-            raise MetalError(f"{self._entry}: argument {number} is not aligned to 16 bytes, which kernels load at once")
+            raise KernelError(f"{self._entry}: argument {number} is not aligned to 16 bytes, which kernels load at once")
         return tensor
 
     def _block_size(self) -> int:
@@ -203,7 +205,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait for it."""
         if not self._recorded:
-            raise MetalError("an event is waited for that was never recorded")
+            raise KernelError("an event is waited for that was never recorded")
 
 
 def _memory_from(tensor: torch.Tensor) -> torch.Tensor:
@@ -236,5 +238,5 @@ def _bytes(value: Any, cast: str) -> bytes:
         raise RuntimeError(f"Unsupported argument type {type(value).__name__}")
     contents = struct.pack(f"<{len(values)}{kind}", *values)
     if len(contents) > _MOST_BYTES:
-        raise MetalError(f"setBytes takes {_MOST_BYTES} bytes, not {len(contents)}")
+        raise KernelError(f"setBytes takes {_MOST_BYTES} bytes, not {len(contents)}")
     return contents

