@@ -16,8 +16,9 @@ from splat_py.files import Layout, reason
 from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
+from splat_py.volume.box import Box
 from splat_py.volume.field_files import existing_field, read_field, save_field
-from splat_py.volume.marching import Box, March, Volume
+from splat_py.volume.marching import March, Volume
 from splat_py.volume.rendering import check_grid, pack, picture_of, voxels_per_unit
 
 # A camera that sees less than this share of what lies a voxel away stands in a wall.

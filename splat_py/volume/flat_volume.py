@@ -21,6 +21,10 @@ class FlatVolume(Marched):
         """See `Marched`: [replicas, floats]."""
         return self.device.memory.empty((self.replicas, self.parameters.size), by_address=self.groups > 0)
 
+    def _no_grid(self) -> dict[str, Array | None]:
+        """What `volume` kernels bind of a grid of voxels."""
+        return {"grid": None, "occupancy": None, **self._sums("vGrid", None)}
+
     def record_adam(
         self, recorder: Recorder, settings: Mapping[str, float], gradients: Array, first_moments: Array, second_moments: Array
     ) -> None:

@@ -17,10 +17,11 @@ from splat_py.fit.checked import require_layout
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
+from splat_py.volume.box import Box
 from splat_py.volume.field import check_background
 from splat_py.volume.field_files import existing_field, read_field, save_field
 from splat_py.volume.hash_volume import FEATURES, MOST_LEVELS, MOST_SIZE, HashShape, HashVolume
-from splat_py.volume.marching import Box, March
+from splat_py.volume.marching import March
 from splat_py.volume.rendering import check_rays, march_rays, picture_of, steps_of
 
 # Cells of the finest level from one sample to the next.

@@ -13,8 +13,9 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.volume.box import Box
 from splat_py.volume.flat_volume import FlatVolume
-from splat_py.volume.marching import Box, March
+from splat_py.volume.marching import March
 
 FEATURES = constant("splat/hash_grid", "FEATURES")
 HIDDEN = constant("splat/hash_field", "HIDDEN")
@@ -147,11 +148,8 @@ class HashVolume(FlatVolume):
         }
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
-        of_grids: dict[str, Array | None] = dict.fromkeys(("grid", "occupancy", "vGrid"))
-        return {**of_grids, **self._table(gradients), "occupiedCells": self.occupied}
+        return {**self._no_grid(), **self._table(gradients), "occupiedCells": self.occupied}
 
     def _table(self, gradients: Array | None) -> dict[str, Array | None]:
-        names = ("table", "weights"), ("vTable", "vWeights") if self.groups else ("vTable",)
-        arrays = self.parameters, gradients
-        bound = {name: array for group, array in zip(names, arrays, strict=True) for name in group}
-        return {**bound, "levelCells": self._cells}
+        bound: dict[str, Array | None] = {"table": self.parameters, "weights": self.parameters, "levelCells": self._cells}
+        return {**bound, **self._sums("vTable", gradients), **({"vWeights": gradients} if self.groups else {})}

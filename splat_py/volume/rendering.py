@@ -16,7 +16,8 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.scene.camera import Camera
-from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
+from splat_py.volume.box import Box
+from splat_py.volume.marching import COEFFICIENTS, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
 from splat_py.volume.views import camera_rays
 
 if TYPE_CHECKING:

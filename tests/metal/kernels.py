@@ -136,20 +136,30 @@ def shipped() -> list[Specialisation]:
     return list(dispatches.found)
 
 
+# Gradients of volumes: in so many persistent workgroups on a CPU driver, 0 elsewhere; whether there are float atomics.
+WAYS_TO_ADD_UP = ((0, True), (2, True), (0, False))
+
+
+def _device_of_volumes(groups: int, native: bool) -> Device:
+    nothing = {"require": lambda *_: None}
+    return cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, native_float_atomics=native, **nothing))
+
+
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
-    """March, replay and optimiser, adding up gradients atomically, and in the replicas of a processor of two cores."""
+    """March, replay and optimiser, adding up gradients atomically, in the replicas of a processor of two cores, and by
+    compare-and-swap, which has nothing to do with where samples are."""
     empty = _Memory().empty
     quads = marching.row_floats(coefficients) // 4
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
         volume.groups, volume.replicas = groups, groups + 1
-        for jitter, skip_empty in product((False, True), repeat=2):
+        for jitter, skip_empty in product((False, True), repeat=2) if native else ((False, True),):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
-            for v_rays in (None, rays):
+            for v_rays in (None, rays) if native else ():
                 volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=v_rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
@@ -162,8 +172,8 @@ def _record_contracted(recorder: Recorder) -> None:
     empty = _Memory().empty
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
     march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         volume = marching.Volume(device, empty((4, 4, 4, 4)), 1)
         volume.groups, volume.replicas = groups, groups + 1
         volume.record_forward(recorder, march, rays, empty(3), image)
@@ -179,8 +189,8 @@ def _record_hash_grid(recorder: Recorder) -> None:
     shape = HashShape((2,) * LEVELS, 64)
     own = UserType("Mixed", own_fields.MIXED)
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         for volume in (HashVolume(device, empty(shape.floats), shape), OwnVolume(device, empty(32), own)):
             volume.groups, volume.replicas = groups, groups + 1
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)

@@ -21,6 +21,7 @@ from splat_py.scene.camera import Camera
 from splat_py.volume import marching, render
 from splat_py.volume.views import camera_rays
 from tests.volume import reference as ref
+from tests.volume.adding_up import Sums, add_up
 from tests.volume.reference import Array, Field
 
 BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
@@ -88,24 +89,29 @@ def assert_like_reference(
 
 
 @pytest.mark.parametrize(
-    ("groups", "coefficients", "seed"), [(0, 1, None), (0, 9, 7), (0, 4, 7), (1, 1, 7), (3, 4, None), (2, 9, 7), (2, 9, None)]
+    ("how", "coefficients", "seed"),
+    [
+        ("float atomics", 1, None),
+        ("float atomics", 9, 7),
+        ("float atomics", 4, 7),
+        ("compare-and-swap", 4, 7),
+        (1, 1, 7),
+        (3, 4, None),
+        (2, 9, 7),
+        (2, 9, None),
+    ],
 )
-def test_rays_from_outside(groups: int, coefficients: int, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients that add up atomically, as on a GPU, and in replicas."""
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+def test_rays_from_outside(how: Sums, coefficients: int, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_up(how, monkeypatch)
     results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), steps_per_unit=9, seed=seed)
     assert (results[1] == 1).any() and (results[1] < 0.5).any()
     assert all(np.any(gradient) for gradient in gradients)
 
 
-@pytest.mark.parametrize("groups", [0, 2])
-def test_contracted_space(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["float atomics", 2])
+def test_contracted_space(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results and gradients, with bricks that are empty."""
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    add_up(how, monkeypatch)
     field = random_field(4, (18, 10, 9))
     density = np.where(np.arange(18)[:, None, None] < 8, -1, field.density)
     field = replace(field, density=density, contracted=True)

@@ -7,8 +7,8 @@ import pytest
 from splat_py.selftest import SelfTest
 from tests.webgpu.device import WebGpu, open_wgpu
 
-# A render with all that is before and behind it, its backward pass, a training step: without float atomics, which WGSL does not
-# have. Volumes cannot do without. The other cases differ in constants, and in the time that compiling them takes.
+# A render with all that is before and behind it, its backward pass, training steps, volumes: without float atomics, which WGSL
+# does not have. The other cases differ in constants, and in the time that compiling them takes.
 CASES = (
     "prefix sum",
     "radix sort",
