@@ -96,6 +96,7 @@ def shipped() -> list[Specialisation]:
     recorder = cast(Recorder, dispatches)
     for tuning in (_GPU_TUNING, _SOFTWARE_TUNING):
         _record_tiles(recorder, tuning)
+    _record_batched(recorder)
     _record_gaussians(recorder)
     _record_packed(recorder)
     _record_cameras(recorder)
@@ -243,6 +244,16 @@ def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
         _record_rasterization(recorder, replace(tuning, segment=64), settings, 3, segments=2)
 
 
+def _record_batched(recorder: Recorder) -> None:
+    """Splats loaded by the workgroup: every way to add up gradients, and what takes the most group-shared memory."""
+    tuning = replace(_GPU_TUNING, batched=True)
+    for accumulation in ACCUMULATIONS:
+        _record_rasterization(recorder, tuning, Settings(16, accumulation=accumulation), 3)
+    _record_rasterization(recorder, tuning, Settings(4), 3)
+    _record_rasterization(recorder, tuning, Settings(16, absgrad=True, accumulation="PerGroup"), 32)
+    _record_rasterization(recorder, replace(tuning, segment=64), Settings(16), 3, segments=2)
+
+
 def _record_rasterization(
     recorder: Recorder,
     tuning: Tuning,
@@ -304,6 +315,13 @@ def _record_packed(recorder: Recorder) -> None:
         shading = Shading(gaussians.means, sh, cameras, radii, colors, color, settings, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+    # Halves: of an even number, and of an odd one, some of which are not used.
+    for degree, stored, ids in ((1, 4, None), (2, 25, packed)):
+        settings, words = Settings(16), empty(8 * stored * 3 // 2)
+        radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
+        shading = Shading(gaussians.means, words, cameras, radii, colors, color, settings, ids, halves=stored * 3)
+        shading.record(recorder)
+        shading.record_backward(recorder, v_colors, gaussians.means, empty((8, -(-stored * 3 // 2))), v_cameras)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),
