@@ -485,7 +485,7 @@ def test_waves_of_other_sizes(bits: int) -> None:
     """Gradients where the software driver's waves have 4 or 16 lanes, in a process of its own."""
     if not get_device().software:
         pytest.skip("only the software driver lets one choose the size of a wave")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "test_rays_from_outside"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "test_rays_from_outside and not compare"]
     # Mesa's cache would hand out kernels for waves of another size: the width is no part of its keys.
     environment = os.environ | {"LP_NATIVE_VECTOR_WIDTH": str(bits), "MESA_SHADER_CACHE_DISABLE": "true"}
     # For 16 lanes it takes a minute to compile the atomic additions of the higher degrees.
