@@ -18,6 +18,7 @@ from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.volume.box import Box
+from splat_py.volume.half_storage import features_of, halves_of
 
 _BRICK = constant("kernels/voxel_layout", "BRICK")
 _BLOCK = constant("kernels/volume_memory", "BLOCK")
@@ -176,6 +177,10 @@ class Marched(ABC):
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, …], undefined; the gradient is the replicas' sum."""
 
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Of a gradient, that of each array that the field was made of."""
+        return (gradient,)
+
     @abstractmethod
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which parts hold anything, after every change of the field."""
@@ -330,11 +335,13 @@ class Marched(ABC):
 
 
 class Volume(Marched):
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy. Of halves, `stored` as words, it can
+    only be marched through."""
 
     def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
         super().__init__(device)
         self.grid, self.coefficients = grid, coefficients
+        self._quads = row_floats(coefficients) // 4
         x, y, z = self.size
         self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
         self._occupancy = device.memory.empty(self._bricks, np.uint32)
@@ -346,7 +353,8 @@ class Volume(Marched):
 
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
-        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
+        shape = (self.replicas, *self.size, row_floats(self.coefficients))
+        return self.device.memory.empty(shape, by_address=self.groups > 0)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""
@@ -357,8 +365,9 @@ class Volume(Marched):
             "markOccupied",
             linear_groups(self._bricks),
             {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
-            {"grid": self.grid, "occupancy": self._occupancy},
-            QUADS=self.grid.shape[3] // 4,
+            {**features_of("grid", self.grid), "occupancy": self._occupancy},
+            QUADS=self._quads,
+            **halves_of(self.grid),
         )
 
     def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
@@ -397,18 +406,19 @@ class Volume(Marched):
             linear_groups(self.grid.size // 4),
             {"sizeX": x, "sizeY": y, "sizeZ": z, **settings},
             arrays,
-            QUADS=self.grid.shape[3] // 4,
+            QUADS=self._quads,
             **constants,
         )
 
     def _field_constants(self, march: March) -> dict[str, Any]:
-        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty} | ({"CONTRACTED": True} if march.contracted else {})
+        contracted = {"CONTRACTED": True} if march.contracted else {}
+        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty, **contracted, **halves_of(self.grid)}
 
     def _field_uniforms(self, march: March) -> Mapping[str, int | float]:
         return dict(zip(("sizeX", "sizeY", "sizeZ"), self.size, strict=True))
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
-        return {"grid": self.grid, "occupancy": self._occupancy, **self._sums("vGrid", gradients)}
+        return {**features_of("grid", self.grid), "occupancy": self._occupancy, **self._sums("vGrid", gradients)}
 
 
 def replicas_on(device: Device) -> int:

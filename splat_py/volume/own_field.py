@@ -135,7 +135,7 @@ class OwnRadianceField:
         def volume(device: Device, array: Array) -> OwnVolume:
             return OwnVolume(device, array, kind)
 
-        return march_rays(parameters, rays_o, rays_d, background, march, device, volume)
+        return march_rays([parameters], rays_o, rays_d, background, march, device, volume)
 
     def render(
         self,

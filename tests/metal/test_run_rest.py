@@ -21,13 +21,13 @@ from splat_py.scene.camera import Camera
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, marching
 from splat_py.volume.views import Views
+from tests.emulation.program import Order, Schedule
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.gpu import test_sorting
 from tests.image import scenes as pictures
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
-from tests.metal.program import Order, Schedule
-from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
 from tests.splats import test_camera_refinement as refinements
@@ -306,6 +306,19 @@ def test_training_of_volumes_without_float_atomics(
             volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, False, True, patch, "compare-and-swap")
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("groups", [0, 2])
+def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), steps_per_unit=9, halves=True)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_hash_grids_of_halves(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    hash_marches.assert_like_reference(16, halves=True)
 
 
 def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -> None:

@@ -24,9 +24,9 @@ from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
+from tests.emulation.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
 from tests.metal.device import MetalOnCpu
-from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
-from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
 from tests.reference import Scene
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +209,12 @@ def test_field_round_trip(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(field.density, loaded.density) and torch.equal(field.sh, loaded.sh)
     np.testing.assert_array_equal(field.box, loaded.box)
     np.testing.assert_array_equal(field.background, loaded.background)
+    size = path.stat().st_size
+    halves = replace(field, density=field.density.half(), sh=field.sh.half())
+    halves.save(path)
+    assert path.stat().st_size < 0.6 * size
+    loaded = RadianceField.load(path)
+    assert torch.equal(halves.density, loaded.density) and torch.equal(halves.sh, loaded.sh)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SplatError, match="damaged"):
         RadianceField.load(path)

@@ -18,8 +18,8 @@ from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, native_operators
 from splat_py.gpu.emission import WgslKernel, emit_wgsl
 from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
-from tests.metal.device import DeclaredKernels, specialisation_of
-from tests.metal.kernels import Specialisation
+from tests.emulation.device import DeclaredKernels, specialisation_of
+from tests.emulation.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga
 
 # An extension of naga's, which no browser has.
@@ -30,7 +30,7 @@ _FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f", "vec2<u32>": "<Q"}
 
 
 def open_wgpu(*beyond: str) -> Any:
-    """A device of wgpu's with subgroups, the only optional feature of the standard that kernels need, and with features `beyond`
+    """A device of wgpu's with subgroups, all that kernels need of the standard's optional features, and with features `beyond`
     it; skips the test where there is none."""
     features = ["subgroup", *beyond]
     wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'splat_py[webgpu]'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from splat_py.selftest import SelfTest
+from tests.volume import test_march as marches
 from tests.webgpu.device import WebGpu, open_wgpu
 
 # A render with all that is before and behind it, its backward pass, training steps, volumes: without float atomics, which WGSL
@@ -38,3 +39,7 @@ def test_case(name: str, device: WebGpu) -> None:
     test.cases = [case for case in test.cases if case.name == name]
     (outcome,) = test.run()
     assert outcome.verdict == "ok", f"{outcome.reason}\n{outcome.details}"
+
+
+def test_volumes_of_halves(device: WebGpu) -> None:
+    marches.assert_like_reference(marches.random_field(1), marches.random_rays(60), 9, halves=True, device=device)

@@ -1,6 +1,6 @@
 """Every kernel, with every value of each of its constants that ships, as WGSL that naga accepts; but for those of
-slang/kernels/cpu, of which WGSL is not capable, and which have twins. All combinations of values would take minutes: tests/metal
-goes through them.
+slang/kernels/cpu, of which WGSL is not capable, and which have twins. All combinations of values would take minutes:
+tests/metal goes through them.
 
 Unlike browsers, naga does not ask whether barriers and subgroup operations are reached by all threads together.
 """
@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from splat_py.gpu.emission import CompilerError, emit_wgsl
-from tests.metal.kernels import Specialisation, declared, shipped
+from tests.emulation.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import FLOAT_ATOMICS, open_wgpu
 from tests.webgpu.wgsl import for_naga, negated_sums
 
-
 # Of slang/kernels/cpu, by entry point, where the same is several kernels elsewhere.
-IN_PARTS = {("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_loss", "squaredError"), ("volume", "volumeBackward")}}
+IN_PARTS = {
+    ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_loss", "squaredError"), ("volume", "volumeBackward")}
+}
 
 
 def for_cpu_drivers(specialisation: Specialisation) -> bool:

@@ -165,6 +165,19 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
+        if native:
+            _record_halves(recorder, marching.Volume(device, empty((4, 4, 4, quads * 2), np.uint32), coefficients), groups)
+
+
+def _record_halves(recorder: Recorder, volume: marching.Marched, groups: int) -> None:
+    """March and replay."""
+    empty = _Memory().empty
+    volume.groups, volume.replicas = groups, groups + 1
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
+    volume.record_occupancy(recorder, march)
+    volume.record_forward(recorder, march, rays, empty(3), image)
+    volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
 
 
 def _record_contracted(recorder: Recorder) -> None:
@@ -199,6 +212,8 @@ def _record_hash_grid(recorder: Recorder) -> None:
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
+        if native:
+            _record_halves(recorder, HashVolume(device, empty(shape.floats, np.uint32), shape, empty(shape.floats)), groups)
 
 
 def declared() -> list[tuple[str, str]]:
