@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -199,11 +200,12 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
                 uses.append(use)
 
     add("training step", training_step())
-    for pixels in PIXELS:
-        for accumulation in ACCUMULATIONS:
-            for batched in (False, True):
-                tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=batched)
-                add(f"{pixels} pixels a thread, {accumulation}{', batched' if batched else ''}", training_step(tuning))
+    for pixels, accumulation in product(PIXELS, ACCUMULATIONS):
+        tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation)
+        add(f"{pixels} pixels a thread, {accumulation}", training_step(tuning))
+    for pixels, accumulation in product(PIXELS[:2], ("PerWave", "PerGroup")):
+        tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=True)
+        add(f"{pixels} pixels a thread, {accumulation}, batched", training_step(tuning))
     add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
     for bits, threads, items in SORTS:
         tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)
