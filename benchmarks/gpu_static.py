@@ -1,4 +1,4 @@
-"""Static figures of every kernel under consideration on NVIDIA's GPUs, without one: registers, spills, shared memory, instructions.
+"""Static figures of every kernel under consideration on NVIDIA's GPUs: registers, spills, shared memory, instructions.
 
     python -m benchmarks.gpu_static --out benchmarks/gpu_static.json --nvdisasm NVDISASM
 
@@ -82,6 +82,8 @@ def main(options: Options) -> None:
     for name, specialisation in specialisations().items():
         results[name] = figures(specialisation, options.nvdisasm, before.get(name, {})) | {"used": list(used[name])}
         print(name, results[name]["sm_90"], results[name].get("loop"), flush=True)
+        # What is not done yet is there from before, if an interrupt comes.
+        write_json(options.out, {"nvrtc": version(), "kernels": before | results})
     write_json(options.out, {"nvrtc": version(), "kernels": results})
 
 
