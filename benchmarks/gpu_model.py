@@ -8,8 +8,8 @@ A kernel takes the longest of the times that it would take if it were bound by o
 - atomics: 32-byte sectors that are added to, over the slices of the second-level cache · clock.
 - latency: the longest list of a tile, by one wave alone, which waits `LATENCY` clocks for each instruction.
 
-and each dispatch `launch` besides, as the next one waits for it. What is published is in `GPUS`. The three shares and the launches
-are not: they are guesses of what kernels like these reach, and they are where a measurement should look first.
+and each dispatch `launch` besides, as the next one waits for it. What is published is in `GPUS`. The shares, the clocks and the
+launches are not: they are guesses of what kernels like these reach, and they are where a measurement should look first.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _WAVE_SECTORS = 3
 _ROW = 9
 # Sectors of a row of 36 bytes.
 _ROW_SECTORS = 2
+# Instructions for each access to group-shared memory when sums are flushed.
+_FLUSH = 3
 PIXELS = (1, 2, 4, 8)
 # Threads of a workgroup, and pairs a thread, by a digit's bits.
 SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
@@ -78,8 +80,8 @@ A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper")
 
 
 def occupancy(limits: Limits, threads: int, registers: int, shared_bytes: int) -> float:
-    """Share of the warps that fit: NVIDIA's occupancy calculator's formula. Registers are given out to warps by 256, a quarter of
-    the processor's by each of its four schedulers."""
+    """Share of the warps that fit: NVIDIA's occupancy calculator's formula. Registers are given out to warps by 256, a quarter
+    of the processor's by each of its four schedulers."""
     warps = math.ceil(threads / _WAVE)
     by_registers = limits.registers // 4 // (math.ceil(registers * _WAVE / 256) * 256) * 4
     blocks = min(limits.blocks, limits.warps // warps, by_registers // warps)
@@ -159,10 +161,13 @@ def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float
     # The emulator's compiler does not share the exponential of a splat between its value and its derivative: thrice.
     evaluations = found["evaluations"] / (3 if what.startswith("backward") else 1)
     blends = evaluations / _WAVE / pixels
-    # Both read where the splat is, and so do those who add to its row.
-    rows = found["atomics"] / _ROW if what.endswith(("PerGroup", "PerIntersection")) else blends * _WAVE
-    added = 0.0 if what.startswith("forward") else min(rows, found["list loads"])
-    return blends, max(found["list loads"] / _WAVE - blends - added / _WAVE, 0.0)
+    # Both read where the splat is, and so do those who add to its row: all lanes of a wave, or of a workgroup a thread a number.
+    added = 0.0
+    if what.endswith(("PerPixel", "PerWave")):
+        added = counted[f"backward {pixels} PerWave"]["atomics"] / _ROW * _WAVE
+    elif what.endswith("PerGroup"):
+        added = found["atomics"]
+    return blends, (found["list loads"] - added) / _WAVE - blends
 
 
 class Model:
@@ -184,7 +189,8 @@ class Model:
     def rasterize(self, work: Work, tuning: Tuning, backward: bool) -> Time:
         """A pass over all tiles."""
         figures = self.kernels[rasteriser(tuning, backward)]
-        p, what = tuning.pixels, f"backward {p} {tuning.accumulation}" if backward else f"forward {p}"
+        p = tuning.pixels
+        what = f"backward {p} {tuning.accumulation}" if backward else f"forward {p}"
         scale = work.pixels / (work.counted["width"] * work.counted["height"])
         blends, tests = (count * scale for count in waves(work.counted, what, p))
         loop, test = total(figures["loop"]), total(figures["test"])
@@ -196,6 +202,8 @@ class Model:
         if backward:
             added = work.counted[f"backward {p} PerWave"]["atomics"] / _ROW * scale
             instructions -= (blends - min(added, blends)) * total(figures["if blended"])
+            # Beside the loops: sums of all waves are read from group-shared memory, cleared and added up.
+            instructions += work.counted[what]["workgroup bytes"] / 4 / _WAVE * scale * _FLUSH
             if tuning.accumulation == "PerIntersection":
                 nbytes += work.intersections * (36 * 3 + 8) + work.gaussians * 36
                 dispatches += 2
@@ -247,22 +255,14 @@ class Model:
             "shade": self.elementwise([find("shade.shadeForward")], work.visible, work.visible * (192 + 12 + 8) + n * 20),
             "sort depths": self.sort(n, 32, tuning.digit_bits),
             "bin": self.elementwise(
-                [
-                    find("tiles.countTiles"),
-                    find("tiles.emitIsects"),
-                    find("tiles.findTileOffsets"),
-                    find("prefix_sum.scanBlocks"),
-                ],
+                map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,
                 n * (2 * 40 + 12) + work.intersections * 16,
             ),
             "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.digit_bits),
             "rasterize": self.rasterize(work, tuning, backward=False),
             "loss": self.elementwise(
-                [
-                    find(f"loss.{entry}")
-                    for entry in ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
-                ],
+                (find(f"loss.{e}") for e in ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")),
                 # A thread has a run of eight.
                 pixels * 3 / 8,
                 pixels * 3 * 4 * (1 + 5 + 5 + 3 + 3 + 3 + 3 + 1) + pixels * 8,

@@ -77,10 +77,8 @@ def kernels(static: dict[str, Any]) -> str:
         spills = max(figures[architecture]["spill bytes"] for architecture in LIMITS)
         shared = max(figures[architecture]["shared bytes"] for architecture in LIMITS)
         words = f"`{module}`" + (f" {told}" if told else "")
-        rows.append(
-            [words, str(figures["threads"]), _registers(figures), str(spills), f"{shared:,}", _shares(figures)]
-            + [f"{figures['instructions']:,}"]
-        )
+        row = [words, str(figures["threads"]), _registers(figures), str(spills), f"{shared:,}", _shares(figures)]
+        rows.append([*row, f"{figures['instructions']:,}"])
     head = ["kernel", "threads", "registers", "spilled bytes", "shared bytes", "occupancy, %", "instructions"]
     return _table(head, rows)
 
@@ -96,10 +94,8 @@ def tunings(static: dict[str, Any]) -> str:
         spills = max(figures[architecture]["spill bytes"] for architecture in LIMITS)
         kinds = [str(loop.get(kind, 0)) for kind in ("fp32", "mufu", "shuffle", "mask", "atomic")]
         loads = f"{loop.get('global load', 0)} + {loop.get('shared', 0)}"
-        rows.append(
-            [words, _registers(figures), str(spills), f"{figures['sm_90']['shared bytes']:,}", _shares(figures)]
-            + [f"{total(loop)} ({blended})" if blended else str(total(loop)), f"{each:.0f}", *kinds, loads]
-        )
+        row = [words, _registers(figures), str(spills), f"{figures['sm_90']['shared bytes']:,}", _shares(figures)]
+        rows.append([*row, f"{total(loop)} ({blended})" if blended else str(total(loop)), f"{each:.0f}", *kinds, loads])
 
     for pixels in PIXELS:
         add(f"forward, {pixels}", Tuning(pixels), False)
@@ -112,7 +108,7 @@ def tunings(static: dict[str, Any]) -> str:
         for accumulation in ACCUMULATIONS[1:3]:
             add(f"backward, {pixels}, {_LETTERS[accumulation]}, batches", Tuning(pixels, accumulation, True), True)
     head = ["pixels a thread, strategy", "registers", "spilled bytes", "shared bytes", "occupancy, %", "loop", "a pixel"]
-    return _table(head, rows) if not rows else _table([*head, "FP32", "MUFU", "shuffles", "masks", "atomics", "loads"], rows)
+    return _table([*head, "FP32", "MUFU", "shuffles", "masks", "atomics", "loads"], rows)
 
 
 def counts(counted: dict[str, Any]) -> str:
@@ -221,11 +217,10 @@ def published(static: dict[str, Any], counted: dict[str, Any]) -> str:
 
 def gpus() -> str:
     """What is published of them, and what is assumed."""
-    rows = [
-        [gpu.name, str(gpu.processors), f"{gpu.gigahertz:g}", f"{gpu.gigabytes_a_second:,}", gpu.source]
-        + [str(gpu.slices), f"{gpu.microseconds_a_launch:g}"]
-        for gpu in (*GPUS, A100)
-    ]
+    rows = []
+    for gpu in (*GPUS, A100):
+        row = [gpu.name, str(gpu.processors), f"{gpu.gigahertz:g}", f"{gpu.gigabytes_a_second:,}", gpu.source]
+        rows.append([*row, str(gpu.slices), f"{gpu.microseconds_a_launch:g}"])
     return _table(["", "processors", "GHz", "GB/s", "from", "assumed: cache slices", "assumed: µs a dispatch"], rows)
 
 
