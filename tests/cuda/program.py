@@ -77,8 +77,8 @@ class Program(program.Program):
             at = f"({ends[-1]} + 15) / 16 * 16"
             ends.append(f"{name}_end")
             return (
-                f"typedef {kind} {name}_type; enum : size_t {{ {name}_at = {at}, {name}_end = {name}_at + sizeof({name}_type) }};"
-                f"\n#define {name} (*({name}_type*)(runtime_threadgroup_memory() + {name}_at))"
+                f"typedef {kind} {name}_type; enum : size_t {{ {name}_at = {at}, {name}_end = {name}_at + sizeof({kind}) }};\n"
+                f"#define {name} (*({name}_type*)(runtime_threadgroup_memory() + {name}_at))"
             )
 
         assert _GLOBALS in source

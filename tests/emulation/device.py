@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ class EmulatedDevice(Device):
         programs: of all kernels, shared between devices.
         tuning: as on a device of that kind, or another.
         schedule: how programs run; may be changed between submissions.
+        features: that SlangPy reports for a device of that kind.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class EmulatedDevice(Device):
         programs: Programs,
         tuning: Tuning,
         schedule: Schedule | None = None,
+        features: Collection[spy.Feature] = (),
     ) -> None:
         self.adapter = adapter
         self.software = False
         self._process = os.getpid()
         self.tuning = tuning
-        self.operators = native_operators(adapter.backend, [])
+        self.operators = native_operators(adapter.backend, features)
         self.memory = _GuardedMemory(programs.compiler.runtime)
         self.schedule = schedule or Schedule()
         self.programs = programs
