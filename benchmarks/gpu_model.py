@@ -28,6 +28,9 @@ _ROW = 9
 _ROW_SECTORS = 2
 # Instructions for each access to group-shared memory when sums are flushed.
 _FLUSH = 3
+# Instructions a pair, of both kernels of a pass, and clocks that a thread waits for each of its pairs, in each kernel: one in
+# eight comes from memory.
+_SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
 PIXELS = (1, 2, 4, 8)
 # Threads of a workgroup, and pairs a thread, by a digit's bits.
 SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
@@ -161,7 +164,7 @@ def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float
     # The emulator's compiler does not share the exponential of a splat between its value and its derivative: thrice.
     evaluations = found["evaluations"] / (3 if what.startswith("backward") else 1)
     blends = evaluations / _WAVE / pixels
-    # Both read where the splat is, and so do those who add to its row: all lanes of a wave, or of a workgroup a thread a number.
+    # Both read where the splat is, and so do those who add to its row: all lanes of a wave, or a thread a number.
     added = 0.0
     if what.endswith(("PerPixel", "PerWave")):
         added = counted[f"backward {pixels} PerWave"]["atomics"] / _ROW * _WAVE
@@ -225,14 +228,19 @@ class Model:
         figures = self.kernels[f"radix_sort.scatter DIGIT_BITS={digit_bits} ITEMS={items} THREADS={threads}"]
         digits = 1 << digit_bits
         # Threads that add up a digit's counters each read, or read and write, all of a block's threads: once to count, twice to
-        # scatter. Where rows are a whole number of banks apart, they do so one after the other.
-        turns = math.ceil(digits / _WAVE) if digits * (threads + 1) <= 8192 else digits
-        conflicts = 3 * count / items * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
-        # Instructions a pair, of both kernels' loops.
-        per_item = 36
-        occupied = self.occupied(figures)
-        issue = self._issue(count * per_item / _WAVE) / min(1.0, occupied * 4)
-        return Time(passes * (issue + conflicts), passes * self._memory(count * 20), 0.0, self._launch(passes * 5))
+        # scatter; and each pair is counted twice, by random access to 32 banks, of which the fullest has 3.4.
+        turns = 3 * (math.ceil(digits / _WAVE) if threads > _WAVE else digits) / items + 4 * 3.4 / _WAVE
+        banks = count * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
+        resident = max(self.occupied(figures) * LIMITS[self.gpu.architecture].warps * _WAVE * self.gpu.processors, 1)
+        rounds = math.ceil(count / items / resident)
+        latency = 2 * rounds * items * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
+        return Time(
+            passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
+            passes * self._memory(count * 20),
+            0.0,
+            self._launch(passes * 5),
+            passes * latency,
+        )
 
     def occupied(self, figures: dict[str, Any]) -> float:
         """Share of warps."""

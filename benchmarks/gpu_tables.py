@@ -15,6 +15,7 @@ from benchmarks.gpu_model import (
     A100,
     ACCUMULATIONS,
     GPUS,
+    ISSUE,
     LIMITS,
     PIXELS,
     SORTS,
@@ -26,10 +27,12 @@ from benchmarks.gpu_model import (
     total,
     waves,
 )
+from splat_py.gpu.device import _GPU_TUNING, _METAL_TUNING
 
 _HERE = Path(__file__).resolve().parent
 DOCUMENT = _HERE.parent / "docs" / "gpus.md"
 _SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUNING.batched, _GPU_TUNING.sort_digit_bits)
 # A million Gaussians at 1920×1080.
 _GAUSSIANS, _PIXELS = 1_000_000, 1920 * 1080
 _SCENES = {"random": "random", "fox": "`fox`"}
@@ -156,7 +159,7 @@ def works(counted: dict[str, Any]) -> dict[str, Work]:
 
 def stages(static: dict[str, Any], counted: dict[str, Any]) -> str:
     """Predicted times of today's tuning."""
-    of = {gpu.name: [Model(gpu, static).step(work, Tuning()) for work in works(counted).values()] for gpu in GPUS}
+    of = {gpu.name: [Model(gpu, static).step(work, TODAY) for work in works(counted).values()] for gpu in GPUS}
     rows = []
     for stage in next(iter(of.values()))[0]:
         row = [stage]
@@ -188,7 +191,7 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
         cells = []
         for gpu in GPUS:
             model = Model(gpu, static)
-            ours, today = _passes(model, work, tuning), _passes(model, work, Tuning())
+            ours, today = _passes(model, work, tuning), _passes(model, work, TODAY)
             cells.append(f"{ours:.2f} ({ours / today:.2f})")
         rows.append([words, *cells])
     for bits in SORTS:
@@ -197,19 +200,86 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
             model = Model(gpu, static)
 
             def sorts(digit_bits: int, model: Model = model) -> float:
-                step = model.step(work, replace(Tuning(), digit_bits=digit_bits))
+                step = model.step(work, replace(TODAY, digit_bits=digit_bits))
                 return step["sort depths"].total + step["sort tiles"].total
 
-            cells.append(f"{sorts(bits):.2f} ({sorts(bits) / sorts(4):.2f})")
+            cells.append(f"{sorts(bits):.2f} ({sorts(bits) / sorts(TODAY.digit_bits):.2f})")
         rows.append([f"both sorts, digits of {bits} bits", *cells])
     return _table(["", *(f"{gpu.name}, ms" for gpu in GPUS)], rows)
+
+
+def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
+    """What the tuning is, and by how much others are predicted to be slower."""
+    models = [Model(gpu, static) for gpu in GPUS]
+
+    def ratio(other: Tuning) -> str:
+        of = [_passes(m, w, other) / _passes(m, w, TODAY) for m in models for w in works(counted).values()]
+        return "–".join(dict.fromkeys(f"{value:.2f}" for value in (min(of), max(of))))
+
+    def sorts(model: Model, bits: int) -> float:
+        step = model.step(works(counted)["fox"], replace(TODAY, digit_bits=bits))
+        return step["sort depths"].total + step["sort tiles"].total
+
+    def sort_ratio(bits: int) -> str:
+        of = [sorts(model, bits) / sorts(model, TODAY.digit_bits) for model in models]
+        return f"{min(of):.2f}–{max(of):.2f}"
+
+    work = works(counted)["fox"]
+    backward = [model.rasterize(work, TODAY, True) for model in models]
+    steps = [sum(time.total for time in model.step(work, TODAY).values()) for model in models]
+    hidden = max(time.atomics / time.issue for time in backward)
+    saved = max(time.atomics / step for time, step in zip(backward, steps, strict=True))
+    hot = counted["fox"]["share of intersections by tiles of their splat"]
+    loop = total(static[rasteriser(TODAY, True)]["loop"])
+    mac = GPUS[-1]
+    # Six of a core's 24 waves take turns at each of its four schedulers.
+    segment = (_METAL_TUNING.segment or 0) * loop * 6 / (mac.gigahertz * 1e6 * ISSUE)
+    rows = [
+        [
+            f"{TODAY.pixels} pixels a thread",
+            "loads and the sums over a wave are shared, and few more pixels are evaluated for nothing",
+            f"both passes take {ratio(replace(TODAY, pixels=1))} of the time with 1, {ratio(replace(TODAY, pixels=4))} with 4",
+            "1 or 4 is faster",
+        ],
+        [
+            "B, sums over a wave",
+            f"atomics take {hidden:.0%} of the time that instructions take, at most, and are hidden behind them",
+            f"C takes {ratio(replace(TODAY, accumulation='PerGroup'))}, D as long",
+            "C is faster: then atomics to one splat wait longer for each other than is assumed",
+        ],
+        [
+            "no C for hot Gaussians",
+            f"{float(hot['16']):.1%} of intersections are of splats that touch 16 tiles or more, {float(hot['64']):.1%} of 64",
+            f"without any atomics a step would be shorter by {saved:.1%} at most, if nothing hid them",
+            "a backward pass with a few splats that fill the image takes half as long again",
+        ],
+        [
+            "each wave its own loads",
+            "lanes read the same address, which caches have",
+            f"batches take {ratio(replace(TODAY, batched=True))} in instructions, without what waves wait at barriers",
+            "batches are 10 % faster",
+        ],
+        [
+            f"digits of {TODAY.digit_bits} bits",
+            "fewer passes than with 4, and more threads than with 6 or 8, whose counters fill the processor",
+            f"both sorts take {sort_ratio(4)} with 4 bits, {sort_ratio(6)} with 6, {sort_ratio(8)} with 8",
+            "4 bits are faster, or 6 are by a tenth of a step",
+        ],
+        [
+            f"on Metal, segments of {_METAL_TUNING.segment:,}",
+            f"the longest list of the trained scene has {counted['fox']['longest list']:,}: one segment, and no cost",
+            f"a workgroup takes {segment:.0f} ms for a segment of a full core, of the two seconds that it has",
+            "the watchdog ends one",
+        ],
+    ]
+    return _table(["choice", "because", "prediction", "refuted if"], rows)
 
 
 def published(static: dict[str, Any], counted: dict[str, Any]) -> str:
     """Beside what others have measured."""
     rows = []
     for words, gpu, gaussians, pixels, what, measured in _PUBLISHED:
-        step = Model(gpu, static).step(Work(gaussians, pixels, counted["fox"]), Tuning())
+        step = Model(gpu, static).step(Work(gaussians, pixels, counted["fox"]), TODAY)
         ours = sum(time.total for time in step.values()) if what == "step" else step[what].total
         rows.append([words, gpu.name, f"{measured:.2f}", f"{ours:.2f}", f"{measured / ours:.1f}"])
     return _table(["", "on", "published, ms", "predicted for ours, ms", "ratio"], rows)
@@ -234,6 +304,7 @@ def written(text: str) -> str:
         "counts": counts(counted),
         "gpus": gpus(),
         "stages": stages(static, counted),
+        "decisions": decisions(static, counted),
         "choices": choices(static, counted),
         "published": published(static, counted),
     }
