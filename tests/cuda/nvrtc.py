@@ -1,6 +1,6 @@
 """NVIDIA's own compilers without a GPU: NVRTC makes PTX of CUDA source, ptxas machine code of that.
 
-Both come as packages of `pip install 'splat_py[nvidia]'`, for Linux and Windows on x86-64.
+Both are packages that `make setup` installs on Linux on x86-64; there are none for macOS.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _ptxas() -> Path | None:
 def skip_without_compilers() -> None:
     """Skip the test where one of the packages is missing."""
     if _nvrtc_library() is None or _ptxas() is None:
-        pytest.skip("NVIDIA's compilers are not installed: pip install 'splat_py[nvidia]' (Linux on x86-64)")
+        packages = "nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12"
+        pytest.skip(f"NVIDIA's compilers are not installed: pip install {packages} (Linux on x86-64)")
 
 
 @cache
