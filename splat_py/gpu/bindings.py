@@ -21,14 +21,16 @@ _VECTOR = re.compile(r"vector<(\w+), *(\d)>")
 
 # By a buffer's elements: what an array holds, and a multiple of how many of them.
 _ELEMENTS = {
-    "float": (np.dtype(np.float32), 1),
-    "float2": (np.dtype(np.float32), 2),
-    "float4": (np.dtype(np.float32), 4),
-    "uint": (np.dtype(np.uint32), 1),
-    "int": (np.dtype(np.int32), 1),
+    "float": ((np.float32,), 1),
+    "float2": ((np.float32,), 2),
+    "float4": ((np.float32,), 4),
+    "uint": ((np.uint32,), 1),
+    "uint2": ((np.uint32,), 2),
+    "int": ((np.int32,), 1),
     # Four floats (kernels/cpu/quads.slang).
-    "uint64_t2": (np.dtype(np.float32), 4),
-    "uint64_t": (np.dtype(np.float32), 2),
+    "uint64_t2": ((np.float32,), 4),
+    # Two floats, or four halves.
+    "uint64_t": ((np.float32, np.uint32), 2),
 }
 
 
@@ -89,8 +91,8 @@ class Bindings:
         for name, array in buffers.items():
             if array is not None:
                 element = self.known.buffers[name]
-                dtype, length = _ELEMENTS[element]
-                if array.dtype != dtype or array.size % length:
+                dtypes, length = _ELEMENTS[element]
+                if array.dtype not in dtypes or array.size % length:
                     given = f"{array.dtype} {list(array.shape)}"
                     raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {element}")
 

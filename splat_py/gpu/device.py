@@ -51,12 +51,12 @@ class Operator(Enum):
 
 
 _FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
-# What the kernels of the others use. Splats and images make do with compare-and-swap where there are no float atomics.
+# What the kernels of the others use. They make do with compare-and-swap where there are no float atomics.
 _NEEDS = {
     Operator.SPLAT_FORWARD: {Operator.WAVES},
     Operator.SPLAT_BACKWARD: {Operator.WAVES},
     Operator.IMAGE: {Operator.WAVES},
-    Operator.VOLUME: {Operator.WAVES, Operator.FLOAT_ATOMICS},
+    Operator.VOLUME: {Operator.WAVES},
 }
 # Backends that have more than SlangPy reports.
 _UNREPORTED = {"metal": {Operator.WAVES, Operator.FLOAT_ATOMICS}}

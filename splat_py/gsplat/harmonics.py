@@ -63,13 +63,13 @@ def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks
     Args:
         degrees_to_use: 0 to 4.
         dirs: [..., 3] of any length but zero.
-        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; the others are not used.
+        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; the others are not used. float32 or float16.
         masks: bool [...] where to compute anything; elsewhere the result is zero.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value.
     """
-    check_tensors({"dirs": dirs, "coeffs": coeffs})
+    check_tensors({"dirs": dirs, "coeffs": coeffs}, halves=("coeffs",))
     batch = _check(degrees_to_use, dirs, coeffs, masks)
     check_shape("coeffs", coeffs, (*batch, "K", 3))
     count = math.prod(batch)

@@ -31,6 +31,7 @@ def fill(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, dict[str, An
         if is_asked:
             raise NotImplementedError(f"the portable backend does not support {asked}; it fills the image with one colour")
     assert quats is not None and scales is not None and colors is not None
+    colors = colors.float()
     if colors.shape[-1] != 3:
         raise NotImplementedError(f"the portable backend does not support {colors.shape[-1]} channels; give rgb colours")
     width, height, lead, n = options.width, options.height, inputs.viewmats.shape[:-2], means.shape[-2]

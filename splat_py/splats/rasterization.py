@@ -106,8 +106,9 @@ def rasterization(
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
 
     Differentiable in all tensors, once. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
-    of all tensors. Gaussians whose projection is not finite, or which lie nearer than `near_plane`, are culled and get a zero
-    gradient.
+    of all tensors. Coefficients and features, `colors`, may be float16: they then take half the memory on the device, which
+    computes with float32 all the same, and their gradients become float16 when they are complete. Gaussians whose projection is
+    not finite, or which lie nearer than `near_plane`, are culled and get a zero gradient.
 
     Args:
         means: [..., N, 3] centres, world units.
@@ -241,7 +242,7 @@ def rasterization(
         color=color_type(color),
         with_eval3d=bool(with_eval3d),
     )
-    check_tensors(inputs.named())
+    check_tensors(inputs.named(), halves=HALVES)
     check_options(options)
     # NumPy's integers overflow, and lack methods.
     options = replace(options, width=int(width), height=int(height))
@@ -347,6 +348,8 @@ def _project(inputs: Inputs, options: Options, settings: Settings, device: Devic
     )
 
 
+# Arguments that may be float16 as well.
+HALVES = ("colors",)
 # Of a symmetric matrix.
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
@@ -381,7 +384,7 @@ def _features(
 
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
         if degree is None:
-            return _gather(features, inputs, splats)
+            return _gather(features.float(), inputs, splats)
         means = inputs.means
         if features.dim() < means.dim() + 1:
             features = features.expand(*means.shape[:-2], *features.shape)

@@ -15,7 +15,7 @@ from splat_py.gpu.device import Device
 from splat_py.splats.data import Settings
 from splat_py.splats.depth_maps import depth_to_normal
 from splat_py.splats.meta import meta_of
-from splat_py.splats.rasterization import _device_for, _features
+from splat_py.splats.rasterization import HALVES, _device_for, _features
 from splat_py.splats.ray_splats import SURFEL, project_for_rays
 from splat_py.splats.surface import rasterize_surface, with_densify
 from splat_py.splats.tensors import check_tensors
@@ -108,7 +108,7 @@ def rasterization_2dgs(
         raise SplatError(f"depth_mode is {depth_mode!r}; use expected or median")
     if "D" not in render_mode and distloss:
         raise SplatError(f"distloss needs depth, which render_mode={render_mode!r} does not have; use D, ED, RGB+D or RGB+ED")
-    check_tensors(inputs.named())
+    check_tensors(inputs.named(), halves=HALVES)
     check_options(options)
     options = replace(options, width=int(width), height=int(height))
     if "RGB" not in render_mode:

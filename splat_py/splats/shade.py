@@ -16,7 +16,7 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients, camera_gradients
 from splat_py.splats.colors import ColorModel, harmonics
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView, id_buffers, id_constants
-from splat_py.splats.tensors import as_tensor, check_tensors, strided_view
+from splat_py.splats.tensors import as_tensor, check_tensors, strided_view, words_of
 from splat_py.splats.weight_gradients import WeightGradients
 
 
@@ -28,7 +28,8 @@ class Shading:
     """
 
     means: Array  # [N, 3]
-    features: Array  # [N, ...] as many numbers as `color` uses, or more; of spherical harmonics [N, K, 3]
+    # [N, ...] as many numbers as `color` uses, or more; of spherical harmonics [N, K, 3]. Or the same as halves, `words_of`.
+    features: Array
     cameras: Cameras
     radii: Array  # [C, N, 2] int32
     colors: Array  # [C, N, 3]
@@ -36,6 +37,8 @@ class Shading:
     settings: Settings
     packed: PackedIds | None = None
     weights: Array | None = None  # [W]
+    # How many halves a Gaussian has, if features are halves; their gradients then are [N, halves / 2, rounded up] words.
+    halves: int = 0
 
     def record(self, recorder: Recorder) -> None:
         """Write `colors`."""
@@ -66,7 +69,13 @@ class Shading:
             "shadeBackward",
             (*linear_groups(self._per_scene)[:2], scenes),
             {"colorStride": v_colors.stride, "colorOffset": v_colors.offset},
-            {"vColors": v_colors.array, "vMeans": v_means, "vFeatures": v_features, **rows.buffers, **of_weights.buffers},
+            {
+                "vColors": v_colors.array,
+                "vMeans": v_means,
+                **self._features("vFeatures", "vFeatureHalves", v_features),
+                **rows.buffers,
+                **of_weights.buffers,
+            },
             CAMERA_GRADIENT=settings.camera_gradient,
             ADD_TO_MEANS=add_to_means,
             **(settings.accumulation_constants() if adds_up else {}),
@@ -82,6 +91,10 @@ class Shading:
     def _per_scene(self) -> int:
         return self.means.size // 3 // self.cameras.scenes
 
+    def _features(self, floats: str, halves: str, array: Array) -> dict[str, Array | None]:
+        """Of two buffers, the one that holds them."""
+        return {floats: None, halves: array.bits} if self.halves else {floats: array, halves: None}
+
     def _dispatch(
         self,
         recorder: Recorder,
@@ -93,6 +106,8 @@ class Shading:
     ) -> None:
         cameras = self.cameras
         specialisation: dict[str, bool | int | str | UserType] = self.color.constants() | id_constants(self.packed) | constants
+        if self.halves:
+            specialisation["HALVES"] = True
         recorder.dispatch(
             "shade",
             entry,
@@ -101,12 +116,12 @@ class Shading:
                 "splats": self._splats,
                 "gaussians": self._per_scene,
                 "cameras": cameras.count // cameras.scenes,
-                "stored": self.features.size // max(self.means.size // 3, 1),
+                "stored": self.halves or self.features.size // max(self.means.size // 3, 1),
                 **uniforms,
             },
             {
                 "means": self.means,
-                "features": self.features,
+                **self._features("features", "featureHalves", self.features),
                 "weights": self.weights,
                 "viewmats": cameras.viewmats,
                 "Ks": cameras.Ks,
@@ -137,7 +152,8 @@ def shade(
     Args:
         means: [..., N, 3].
         features: [..., N, F] or, for each camera, [..., C, N, F]. Coefficients of spherical harmonics [..., N, K, 3] or
-            [..., C, N, K, 3], K ≥ (degree + 1)².
+            [..., C, N, K, 3], K ≥ (degree + 1)². Of float16 the device stores halves; it computes with float32 all the same,
+            and their gradients are rounded to float16 when they are complete.
         viewmats: [..., C, 4, 4].
         radii: [..., C, N, 2] from `project`: culled splats stay black.
         color: the degree of spherical harmonics, 0 to 4, max(0, Σ Y_k(d) sh_k + ½); or another model.
@@ -149,9 +165,10 @@ def shade(
     Differentiable in means, features, viewmats and weights.
 
     Raises:
-        SplatError: one of these is not float32, or on another device than the others.
+        SplatError: one of these is not of such a type, or on another device than the others.
     """
-    check_tensors({"means": means, "features": features, "viewmats": viewmats, "weights": weights})
+    tensors = {"means": means, "features": features, "viewmats": viewmats, "weights": weights}
+    check_tensors(tensors, halves=("features",))
     device = device or device_for(means)
     frame = _frame(color, settings, device, packed, as_color)
     each_camera = features.dim() - (1 if isinstance(color, int) else 0) == means.dim() + 1
@@ -204,7 +221,8 @@ class _Shade(torch.autograd.Function):
     def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
         work, device = kept(ctx)
         lead = ctx.saved_tensors[3].shape[:-2]
-        v = _gradients(work, device, v_colors, lead, of_cameras=ctx.needs_input_grad[2])
+        features = ctx.saved_tensors[2].shape
+        v = _gradients(work, device, v_colors, lead, features, of_cameras=ctx.needs_input_grad[2])
         return v.means, v.features, v.viewmats, None, v.weights, None
 
 
@@ -235,7 +253,7 @@ def shade_backward(
     """The gradients of `shade` without autograd: what it was given, features of Gaussians, and the gradient of its colours."""
     device = device or device_for(means)
     work = _shading(means, features, viewmats, radii, weights, _frame(color, settings, device, packed, as_color))
-    return _gradients(work, device, v_colors, viewmats.shape[:-2], of_cameras=True)
+    return _gradients(work, device, v_colors, viewmats.shape[:-2], features.shape, of_cameras=True)
 
 
 def _shading(
@@ -251,16 +269,20 @@ def _shading(
     cameras = Cameras(poses, empty((poses.shape[0], 3, 3)), 0, 0, math.prod(means.shape[:-2]))
     shared = None if weights is None else array(weights)
     colors = empty((*radii.shape[:-1], 3))
-    return Shading(
-        array(means), array(features), cameras, array(radii), colors, frame.color, frame.settings, frame.packed, shared
-    )
+    halves = features.numel() // max(means.numel() // 3, 1) if features.dtype == torch.float16 else 0
+    stored = array(words_of(features) if halves else features)
+    color, settings, packed = frame.color, frame.settings, frame.packed
+    return Shading(array(means), stored, cameras, array(radii), colors, color, settings, packed, shared, halves)
 
 
-def _gradients(work: Shading, device: Device, v_colors: Tensor, lead: torch.Size, of_cameras: bool) -> ShadingGradients:
-    """Those of cameras [*lead, 4, 4] only if asked for."""
+def _gradients(
+    work: Shading, device: Device, v_colors: Tensor, lead: torch.Size, features: torch.Size, of_cameras: bool
+) -> ShadingGradients:
+    """Those of features of this shape; of cameras [*lead, 4, 4] only if asked for."""
     work = replace(work, settings=replace(work.settings, camera_gradient=of_cameras))
     empty = device.memory.empty
-    v_means, v_features = empty(work.means.shape), empty(work.features.shape)
+    gaussians, words = work.means.size // 3, -(-work.halves // 2)
+    v_means, v_features = empty(work.means.shape), empty((gaussians, words) if work.halves else features)
     v_cameras = empty((work.cameras.count, CAMERA_ROW))
     v_weights = None if work.weights is None else empty(work.weights.shape)
     recorder = device.record()
@@ -272,4 +294,7 @@ def _gradients(work: Shading, device: Device, v_colors: Tensor, lead: torch.Size
     recorder.submit()
     v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
     of_weights = None if v_weights is None else as_tensor(v_weights, v_colors)
-    return ShadingGradients(as_tensor(v_means, v_colors), as_tensor(v_features, v_colors), v_viewmats, of_weights)
+    of_features = as_tensor(v_features, v_colors)
+    if work.halves:
+        of_features = of_features.view(torch.float16)[:, : work.halves].reshape(features)
+    return ShadingGradients(as_tensor(v_means, v_colors), of_features, v_viewmats, of_weights)

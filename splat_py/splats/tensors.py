@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -12,14 +12,14 @@ from splat_py.gpu.arrays import Array, Memory
 from splat_py.splats.data import StridedView
 
 
-def check_tensors(tensors: Mapping[str, Tensor | None]) -> None:
-    """Raise SplatError unless all that there are are float32 tensors on one torch device."""
+def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = ()) -> None:
+    """Raise SplatError unless all that there are are float32 tensors, or `halves` float16 ones, on one torch device."""
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(given))
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        if tensor.dtype != torch.float32:
+        if tensor.dtype != torch.float32 and not (tensor.dtype == torch.float16 and name in halves):
             raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
         if tensor.device != given[first].device:
             raise SplatError(f"{name} is on {tensor.device} and {first} on {given[first].device}; move them to one device")
@@ -39,6 +39,14 @@ def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> No
 def as_tensor(array: Array, like: Tensor) -> Tensor:
     """An array as a tensor on the torch device of another."""
     return array.tensor().to(like.device)
+
+
+def words_of(halves: Tensor) -> Tensor:
+    """The memory of float16 numbers as float32, flat: arrays hold words of 32 bits, of which the last may be half full."""
+    flat = halves.detach().reshape(-1)
+    if flat.numel() % 2 or flat.storage_offset() % 2:
+        flat = torch.cat([flat, flat.new_zeros(flat.numel() % 2)])
+    return flat.view(torch.float32)
 
 
 def zeros_or(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> Array:

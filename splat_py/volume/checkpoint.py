@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
+from splat_py.volume.box import Box
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.hash_volume import MOST_LEVELS, MOST_SIZE, OCCUPANCY, HashShape
-from splat_py.volume.marching import Box, row_floats
+from splat_py.volume.marching import row_floats
 from splat_py.volume.own_volume import MOST_PARAMS
 
 

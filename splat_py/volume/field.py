@@ -16,8 +16,10 @@ from splat_py.files import Layout, reason
 from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
+from splat_py.volume.box import Box
 from splat_py.volume.field_files import existing_field, read_field, save_field
-from splat_py.volume.marching import Box, March, Volume
+from splat_py.volume.half_storage import stored
+from splat_py.volume.marching import March, Volume
 from splat_py.volume.rendering import check_grid, pack, picture_of, voxels_per_unit
 
 # A camera that sees less than this share of what lies a voxel away stands in a wall.
@@ -31,8 +33,8 @@ class RadianceField:
     """Voxels of density and view-dependent colour in a box; `splat_py.volume.render` says how they are looked at.
 
     Attributes:
-        density: [X, Y, Z] float32 on the CPU, per world unit; below 0 counts as 0.
-        sh: [X, Y, Z, K, 3] float32, K = 1, 4 or 9.
+        density: [X, Y, Z] float32 or float16 on the CPU, per world unit; below 0 counts as 0.
+        sh: [X, Y, Z, K, 3] of the same dtype, K = 1, 4 or 9.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb behind the box.
         contracted: whether the field goes on beyond the box, in contracted space; see `splat_py.volume.render`.
@@ -83,7 +85,7 @@ class RadianceField:
         box = Box.of(self.box)
         steps = steps_per_unit or voxels_per_unit(box, tuple(self.density.shape), self.contracted)
         march = March(box, steps, contracted=self.contracted)
-        volume = Volume(device, device.memory.array(pack(self.density, self.sh)), self.sh.shape[3])
+        volume = Volume(device, stored(device, pack(self.density, self.sh)), self.sh.shape[3])
         return picture_of(volume, march, camera, self.background)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -107,7 +109,9 @@ class RadianceField:
         path = existing_field(path)
         try:
             arrays = read_field(path, _check)
-            density, sh = (torch.from_numpy(np.asarray(arrays[name], np.float32)) for name in ("density", "sh"))
+            halves = all(arrays[name].dtype == np.float16 for name in ("density", "sh"))
+            dtype = np.float16 if halves else np.float32
+            density, sh = (torch.from_numpy(np.asarray(arrays[name], dtype)) for name in ("density", "sh"))
             return cls(density, sh, arrays["box"], arrays["background"], "contracted" in arrays)
         except Exception as error:  # zipfile and NumPy let their parsers' errors through
             raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {reason(error)}") from error

@@ -19,10 +19,11 @@ from splat_py.gpu.kernels import UserType
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders import ShaderModule
+from splat_py.volume.box import Box
 from splat_py.volume.checkpoint import VolumeCheckpoint
 from splat_py.volume.config import FIELD, VolumeConfig
 from splat_py.volume.field import check_background
-from splat_py.volume.marching import Box, Image, March, TrainingStep
+from splat_py.volume.marching import Image, March, TrainingStep
 from splat_py.volume.optimisers import AnyField, FieldOptimiser, GridOptimiser, HashOptimiser
 from splat_py.volume.own_optimiser import OwnOptimiser
 from splat_py.volume.views import Batches, Views

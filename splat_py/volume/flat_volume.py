@@ -17,9 +17,18 @@ class FlatVolume(Marched):
         super().__init__(device)
         self.parameters = parameters
 
+    @property
+    def floats(self) -> int:
+        """Of a gradient."""
+        return self.parameters.size
+
     def empty_gradients(self) -> Array:
         """See `Marched`: [replicas, floats]."""
-        return self.device.memory.empty((self.replicas, self.parameters.size), by_address=self.groups > 0)
+        return self.device.memory.empty((self.replicas, self.floats), by_address=self.groups > 0)
+
+    def _no_grid(self) -> dict[str, Array | None]:
+        """What `volume` kernels bind of a grid of voxels."""
+        return {"grid": None, "gridHalves": None, "occupancy": None, **self._sums("vGrid", None)}
 
     def record_adam(
         self, recorder: Recorder, settings: Mapping[str, float], gradients: Array, first_moments: Array, second_moments: Array

@@ -14,13 +14,16 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.files import Layout, reason
 from splat_py.fit.checked import require_layout
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
+from splat_py.volume.box import Box
 from splat_py.volume.field import check_background
 from splat_py.volume.field_files import existing_field, read_field, save_field
+from splat_py.volume.half_storage import stored
 from splat_py.volume.hash_volume import FEATURES, MOST_LEVELS, MOST_SIZE, HashShape, HashVolume
-from splat_py.volume.marching import Box, March
+from splat_py.volume.marching import March
 from splat_py.volume.rendering import check_rays, march_rays, picture_of, steps_of
 
 # Cells of the finest level from one sample to the next.
@@ -36,7 +39,7 @@ class HashRadianceField:
     side, and another one, which is given spherical harmonics of the direction too, a colour, 1 / (1 + exp(-y)).
 
     Attributes:
-        table: [entries, 2] float32, level after level.
+        table: [entries, 2] float32 or float16, level after level; halves are computed with as float32 (`volume.render`).
         weights: float32, both networks' rows: of each hidden unit its inputs, a bias and its outputs.
         shape: the levels' sizes.
         box: [2, 3] lower and upper corner in the world.
@@ -56,7 +59,8 @@ class HashRadianceField:
         shapes = {"table": (self.shape.entries, FEATURES), "weights": (self.shape.weights,)}
         for name, expected in shapes.items():
             tensor: Tensor = getattr(self, name)
-            if tuple(tensor.shape) != expected or tensor.dtype != torch.float32:
+            half = tensor.dtype == torch.float16 and name == "table"
+            if tuple(tensor.shape) != expected or not (half or tensor.dtype == torch.float32):
                 raise SplatError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be torch.float32 {list(expected)}")
             if not torch.isfinite(tensor).all():
                 raise SplatError(f"{name} holds a number that is not finite; check where it comes from")
@@ -95,17 +99,11 @@ class HashRadianceField:
         """
         if background is None:
             background = torch.from_numpy(self.background).to(self.table.device)
-        check_rays({"table": self.table, "weights": self.weights, "rays_o": rays_o, "rays_d": rays_d, "background": background})
+        tensors = {"table": self.table, "weights": self.weights, "rays_o": rays_o, "rays_d": rays_d, "background": background}
+        check_rays(tensors, features=("table",))
         steps = steps_of(self.steps_per_unit if steps_per_unit is None else steps_per_unit)
         march = March(Box.of(self.box), steps, jitter, seed, skip_empty)
-        shape = self.shape
-        gaps = (FEATURES * (shape.padded_entries - shape.entries), shape.floats)
-        parts = [self.table.flatten(), self.table.new_zeros(gaps[0]), self.weights]
-        parts.append(self.table.new_zeros(gaps[1] - sum(len(part) for part in parts)))
-        parameters = torch.cat(parts)
-        return march_rays(
-            parameters, rays_o, rays_d, background, march, device, lambda device, array: HashVolume(device, array, shape)
-        )
+        return march_rays(self._parameters(), rays_o, rays_d, background, march, device, self._volume)
 
     def render(
         self,
@@ -120,10 +118,19 @@ class HashRadianceField:
         """What a camera sees: [height, width, 3], from 0 to 1. See `RadianceField.render`."""
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
         device = device or get_device()
-        parameters = self.shape.join(self.table.detach().numpy(), self.weights.detach().numpy())
-        volume = HashVolume(device, device.memory.array(parameters), self.shape)
+        volume = self._volume(device, *(stored(device, part.detach()) for part in self._parameters()))
         march = March(Box.of(self.box), steps_per_unit or self.steps_per_unit)
         return picture_of(volume, march, camera, self.background)
+
+    def _parameters(self) -> list[Tensor]:
+        """As they lie on the device: table and weights, padded; in one piece, unless the table is of halves."""
+        parts = []
+        for part, floats in zip((self.table.flatten(), self.weights), self.shape.parts, strict=True):
+            parts.append(torch.nn.functional.pad(part, (0, floats - len(part))))
+        return parts if self.table.dtype == torch.float16 else [torch.cat(parts)]
+
+    def _volume(self, device: Device, parameters: Array, weights: Array | None = None) -> HashVolume:
+        return HashVolume(device, parameters, self.shape, weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a .safetensors or .npz file, atomically."""
@@ -161,5 +168,5 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
         raise ValueError(f"it has {levels} levels with {entries} entries")
     weights = HashShape((1,) * levels, MOST_SIZE).weights
     shapes = {"table": (entries, FEATURES), "weights": (weights,), "cells": (levels,), "size": (1,), "box": (2, 3)}
-    kinds = {"cells": "I32", "size": "I32", "box": "F64"}
+    kinds = {"cells": "I32", "size": "I32", "box": "F64", "table": "F16" if layout["table"][0] == "F16" else "F32"}
     require_layout(layout, {**shapes, "background": (3,)}, kinds)

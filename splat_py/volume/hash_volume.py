@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.volume.box import Box
 from splat_py.volume.flat_volume import FlatVolume
-from splat_py.volume.marching import Box, March
+from splat_py.volume.half_storage import features_of, halves_of
+from splat_py.volume.marching import March
 
 FEATURES = constant("splat/hash_grid", "FEATURES")
 HIDDEN = constant("splat/hash_field", "HIDDEN")
@@ -92,6 +96,12 @@ class HashShape:
         """Of the one array that holds table and weights."""
         return (FEATURES * self.padded_entries + self.weights + _SPARE_FLOATS + 3) // 4 * 4
 
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Of these, table and weights, both padded."""
+        table = FEATURES * self.padded_entries
+        return table, self.floats - table
+
     def join(self, table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """[floats] of table [entries, FEATURES] and weights [weights]."""
         joined = np.zeros(self.floats, np.float32)
@@ -111,13 +121,27 @@ def unit_density(box: Box) -> float:
 
 
 class HashVolume(FlatVolume):
-    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy."""
+    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy.
 
-    def __init__(self, device: Device, parameters: Array, shape: HashShape) -> None:
+    Args:
+        weights: where `parameters` is only the table, of halves that are `stored` as words: what lies behind it else. Such a
+            grid can only be marched through.
+    """
+
+    def __init__(self, device: Device, parameters: Array, shape: HashShape, weights: Array | None = None) -> None:
         super().__init__(device, parameters)
-        self.shape = shape
+        self.shape, self._weights = shape, weights or parameters
         self._cells = device.memory.array(np.array(shape.cells, np.uint32))
         self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
+
+    @property
+    def floats(self) -> int:
+        """Of a gradient."""
+        return self.shape.floats
+
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """See `Marched`."""
+        return (gradient,) if self._weights is self.parameters else gradient.split(self.shape.parts)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """See `Marched`: a cell is empty where steps through the densities at 4³ places in it take next to no light away."""
@@ -131,10 +155,11 @@ class HashVolume(FlatVolume):
             {**march.box.uniforms, **self._field_uniforms(march), "leastDensity": least},
             {**self._table(None), "occupied": self.occupied},
             FEATURE_COUNT=FEATURES * len(self.shape.cells),
+            **halves_of(self.parameters),
         )
 
-    def _field_constants(self, march: March) -> dict[str, int | str]:
-        return {"Field": "HashedField", "FEATURE_COUNT": FEATURES * len(self.shape.cells)}
+    def _field_constants(self, march: March) -> dict[str, Any]:
+        return {"Field": "HashedField", "FEATURE_COUNT": FEATURES * len(self.shape.cells), **halves_of(self.parameters)}
 
     def _field_uniforms(self, march: March) -> dict[str, int | float]:
         shape = self.shape
@@ -147,11 +172,8 @@ class HashVolume(FlatVolume):
         }
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
-        of_grids: dict[str, Array | None] = dict.fromkeys(("grid", "occupancy", "vGrid"))
-        return {**of_grids, **self._table(gradients), "occupiedCells": self.occupied}
+        return {**self._no_grid(), **self._table(gradients), "occupiedCells": self.occupied}
 
     def _table(self, gradients: Array | None) -> dict[str, Array | None]:
-        names = ("table", "weights"), ("vTable", "vWeights") if self.groups else ("vTable",)
-        arrays = self.parameters, gradients
-        bound = {name: array for group, array in zip(names, arrays, strict=True) for name in group}
-        return {**bound, "levelCells": self._cells}
+        bound = {**features_of("table", self.parameters), "weights": self._weights, "levelCells": self._cells}
+        return {**bound, **self._sums("vTable", gradients), **({"vWeights": gradients} if self.groups else {})}

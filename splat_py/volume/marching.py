@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from splat_py.errors import SplatError
@@ -18,6 +17,8 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.volume.box import Box
+from splat_py.volume.half_storage import features_of, halves_of
 
 _BRICK = constant("kernels/voxel_layout", "BRICK")
 _BLOCK = constant("kernels/volume_memory", "BLOCK")
@@ -51,49 +52,6 @@ def from_voxel_order(grid: Tensor) -> Tensor:
     """The inverse of `to_voxel_order`."""
     (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
     return grid.reshape(x // a, y // b, z // c, a, b, c, -1).permute(0, 3, 1, 4, 2, 5, 6).reshape(grid.shape)
-
-
-@dataclass(frozen=True)
-class Box:
-    """An axis-aligned box in the world."""
-
-    low: tuple[float, float, float]
-    high: tuple[float, float, float]
-
-    @classmethod
-    def of(cls, box: ArrayLike) -> Box:
-        """From [2, 3], lower and upper corner.
-
-        Raises:
-            SplatError: another shape, not finite, or no volume.
-        """
-        corners = np.asarray(box, np.float64)
-        if corners.shape != (2, 3):
-            raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
-        if not np.isfinite(corners).all():
-            raise SplatError("box holds a number that is not finite; give its lower and upper corner")
-        if not (corners[0] < corners[1]).all():
-            raise SplatError(
-                f"box is degenerate, from {corners[0].tolist()} to {corners[1].tolist()}; "
-                "its upper corner must exceed the lower one in x, y and z"
-            )
-        low, high = ((float(c[0]), float(c[1]), float(c[2])) for c in corners)
-        return cls(low, high)
-
-    @property
-    def sides(self) -> NDArray[np.float64]:
-        """Lengths along x, y, z."""
-        return np.subtract(self.high, self.low)
-
-    @property
-    def uniforms(self) -> dict[str, int | float]:
-        """As kernels take it."""
-        corners = zip(("low", "high"), (self.low, self.high), strict=True)
-        return {f"{end}{axis}": x for end, corner in corners for axis, x in zip("XYZ", corner, strict=True)}
-
-    def numpy(self) -> NDArray[np.float64]:
-        """[2, 3]."""
-        return np.array([self.low, self.high])
 
 
 @dataclass(frozen=True)
@@ -212,10 +170,16 @@ class Marched(ABC):
         # Persistent workgroups of a replay on CPU drivers (kernels/cpu/volume.slang); 0: a thread a ray (kernels/volume.slang).
         self.groups = _persistent_groups(device)
         self.replicas = replicas_on(device)
+        # For kernels that add up gradients of many threads, but for those of CPU drivers, which use no atomics.
+        self._atomics = {} if device.native_float_atomics else {"NATIVE_ATOMICS": False}
 
     @abstractmethod
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, …], undefined; the gradient is the replicas' sum."""
+
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Of a gradient, that of each array that the field was made of."""
+        return (gradient,)
 
     @abstractmethod
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
@@ -281,6 +245,7 @@ class Marched(ABC):
             {**buffers, **self._queues(recorder)},
             RAYS=v_rays is not None,
             **self._constants(march),
+            **({} if self.groups else self._atomics),
         )
 
     def record_training(self, recorder: Recorder, march: March, step: TrainingStep) -> None:
@@ -309,11 +274,22 @@ class Marched(ABC):
             "squaredError",
             linear_groups(rays.count),
             {"rays": rays.count, "scale": step.scale, "slot": step.slot},
-            {"colors": image.colors, "photograph": step.photographs, "vColors": step.v_image.colors, "sums": step.errors},
+            {
+                "colors": image.colors,
+                "photograph": step.photographs,
+                "vColors": step.v_image.colors,
+                "sums": step.errors,
+                "sumBits": step.errors.bits,
+            },
+            **self._atomics,
         )
         if not self.groups:
             v_image, v_grid = step.v_image, step.v_grid
             self.record_backward(recorder, march, rays, step.background, image, v_image, v_grid, step.first_ray)
+
+    def _sums(self, name: str, gradients: Array | None) -> dict[str, Array | None]:
+        """Gradients to bind, where they add up atomically also as bits, for compare-and-swap."""
+        return {name: gradients} | ({} if self.groups else {f"{name}Bits": gradients.bits if gradients else None})
 
     def _module(self, name: str) -> str:
         return f"cpu/{name}" if self.groups else name
@@ -359,11 +335,13 @@ class Marched(ABC):
 
 
 class Volume(Marched):
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy. Of halves, `stored` as words, it can
+    only be marched through."""
 
     def __init__(self, device: Device, grid: Array, coefficients: int) -> None:
         super().__init__(device)
         self.grid, self.coefficients = grid, coefficients
+        self._quads = row_floats(coefficients) // 4
         x, y, z = self.size
         self._bricks = (x // _BRICK + 1) * (y // _BRICK + 1) * (z // _BRICK + 1)
         self._occupancy = device.memory.empty(self._bricks, np.uint32)
@@ -375,7 +353,8 @@ class Volume(Marched):
 
     def empty_gradients(self) -> Array:
         """For `record_backward` to add to: [replicas, X, Y, Z, row_floats(K)], undefined; the gradient is the replicas' sum."""
-        return self.device.memory.empty((self.replicas, *self.grid.shape), by_address=self.groups > 0)
+        shape = (self.replicas, *self.size, row_floats(self.coefficients))
+        return self.device.memory.empty(shape, by_address=self.groups > 0)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
         """Note which bricks hold anything, after every change of the grid."""
@@ -386,8 +365,9 @@ class Volume(Marched):
             "markOccupied",
             linear_groups(self._bricks),
             {"sizeX": x, "sizeY": y, "sizeZ": z, "all": int(not march.skip_empty)},
-            {"grid": self.grid, "occupancy": self._occupancy},
-            QUADS=self.grid.shape[3] // 4,
+            {**features_of("grid", self.grid), "occupancy": self._occupancy},
+            QUADS=self._quads,
+            **halves_of(self.grid),
         )
 
     def record_total_variation(self, recorder: Recorder, settings: Mapping[str, float], v_grid: Array) -> None:
@@ -426,18 +406,19 @@ class Volume(Marched):
             linear_groups(self.grid.size // 4),
             {"sizeX": x, "sizeY": y, "sizeZ": z, **settings},
             arrays,
-            QUADS=self.grid.shape[3] // 4,
+            QUADS=self._quads,
             **constants,
         )
 
     def _field_constants(self, march: March) -> dict[str, Any]:
-        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty} | ({"CONTRACTED": True} if march.contracted else {})
+        contracted = {"CONTRACTED": True} if march.contracted else {}
+        return {"K": self.coefficients, "SKIP_EMPTY": march.skip_empty, **contracted, **halves_of(self.grid)}
 
     def _field_uniforms(self, march: March) -> Mapping[str, int | float]:
         return dict(zip(("sizeX", "sizeY", "sizeZ"), self.size, strict=True))
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
-        return {"grid": self.grid, "occupancy": self._occupancy, "vGrid": gradients}
+        return {**features_of("grid", self.grid), "occupancy": self._occupancy, **self._sums("vGrid", gradients)}
 
 
 def replicas_on(device: Device) -> int:

@@ -15,6 +15,7 @@ from splat_py.fit.adam import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
+from splat_py.volume.box import Box
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.field import RadianceField
 from splat_py.volume.flat_volume import FlatVolume
@@ -22,7 +23,6 @@ from splat_py.volume.hash_field import CELLS_PER_STEP, HashRadianceField
 from splat_py.volume.hash_volume import FEATURES, HIDDEN, HashShape, HashVolume
 from splat_py.volume.marching import (
     FIT_ARRAYS,
-    Box,
     March,
     Marched,
     Volume,

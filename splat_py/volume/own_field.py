@@ -21,10 +21,11 @@ from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Camera
 from splat_py.scene.slang_source import MOST_SOURCE, SlangSource
 from splat_py.shaders import ShaderModule
+from splat_py.volume.box import Box
 from splat_py.volume.config import FIELD
 from splat_py.volume.field import check_background
 from splat_py.volume.field_files import existing_field, read_field, save_field
-from splat_py.volume.marching import Box, March
+from splat_py.volume.marching import March
 from splat_py.volume.own_volume import MOST_PARAMS, OwnVolume, padded, params_of
 from splat_py.volume.rendering import check_rays, march_rays, picture_of, steps_of
 
@@ -134,7 +135,7 @@ class OwnRadianceField:
         def volume(device: Device, array: Array) -> OwnVolume:
             return OwnVolume(device, array, kind)
 
-        return march_rays(parameters, rays_o, rays_d, background, march, device, volume)
+        return march_rays([parameters], rays_o, rays_d, background, march, device, volume)
 
     def render(
         self,

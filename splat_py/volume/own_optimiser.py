@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.volume.box import Box
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.marching import Box
 from splat_py.volume.optimisers import FlatOptimiser, State
 from splat_py.volume.own_field import OwnRadianceField, first_values
 from splat_py.volume.own_volume import OwnVolume, padded, params_of

@@ -62,5 +62,4 @@ class OwnVolume(FlatVolume):
         }
 
     def _field_buffers(self, gradients: Array | None) -> dict[str, Array | None]:
-        of_grids: dict[str, Array | None] = dict.fromkeys(("grid", "occupancy", "vGrid"))
-        return {**of_grids, "fieldParams": self.parameters, "vFieldParams": gradients}
+        return {**self._no_grid(), "fieldParams": self.parameters, **self._sums("vFieldParams", gradients)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.scene.camera import Camera
-from splat_py.volume.marching import COEFFICIENTS, Box, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
+from splat_py.volume.box import Box
+from splat_py.volume.half_storage import stored
+from splat_py.volume.marching import COEFFICIENTS, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
 from splat_py.volume.views import camera_rays
 
 if TYPE_CHECKING:
@@ -58,8 +60,9 @@ def render(
 
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at
-            low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low). Or a hash grid (`HashRadianceField.march` says how):
-            then sh is None and box is the field's.
+            low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low). float32, or float16 like sh: then the device stores halves
+            and computes with float32, and gradients become float16 when they are complete. Or a hash grid
+            (`HashRadianceField.march` says how): then sh is None and box is the field's.
         sh: [X, Y, Z, K, 3], K = 1, 4 or 9 coefficients for degree 0, 1 or 2, as for Gaussians.
         rays_o: [..., 3] origins in the world, which may lie in the box.
         rays_d: [..., 3] directions of any length above 0.
@@ -90,7 +93,7 @@ def render(
     tensors: dict[str, Any] = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
     if background is not None:
         tensors["background"] = background
-    check_rays(tensors)
+    check_rays(tensors, features=("density", "sh"))
     bounds = Box.of(box)
     assert isinstance(density, Tensor) and isinstance(sh, Tensor)
     check_grid(density, sh)
@@ -99,7 +102,7 @@ def render(
     march = March(bounds, steps_of(steps_per_unit), jitter, seed, skip_empty, contracted)
     coefficients = sh.shape[3]
     return march_rays(
-        pack(density, sh), rays_o, rays_d, background, march, device, lambda device, grid: Volume(device, grid, coefficients)
+        [pack(density, sh)], rays_o, rays_d, background, march, device, lambda device, grid: Volume(device, grid, coefficients)
     )
 
 
@@ -111,23 +114,24 @@ def steps_of(steps_per_unit: float) -> float:
 
 
 def march_rays(
-    parameters: Tensor,
+    parameters: Sequence[Tensor],
     rays_o: Tensor,
     rays_d: Tensor,
     background: Tensor | None,
     march: March,
     device: Device | None,
-    field: Callable[[Device, Array], Marched],
+    field: Callable[..., Marched],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Colours, transmittances and depths of rays through the `field` that has these parameters."""
+    """Colours, transmittances and depths of rays through the field that `field` makes of a device and of these parameters, as
+    arrays."""
     if background is None:
-        background = parameters.new_zeros(3)
+        background = rays_o.new_zeros(3)
     directions = torch.nn.functional.normalize(rays_d, dim=-1)
-    device = device or device_for(parameters)
+    device = device or device_for(parameters[0])
     shape = rays_o.shape[:-1]
     flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, directions))
     size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
-    color, transmittance, depth = _Render.apply(parameters, *flat, background, size, march, device, field)
+    color, transmittance, depth = _Render.apply(size, march, device, field, *flat, background, *parameters)
     return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
 
 
@@ -160,17 +164,17 @@ class _Render(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        parameters: Tensor,
-        rays_o: Tensor,
-        rays_d: Tensor,
-        background: Tensor,
         size: tuple[int, ...],
         march: March,
         device: Device,
-        field: Callable[[Device, Array], Marched],
+        field: Callable[..., Marched],
+        rays_o: Tensor,
+        rays_d: Tensor,
+        background: Tensor,
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         array = device.memory.array
-        volume = field(device, array(parameters.detach()))
+        volume = field(device, *(stored(device, part.detach()) for part in parameters))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = Image.empty(device, rays.count)
         behind = array(background.detach().contiguous())
@@ -178,49 +182,51 @@ class _Render(torch.autograd.Function):
         volume.record_occupancy(recorder, march)
         volume.record_forward(recorder, march, rays, behind, image)
         recorder.submit()
-        keep(ctx, (volume, march, rays, behind, image), parameters, rays_o, rays_d, background)
-        return (
-            _tensor(image.colors, parameters),
-            _tensor(image.transmittances, parameters),
-            _tensor(image.depths, parameters),
-        )
+        dtypes = [part.dtype for part in parameters]
+        keep(ctx, (volume, march, rays, behind, image, dtypes), rays_o, rays_d, background, *parameters)
+        return _tensor(image.colors, rays_o), _tensor(image.transmittances, rays_o), _tensor(image.depths, rays_o)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, *v_results: Tensor) -> tuple[Tensor | None, ...]:
-        volume, march, rays, behind, image = kept(ctx)
+        volume, march, rays, behind, image, dtypes = kept(ctx)
         device = volume.device
         v_image = Image(*(device.memory.array(v.contiguous()) for v in v_results))
-        v_parameters = v_rays = None
-        if any(ctx.needs_input_grad[:3]):
+        wanted = ctx.needs_input_grad[4:]
+        v_parameters: list[Tensor | None] = [None] * len(dtypes)
+        v_rays = None
+        of_rays, of_background, of_parameters = any(wanted[:2]), wanted[2], any(wanted[3:])
+        if of_rays or of_parameters:
             if volume.groups == 0:
                 alert_not_deterministic("volume.render")
-            if any(ctx.needs_input_grad[1:3]):
+            if of_rays:
                 v_rays = Rays(*(device.memory.empty((rays.count, 3)) for _ in range(2)))
             gradients = volume.empty_gradients()
             recorder = device.record()
             recorder.clear(gradients)
             volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
             recorder.submit()
-            v_parameters = _tensor(gradients, v_results[0]).sum(0)
+            sums = volume.parts(_tensor(gradients, v_results[0]).sum(0))
+            v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
         v_ends = [_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
         v_background = None
-        if ctx.needs_input_grad[3]:
+        if of_background:
             v_background = (v_results[0] * _tensor(image.transmittances, v_results[0])[:, None]).sum(0)
-        return v_parameters, *v_ends, v_background, None, None, None, None
+        return None, None, None, None, *v_ends, v_background, *v_parameters
 
 
 def _tensor(array: Array, like: Tensor) -> Tensor:
     return array.tensor().to(like.device)
 
 
-def check_rays(tensors: dict[str, Tensor]) -> None:
-    """Raise SplatError unless these are float32 on one device, and the rays and the background, if it is among them, usable."""
+def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> None:
+    """Raise SplatError unless these are float32, or float16 if they are `features`, on one device, and the rays and the
+    background, if it is among them, usable."""
     first = next(iter(tensors))
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        if tensor.dtype != torch.float32:
+        if tensor.dtype != torch.float32 and not (tensor.dtype == torch.float16 and name in features):
             raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
         if tensor.device != tensors[first].device:
             raise SplatError(f"{name} is on {tensor.device} and {first} on {tensors[first].device}; move them to one device")
@@ -248,6 +254,8 @@ def check_grid(density: Tensor, sh: Tensor) -> None:
     if sh.dim() != 5 or sh.shape[:3] != density.shape or sh.shape[3] not in COEFFICIENTS or sh.shape[4] != 3:
         expected = ", ".join(map(str, density.shape))
         raise SplatError(f"sh has shape {list(sh.shape)}; expected [{expected}, K, 3] with K = 1, 4 or 9")
+    if density.dtype != sh.dtype:
+        raise SplatError(f"sh has dtype {sh.dtype} and density {density.dtype}; convert both to one")
     for name, tensor in (("density", density), ("sh", sh)):
         if not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where it comes from")

@@ -136,25 +136,48 @@ def shipped() -> list[Specialisation]:
     return list(dispatches.found)
 
 
+# Gradients of volumes: in so many persistent workgroups on a CPU driver, 0 elsewhere; whether there are float atomics.
+WAYS_TO_ADD_UP = ((0, True), (2, True), (0, False))
+
+
+def _device_of_volumes(groups: int, native: bool) -> Device:
+    nothing = {"require": lambda *_: None}
+    return cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, native_float_atomics=native, **nothing))
+
+
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
-    """March, replay and optimiser, adding up gradients atomically, and in the replicas of a processor of two cores."""
+    """March, replay and optimiser, adding up gradients atomically, in the replicas of a processor of two cores, and by
+    compare-and-swap, which has nothing to do with where samples are."""
     empty = _Memory().empty
     quads = marching.row_floats(coefficients) // 4
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
         volume.groups, volume.replicas = groups, groups + 1
-        for jitter, skip_empty in product((False, True), repeat=2):
+        for jitter, skip_empty in product((False, True), repeat=2) if native else ((False, True),):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
-            for v_rays in (None, rays):
+            for v_rays in (None, rays) if native else ():
                 volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=v_rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
         volume.record_total_variation(recorder, {}, volume.empty_gradients())
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
+        if native:
+            _record_halves(recorder, marching.Volume(device, empty((4, 4, 4, quads * 2), np.uint32), coefficients), groups)
+
+
+def _record_halves(recorder: Recorder, volume: marching.Marched, groups: int) -> None:
+    """March and replay."""
+    empty = _Memory().empty
+    volume.groups, volume.replicas = groups, groups + 1
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
+    volume.record_occupancy(recorder, march)
+    volume.record_forward(recorder, march, rays, empty(3), image)
+    volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
 
 
 def _record_contracted(recorder: Recorder) -> None:
@@ -162,8 +185,8 @@ def _record_contracted(recorder: Recorder) -> None:
     empty = _Memory().empty
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
     march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         volume = marching.Volume(device, empty((4, 4, 4, 4)), 1)
         volume.groups, volume.replicas = groups, groups + 1
         volume.record_forward(recorder, march, rays, empty(3), image)
@@ -179,8 +202,8 @@ def _record_hash_grid(recorder: Recorder) -> None:
     shape = HashShape((2,) * LEVELS, 64)
     own = UserType("Mixed", own_fields.MIXED)
     rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    for groups in (0, 2):
-        device = cast(Device, SimpleNamespace(memory=_Memory(), software=groups > 0, require=lambda *_: None))
+    for groups, native in WAYS_TO_ADD_UP:
+        device = _device_of_volumes(groups, native)
         for volume in (HashVolume(device, empty(shape.floats), shape), OwnVolume(device, empty(32), own)):
             volume.groups, volume.replicas = groups, groups + 1
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
@@ -189,6 +212,8 @@ def _record_hash_grid(recorder: Recorder) -> None:
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
+        if native:
+            _record_halves(recorder, HashVolume(device, empty(shape.floats, np.uint32), shape, empty(shape.floats)), groups)
 
 
 def declared() -> list[tuple[str, str]]:
@@ -290,6 +315,13 @@ def _record_packed(recorder: Recorder) -> None:
         shading = Shading(gaussians.means, sh, cameras, radii, colors, color, settings, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+    # Halves: of an even number, and of an odd one, some of which are not used.
+    for degree, stored, ids in ((1, 4, None), (2, 25, packed)):
+        settings, words = Settings(16), empty(8 * stored * 3 // 2)
+        radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
+        shading = Shading(gaussians.means, words, cameras, radii, colors, color, settings, ids, halves=stored * 3)
+        shading.record(recorder)
+        shading.record_backward(recorder, v_colors, gaussians.means, empty((8, -(-stored * 3 // 2))), v_cameras)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),

@@ -244,7 +244,7 @@ def test_volumes(groups: int, coefficients: int, seed: int | None, metal: MetalO
 def test_training_of_volumes(
     coefficients: int, jitter: bool, skip_empty: bool, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metal.schedule = Schedule(simd_width=8, order=Order.SHUFFLED)
+    metal.schedule, metal.software = Schedule(simd_width=8, order=Order.SHUFFLED), True
     volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, jitter, skip_empty, monkeypatch)
 
 
@@ -291,15 +291,51 @@ def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monk
     """March and replay, and steps of a fit."""
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
     own_marches.assert_like_reference(16, inside=groups > 0, seed=7)
-    config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
-    numbers = np.random.default_rng(0).uniform(-0.4, 0.8, (3, 31)).astype(np.float32)
-    state = dict(zip(("parameters", "m", "v"), numbers * np.float32([[1], [0], [0]]), strict=True))
-    state |= {"box": volume_fits.BOX, "background": np.zeros(3)}
-    begun = VolumeCheckpoint(0, config, state)
-    how = {"resume": begun, "field": UserType("Mixed", own_fields.MIXED)}
+    config, how = own_fit()
     expected = errors_of_steps(config, native, **how)
     np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
     assert len(expected) == 4 and expected[-1] != expected[0]
+
+
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+def test_training_of_volumes_without_float_atomics(
+    coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> None:
+        with monkeypatch.context() as patch:
+            volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, False, True, patch, "compare-and-swap")
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("groups", [0, 2])
+def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), steps_per_unit=9, halves=True)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_hash_grids_of_halves(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+    hash_marches.assert_like_reference(16, halves=True)
+
+
+def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -> None:
+    metal.operators -= {Operator.FLOAT_ATOMICS}
+
+    def check() -> None:
+        ray_gradients.assert_like_reference(1, False, 7, 12, contracted=True)
+        hash_marches.assert_like_reference(16, seed=7)
+        own_marches.assert_like_reference(16, seed=7)
+
+    every_order(metal, check)
+    for config, how in (
+        (VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True), {}),
+        (VolumeConfig((2, 4), 2, field="hash", table_mib=0.01), {}),
+        own_fit(),
+    ):
+        np.testing.assert_allclose(errors_of_steps(config, metal, **how), errors_of_steps(config, native, **how), rtol=1e-4)
 
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
@@ -310,6 +346,15 @@ def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("size", [3, 4])
 def test_total_variation(size: int, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(size))
+
+
+def own_fit() -> tuple[VolumeConfig, dict[str, Any]]:
+    """Of a field of one's own, from numbers at which it is seen."""
+    config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
+    numbers = np.random.default_rng(0).uniform(-0.4, 0.8, (3, 31)).astype(np.float32)
+    state = dict(zip(("parameters", "m", "v"), numbers * np.float32([[1], [0], [0]]), strict=True))
+    state |= {"box": volume_fits.BOX, "background": np.zeros(3)}
+    return config, {"resume": VolumeCheckpoint(0, config, state), "field": UserType("Mixed", own_fields.MIXED)}
 
 
 def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[float]:

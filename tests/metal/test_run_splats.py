@@ -35,6 +35,7 @@ from tests.splats import test_colors as colors
 from tests.splats import test_eval3d as eval3d
 from tests.splats import test_falloffs as falloffs
 from tests.splats import test_falloffs2d as falloffs2d
+from tests.splats import test_half_colors as half_colors
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
 from tests.splats.torch_rendering import covariances
@@ -113,24 +114,31 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
     every_order(metal, check)
 
 
+def check_batches(channels: int, tile_size: int) -> None:
+    """Tiles of several batches, some of whose pixels are opaque before the last."""
+    rng = np.random.default_rng(7)
+    scene = in_few_tiles(rng, 300 if channels == 3 else 80, channels)
+    options = {"tile_size": tile_size, "absgrad": channels > 3}
+    case = comparison.Case(scene, [comparison.camera_of(rng, 19, 13)], margin=3e-4, options=options)
+    meta = comparison.check(case, rng)
+    assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > (256 if tile_size == 16 and channels == 3 else 64)
+
+
 @pytest.mark.parametrize(
     ("channels", "tile_size", "accumulation"),
     [*((3, 16, how) for how in ACCUMULATIONS), (3, 4, "PerWave"), (32, 16, "PerGroup")],
 )
 def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    """Tiles of several batches, some of whose pixels are opaque before the last; waves with more threads than tiles and fewer."""
     metal.tuning = replace(_GPU_TUNING, batched=True)
     accumulate(metal, accumulation)
-    count, absgrad = (300, False) if channels == 3 else (80, True)
+    every_order(metal, partial(check_batches, channels, tile_size))
 
-    def check() -> None:
-        rng = np.random.default_rng(7)
-        scene = in_few_tiles(rng, count, channels)
-        case = comparison.Case(scene, [comparison.camera_of(rng, 19, 13)], margin=3e-4)
-        meta = comparison.check(replace(case, options={"tile_size": tile_size, "absgrad": absgrad}), rng)
-        assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > (256 if tile_size == 16 and channels == 3 else 64)
 
-    every_order(metal, check, [*SCHEDULES, *(OTHER_WIDTHS if accumulation in ("PerWave", "PerGroup") else ())])
+@pytest.mark.parametrize(("tile_size", "accumulation"), [(16, "PerWave"), (16, "PerGroup"), (4, "PerWave")])
+def test_batches_in_other_widths(tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
+    metal.tuning = replace(_GPU_TUNING, batched=True)
+    accumulate(metal, accumulation)
+    every_order(metal, partial(check_batches, 3, tile_size), OTHER_WIDTHS)
 
 
 def test_segments_in_batches(metal: MetalOnCpu) -> None:
@@ -444,6 +452,14 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
             assert other.any()
 
     every_order(metal, check)
+
+
+@pytest.mark.parametrize(("degree", "more", "packed"), [(1, 0, False), (2, 16, True)])
+def test_harmonics_as_halves(degree: int, more: int, packed: bool, metal: MetalOnCpu) -> None:
+    inputs = half_colors.inputs_of(7, degree, more=more)
+    for name in ("viewmats", "Ks"):
+        inputs[name] = inputs[name].detach()
+    every_order(metal, partial(half_colors.check, inputs, sh_degree=degree, packed=packed))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -52,7 +52,7 @@ def without_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     ("backend", "reported", "supported"),
     [
         ("vulkan", {spy.Feature.atomic_float, spy.Feature.wave_ops}, ALL),
-        ("vulkan", {spy.Feature.wave_ops}, ALL - {Operator.VOLUME, Operator.FLOAT_ATOMICS}),
+        ("vulkan", {spy.Feature.wave_ops}, ALL - {Operator.FLOAT_ATOMICS}),
         ("vulkan", {spy.Feature.atomic_float}, {Operator.FLOAT_ATOMICS}),
         ("cuda", set(), set()),
         # Metal reports neither and has both.

@@ -1,5 +1,5 @@
-"""Splats that a tile's workgroup loads together, batch by batch: the images of waves that load their own, to the bit, and what is
-rendered and its gradients against float64."""
+"""Splats that a tile's workgroup loads together, batch by batch: the images of waves that load their own, to the bit, and
+gradients against float64."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from splat_py.scene.dataset import load_dataset
 from splat_py.scene.options import DataOptions
 from splat_py.volume import FitReport, RadianceField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, marching
 from splat_py.volume.views import Batches, Views, camera_rays
+from tests.volume.adding_up import Sums, add_up
 
 SIDE = 32
 BOX = np.array([[-1.0, -1, -1], [1, 1, 1]])
@@ -207,6 +209,12 @@ def test_field_round_trip(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(field.density, loaded.density) and torch.equal(field.sh, loaded.sh)
     np.testing.assert_array_equal(field.box, loaded.box)
     np.testing.assert_array_equal(field.background, loaded.background)
+    size = path.stat().st_size
+    halves = replace(field, density=field.density.half(), sh=field.sh.half())
+    halves.save(path)
+    assert path.stat().st_size < 0.6 * size
+    loaded = RadianceField.load(path)
+    assert torch.equal(halves.density, loaded.density) and torch.equal(halves.sh, loaded.sh)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SplatError, match="damaged"):
         RadianceField.load(path)
@@ -321,9 +329,10 @@ def test_command_and_dataset(tmp_path: Path) -> None:
 
 
 def assert_training_is_march_loss_and_replay(
-    coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
+    coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch, how: Sums = 2
 ) -> None:
-    """In one go, with persistent workgroups, as in three: also for rays that miss, and pixels that do not count."""
+    """In one go, with persistent workgroups, as in three, or as these by compare-and-swap: also for rays that miss, and pixels
+    that do not count."""
     rng = np.random.default_rng(9)
     device, count = get_device(), 13 * 7
     memory = device.memory
@@ -338,8 +347,8 @@ def assert_training_is_march_loss_and_replay(
     rays_o, rays_d, photograph, rows = (a.astype(np.float32) for a in (origins, directions, target, rows))
     march = marching.March(marching.Box.of([[-1, -1, -1], [1, 1, 1]]), samples / 2, jitter, 3, skip_empty)
 
-    def step(groups: int) -> list[NDArray]:
-        monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    def step(how: Sums) -> list[NDArray]:
+        add_up(how, monkeypatch)
         volume = marching.Volume(device, memory.array(rows), coefficients)
         rays = marching.Rays(memory.array(rays_o), memory.array(rays_d), 13)
         image, v_image = (marching.Image.empty(device, count) for _ in range(2))
@@ -355,9 +364,9 @@ def assert_training_is_march_loss_and_replay(
         recorder.submit()
         return [image.colors.numpy().copy(), v_grid.numpy().sum(0), errors.numpy().copy()]
 
-    expected = step(0)
+    expected = step("float atomics")
     assert expected[2][0] == 0 and np.count_nonzero(expected[1]) > expected[1].size / 8
-    for found, wanted in zip(step(2), expected, strict=True):
+    for found, wanted in zip(step(how), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
 
 
@@ -370,6 +379,10 @@ def test_training_is_march_loss_and_replay(
     if not get_device().software:
         pytest.skip("a step is one kernel only on CPU drivers")
     assert_training_is_march_loss_and_replay(coefficients, samples, True, skip_empty, monkeypatch)
+
+
+def test_a_step_by_compare_and_swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_training_is_march_loss_and_replay(4, 7, False, True, monkeypatch, "compare-and-swap")
 
 
 def test_contracted_space(tmp_path: Path) -> None:

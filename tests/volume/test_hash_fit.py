@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,9 @@ def test_field_round_trip(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(field.table, loaded.table) and torch.equal(field.weights, loaded.weights) and field.shape == loaded.shape
     np.testing.assert_array_equal(field.box, loaded.box)
     np.testing.assert_array_equal(field.background, loaded.background)
+    halves = replace(field, table=field.table.half())
+    halves.save(path)
+    assert torch.equal(HashRadianceField.load(path).table, halves.table)
     true_field().save(path)
     with pytest.raises(SplatError, match="not a hash grid"):
         HashRadianceField.load(path)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import get_device
-from splat_py.volume import HashRadianceField, marching, render
+from splat_py.volume import HashRadianceField, render
 from splat_py.volume.hash_volume import HashShape
 from tests.volume import hash_reference as ref
+from tests.volume.adding_up import Sums, add_up
 from tests.volume.hash_reference import f64
 from tests.volume.test_march import BOX, random_rays
 
@@ -19,10 +21,11 @@ STEPS_PER_UNIT = 9
 SHAPE = HashShape((2, 3, 4, 5, 6, 8, 10, 12), 256)
 
 
-def random_grid() -> ref.HashGrid:
+def random_grid(halves: bool = False) -> ref.HashGrid:
     rng = np.random.default_rng(0)
     table, weights = rng.normal(size=(SHAPE.entries, 2)), rng.normal(size=SHAPE.weights) * 0.3
-    leaves = (f64(a.astype(np.float32)).requires_grad_() for a in (table, weights))
+    table = table.astype(np.float16 if halves else np.float32)
+    leaves = (f64(a).requires_grad_() for a in (table, weights.astype(np.float32)))
     return ref.HashGrid(*leaves, list(SHAPE.cells), SHAPE.size, 1 / (BOX[1] - BOX[0]).max())
 
 
@@ -31,10 +34,12 @@ def field_of(grid: ref.HashGrid) -> HashRadianceField:
     return HashRadianceField(table, weights, SHAPE, BOX, BACKGROUND.astype(np.float32))
 
 
-def assert_like_reference(count: int, inside: bool = False, seed: int | None = None) -> None:
+def assert_like_reference(count: int, inside: bool = False, seed: int | None = None, halves: bool = False) -> None:
     """Results, and gradients of every weight and entry; with a seed samples jitter, and rays want a gradient."""
-    grid, rays = random_grid(), random_rays(count, inside)
+    grid, rays = random_grid(halves), random_rays(count, inside)
     field = field_of(grid)
+    if halves:
+        field = replace(field, table=field.table.detach().half().requires_grad_())
     singles, doubles = ([convert(a) for a in rays] for convert in (lambda a: torch.tensor(a, dtype=torch.float32), f64))
     leaves, wanted_leaves = [field.table, field.weights], [grid.table, grid.weights]
     if seed is not None:
@@ -57,10 +62,16 @@ def assert_like_reference(count: int, inside: bool = False, seed: int | None = N
         assert (off <= 1e-4 * scale).all(), (name, float((off / scale).max()))
 
 
-@pytest.mark.parametrize(("groups", "inside", "seed"), [(0, False, 7), (2, False, None), (2, True, 7)])
-def test_like_float64(groups: int, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients that add up atomically, as on a GPU, and in replicas."""
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+@pytest.mark.parametrize(
+    ("how", "inside", "seed"), [("float atomics", False, 7), ("compare-and-swap", False, 7), (2, False, None), (2, True, 7)]
+)
+def test_like_float64(how: Sums, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_up(how, monkeypatch)
     assert_like_reference(40, inside, seed)
+
+
+@pytest.mark.parametrize("how", ["float atomics", 2])
+def test_halves(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the table; gradients are as exact as halves can be."""
+    add_up(how, monkeypatch)
+    assert_like_reference(30, inside=True, halves=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from splat_py import SplatError, shaders
-from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.volume import OwnRadianceField, marching, render
+from splat_py.volume import OwnRadianceField, render
 from tests.volume import hash_reference as ref
 from tests.volume import own_fields
+from tests.volume.adding_up import Sums, add_up
 from tests.volume.hash_reference import f64
 from tests.volume.test_march import BOX, random_rays
 
@@ -64,12 +64,11 @@ def assert_like_reference(count: int, inside: bool = False, seed: int | None = N
         assert (off <= 1e-4 * scale).all(), (name, float((off / scale).max()))
 
 
-@pytest.mark.parametrize(("groups", "inside", "seed"), [(0, False, 7), (2, True, None), (2, False, 7)])
-def test_like_float64(groups: int, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients that add up atomically, as on a GPU, and in replicas."""
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+@pytest.mark.parametrize(
+    ("how", "inside", "seed"), [("float atomics", False, 7), ("compare-and-swap", False, 7), (2, True, None), (2, False, 7)]
+)
+def test_like_float64(how: Sums, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_up(how, monkeypatch)
     assert_like_reference(40, inside, seed)
 
 

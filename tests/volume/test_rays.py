@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import get_device
-from splat_py.volume import marching, render
+from splat_py.volume import render
 from tests.volume import reference as ref
+from tests.volume.adding_up import Sums, add_up
 from tests.volume.reference import Array, Field
 from tests.volume.test_march import BOX, random_field, random_rays
 
@@ -71,32 +71,30 @@ def assert_like_reference(coefficients: int, inside: bool, seed: int | None, cou
 
 
 @pytest.mark.parametrize(
-    ("groups", "coefficients", "inside", "seed", "skip_empty"),
+    ("how", "coefficients", "inside", "seed", "skip_empty"),
     [
-        (0, 1, False, 7, True),
-        (0, 4, True, None, False),
+        ("float atomics", 1, False, 7, True),
+        ("float atomics", 4, True, None, False),
         (2, 1, True, None, True),
         (2, 4, False, 7, False),
         (2, 9, True, 7, True),
     ],
 )
 def test_gradients_of_rays(
-    groups: int, coefficients: int, inside: bool, seed: int | None, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
+    how: Sums, coefficients: int, inside: bool, seed: int | None, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    add_up(how, monkeypatch)
     assert_like_reference(coefficients, inside, seed, skip_empty=skip_empty)
 
 
-@pytest.mark.parametrize(("groups", "inside", "seed"), [(0, False, 7), (2, True, None)])
+@pytest.mark.parametrize(
+    ("how", "inside", "seed"), [("float atomics", False, 7), ("compare-and-swap", False, 7), (2, True, None)]
+)
 def test_gradients_of_rays_through_contracted_space(
-    groups: int, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch
+    how: Sums, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And of the grid's, from rays that all go on to infinity."""
-    if groups and not get_device().software:
-        pytest.skip("gradients are added up without atomics only on CPU drivers")
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    add_up(how, monkeypatch)
     assert_like_reference(4, inside, seed, 24, contracted=True)
 
 

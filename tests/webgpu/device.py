@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
-from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_operators
+from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, native_operators
 from splat_py.gpu.emission import WgslKernel, emit_wgsl
 from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
@@ -22,23 +22,25 @@ from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga
 
-# Of wgpu's own, beyond the standard: float atomics.
-FEATURES = ("subgroup", "shader-float32-atomic")
+# An extension of naga's, which no browser has.
+FLOAT_ATOMICS = "shader-float32-atomic"
 # As many as Metal has slots; the standard promises 8, GPUs have more.
 _STORAGE_BUFFERS = 28
 _FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f", "vec2<u32>": "<Q"}
 
 
-def open_wgpu() -> Any:
-    """A device of wgpu's with what the kernels need; skips the test where there is none."""
+def open_wgpu(*beyond: str) -> Any:
+    """A device of wgpu's with subgroups, all that kernels need of the standard's optional features, and with features `beyond`
+    it; skips the test where there is none."""
+    features = ["subgroup", *beyond]
     wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'splat_py[webgpu]'")
-    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if set(FEATURES) <= a.features]
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if set(features) <= a.features]
     if not adapters:
-        pytest.skip(f"wgpu finds no adapter with {' and '.join(FEATURES)}")
+        pytest.skip(f"wgpu finds no adapter with {' and '.join(features)}")
     # A GPU where there is one.
     adapter = min(adapters, key=lambda a: a.info["adapter_type"] == "CPU")
     limits = {"max-storage-buffers-per-shader-stage": _STORAGE_BUFFERS}
-    return adapter.request_device_sync(required_features=list(FEATURES), required_limits=limits)
+    return adapter.request_device_sync(required_features=features, required_limits=limits)
 
 
 class WebGpu(Device):
@@ -50,8 +52,7 @@ class WebGpu(Device):
         self.adapter = Adapter("webgpu", name, ())
         self.software = False
         self.tuning = _GPU_TUNING
-        # Volumes need float atomics, which other operators do without.
-        self.operators = native_operators("webgpu", [spy.Feature.wave_ops]) | {Operator.VOLUME}
+        self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
         self.memory = _Memory(wgpu_device)
         self.kernels = DeclaredKernels()
         self.programs: dict[Specialisation, _Program] = {}

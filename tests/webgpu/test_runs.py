@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from splat_py.selftest import SelfTest
+from tests.volume import test_march as marches
 from tests.webgpu.device import WebGpu, open_wgpu
 
-# A render with all that is before and behind it, its backward pass, a training step: without float atomics, which WGSL does not
-# have. Volumes cannot do without. The other cases differ in constants, and in the time that compiling them takes.
+# A render with all that is before and behind it, its backward pass, training steps, volumes: without float atomics, which WGSL
+# does not have. The other cases differ in constants, and in the time that compiling them takes.
 CASES = (
     "prefix sum",
     "radix sort",
@@ -38,3 +39,7 @@ def test_case(name: str, device: WebGpu) -> None:
     test.cases = [case for case in test.cases if case.name == name]
     (outcome,) = test.run()
     assert outcome.verdict == "ok", f"{outcome.reason}\n{outcome.details}"
+
+
+def test_volumes_of_halves(device: WebGpu) -> None:
+    marches.assert_like_reference(marches.random_field(1), marches.random_rays(60), 9, halves=True, device=device)
