@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu_counts --capture captures/fox --run runs/fox --out benchmarks/gpu_counts.json
 
-Two scenes with as many pixels a Gaussian as a million Gaussians have at 1920×1080, so that their counts a Gaussian and a pixel are
-those of such a scene, if it is like them: `splat bench`'s random one, and a run of `splat train CAPTURE --downscale 8 --steps 1000`,
-seen by the first training camera. Takes a quarter of an hour of one core.
+Two scenes with as many pixels a Gaussian as a million Gaussians have at 1920×1080, so that their counts a Gaussian and a pixel
+are those of such a scene, if it is like them: `splat bench`'s random one, and a run of `splat train CAPTURE --downscale 8
+--steps 1000`, seen by the first training camera. Takes ten minutes of one core.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.gpu_recording import ACCUMULATIONS, PIXELS
+from benchmarks.gpu_model import ACCUMULATIONS, PIXELS
 from splat_py.files import write_json
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import _GPU_TUNING
 from splat_py.scene import load_dataset
 from splat_py.splats.benchmark import random_scene
 from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.data import Settings, Splats
+from splat_py.splats.data import Settings
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import Image, Rasterization
 from splat_py.splats.shade import shade
 from splat_py.splats.tiles import BinnedTiles, bin_tiles
 from splat_py.splats.trainer import Trainer
 from tests.emulation.compiler import Compiler, find_clang
-from tests.emulation.counts import Counts, CountingPrograms, counting
+from tests.emulation.counts import CountingPrograms, Counts, counting
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import METAL
 
@@ -55,7 +55,7 @@ class Options:
     # Write the counts here, as JSON.
     out: Path
     # Gaussians of the random scene.
-    gaussians: int = 25_000
+    gaussians: int = 10_000
 
 
 @dataclass(frozen=True)

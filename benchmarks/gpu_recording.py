@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -15,6 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import slangpy as spy
 
+from benchmarks.gpu_model import ACCUMULATIONS, PIXELS, SORTS
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
@@ -32,10 +34,6 @@ from splat_py.volume.optimisers import GridOptimiser
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 
-ACCUMULATIONS = {"PerPixel": "pixel", "PerWave": "wave", "PerGroup": "group", "PerIntersection": "pair"}
-PIXELS = (1, 2, 4, 8)
-# Bits of a digit, threads and pairs a thread of the radix sort, in 32 KiB of counters at most.
-SORTS = ((4, 256, 16), (5, 256, 16), (6, 128, 16), (8, 32, 256))
 # Any length that makes tiles of the demo scene have more than one segment: only whether there are segments is linked.
 _SEGMENT = 64
 
@@ -199,13 +197,14 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
                 uses.append(use)
 
     add("training step", training_step())
-    for pixels in PIXELS:
-        for accumulation in ACCUMULATIONS:
-            for batched in (False, True):
-                tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=batched)
-                add(f"{pixels} pixels a thread, {accumulation}{', batched' if batched else ''}", training_step(tuning))
+    for pixels, accumulation in product(PIXELS, ACCUMULATIONS):
+        tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation)
+        add(f"{pixels} pixels a thread, {accumulation}", training_step(tuning))
+    for pixels, accumulation in product(PIXELS[:2], ("PerWave", "PerGroup")):
+        tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=True)
+        add(f"{pixels} pixels a thread, {accumulation}, batched", training_step(tuning))
     add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
-    for bits, threads, items in SORTS:
+    for bits, (threads, items) in SORTS.items():
         tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)
         add(f"digits of {bits} bits", training_step(tuning))
     for degree in range(3):

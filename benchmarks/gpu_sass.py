@@ -102,6 +102,8 @@ class HotLoop:
     counts: dict[str, int]
     # Of these, behind the widest branch forward: what is done only if any lane blends the splat.
     conditional: dict[str, int]
+    # Of the loop around it, by which a wave tests splats, a lane each, without what is in loops within.
+    around: dict[str, int]
 
     @property
     def total(self) -> int:
@@ -140,5 +142,12 @@ def hot_loop(text: str) -> HotLoop | None:
                 counts[i.kind] += _BUTTERFLY_STEPS ** sum(i in loop for loop in inner)
         return {kind: counts[kind] for kind in CLASSES if counts[kind]}
 
-    conditional = [i for i in body if i in widest] if 4 * widest.length > hot.length else []
-    return HotLoop(counted(body), counted(conditional))
+    conditional = [i for i in body if i in widest] if 10 * widest.length > hot.length else []
+    outer = min(
+        (loop for loop in loops if loop.first < hot.first and hot.last < loop.last),
+        key=lambda loop: loop.length,
+        default=Loop(0, 0),
+    )
+    nested = [loop for loop in loops if outer.first < loop.first and loop.last < outer.last]
+    tests = [i for i in code if i in outer and not any(i in loop for loop in nested)]
+    return HotLoop(counted(body), counted(conditional), counted(tests))

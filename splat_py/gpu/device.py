@@ -73,7 +73,7 @@ def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozens
 
 @dataclass(frozen=True)
 class Tuning:
-    """What differs between kinds of devices: link-time constants, measured, not guessed where a device was at hand."""
+    """What differs between kinds of devices: link-time constants, measured in software, predicted for GPUs."""
 
     # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int
@@ -92,12 +92,13 @@ class Tuning:
     steps_ahead: int
 
 
+# Chosen on paper: docs/gpus.md has the predictions, and what would refute them.
 _GPU_TUNING = Tuning(
     tile_size=16,
-    pixels_per_thread=1,
-    sort_digit_bits=4,
-    sort_threads=256,
-    sort_items=16,
+    pixels_per_thread=2,
+    sort_digit_bits=5,
+    sort_threads=128,
+    sort_items=32,
     accumulation="PerWave",
     batched=False,
     segment=None,

@@ -7,14 +7,16 @@ import pytest
 
 from splat_py.gpu.sorting import PrefixSum
 from tests.emulation.compiler import Compiler
-from tests.emulation.counts import Counts, CountingPrograms, Traffic, counting, last_counts
+from tests.emulation.counts import CountingPrograms, Counts, Traffic, counting, last_counts
 from tests.emulation.program import Schedule
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import METAL
 from tests.metal.test_runner import Runner
 
-# Each of 70 threads loads 4 bytes twice, stores 4 in the workgroup's memory and loads 4 others from there; every second one adds
-# atomically. The variables are registers.
+# Vectors in a buffer are packed.
+PACKED = "packed_uint4 device* p_0 = (packed_uint4 device*)out_1; if (i_0 < 8U) { *(p_0 + i_0) = packed_uint4(uint4(i_0)); }"
+# Each of 70 threads loads 4 bytes twice, stores 4 in the workgroup's memory and loads 4 others from there; every second one
+# adds atomically. The variables are registers.
 STATEMENT = """
     shared_1[i_0] = in_1[i_0] + in_1[0];
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -42,6 +44,13 @@ def test_a_kernel_counted_by_hand(counting_compiler: Compiler) -> None:
     assert counts.buffers["sum"] == Traffic(atomics=threads // 2)
     assert counts.workgroup == Traffic(threads, 4 * threads, threads, 4 * threads)
     assert (counts.exponentials, counts.barriers, counts.wave_operations) == (threads, threads, threads)
+
+
+def test_packed_vectors(counting_compiler: Compiler) -> None:
+    Runner(counting_compiler)(PACKED)
+    counts = Counts()
+    counts.add(last_counts(counting_compiler))
+    assert counts.buffers["out"].stored_bytes == 8 * 16
 
 
 def test_a_prefix_sum(counting_compiler: Compiler) -> None:

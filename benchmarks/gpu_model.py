@@ -1,0 +1,301 @@
+"""Times of a training step on GPUs that nobody here has, predicted from static figures, counts and published numbers.
+
+A kernel takes the longest of the times that it would take if it were bound by one thing alone:
+
+- issue: instructions of all waves over processors · instructions a clock · clock. A share of `ISSUE` of that is reached.
+- memory: bytes over bandwidth, of which a share of `BANDWIDTH` is reached. Bytes are those of the arrays that a stage has to
+  read and write once; what is read again, as splats by waves, comes from caches.
+- atomics: 32-byte sectors that are added to, over the slices of the second-level cache · clock.
+- latency: the longest list of a tile, by one wave alone, which waits `LATENCY` clocks for each instruction.
+
+and each dispatch `launch` besides, as the next one waits for it. What is published is in `GPUS`. The shares, the clocks and the
+launches are not: they are guesses of what kernels like these reach, and they are where a measurement should look first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+ISSUE, BANDWIDTH, LATENCY = 0.6, 0.8, 4
+_WAVE = 32
+# Of a wave of 32 that adds up nine numbers: a float each of four lanes, twice, and of one.
+_WAVE_SECTORS = 3
+_ROW = 9
+# Sectors of a row of 36 bytes.
+_ROW_SECTORS = 2
+# Instructions for each access to group-shared memory when sums are flushed.
+_FLUSH = 3
+# Instructions a pair, of both kernels of a pass, and clocks that a thread waits for each of its pairs, in each kernel: one in
+# eight comes from memory.
+_SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
+PIXELS = (1, 2, 4, 8)
+# Threads of a workgroup, and pairs a thread, by a digit's bits.
+SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
+ACCUMULATIONS = ("PerPixel", "PerWave", "PerGroup", "PerIntersection")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a multiprocessor: NVIDIA, CUDA C++ Programming Guide 12.9, Technical Specifications per Compute Capability."""
+
+    warps: int
+    blocks: int
+    shared_bytes: int
+    # Of each block, which the system takes.
+    reserved_bytes: int
+    registers: int = 65536
+
+
+LIMITS = {
+    "sm_75": Limits(32, 16, 64 << 10, 0),
+    "sm_89": Limits(48, 24, 100 << 10, 1 << 10),
+    "sm_90": Limits(64, 32, 228 << 10, 1 << 10),
+    "sm_120": Limits(48, 24, 100 << 10, 1 << 10),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Published numbers, and in the last two lines guesses."""
+
+    name: str
+    architecture: str
+    # SMs, or cores of Apple's, each of which issues four instructions of 32 lanes a clock.
+    processors: int
+    gigahertz: float
+    gigabytes_a_second: float
+    # Of the second-level cache, each of which adds to a sector a clock.
+    slices: int
+    microseconds_a_launch: float
+    source: str
+
+
+GPUS = (
+    Gpu("H100 SXM", "sm_90", 132, 1.98, 3350, 96, 3, "NVIDIA's H100 whitepaper: 132 SMs, 66.9 TFLOPS, 3.35 TB/s"),
+    Gpu("RTX 4090", "sm_89", 128, 2.52, 1008, 64, 3, "NVIDIA's Ada whitepaper: 128 SMs, boost 2.52 GHz, 1,008 GB/s"),
+    Gpu("M4, 10 cores", "sm_90", 10, 1.58, 120, 8, 6, "Apple's page: 10 cores, 120 GB/s; the clock is third parties'"),
+)
+# For comparisons with what others have published.
+A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper")
+
+
+def occupancy(limits: Limits, threads: int, registers: int, shared_bytes: int) -> float:
+    """Share of the warps that fit: NVIDIA's occupancy calculator's formula. Registers are given out to warps by 256, a quarter
+    of the processor's by each of its four schedulers."""
+    warps = math.ceil(threads / _WAVE)
+    by_registers = limits.registers // 4 // (math.ceil(registers * _WAVE / 256) * 256) * 4
+    blocks = min(limits.blocks, limits.warps // warps, by_registers // warps)
+    if shared_bytes:
+        blocks = min(blocks, limits.shared_bytes // (shared_bytes + limits.reserved_bytes))
+    return blocks * warps / limits.warps
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is compared."""
+
+    pixels: int = 1
+    accumulation: str = "PerWave"
+    batched: bool = False
+    digit_bits: int = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """A scene: what has to be done to it."""
+
+    gaussians: int
+    pixels: int
+    # Statistics a Gaussian and a pixel of one of the scenes in gpu_counts.json.
+    counted: dict[str, Any]
+
+    def of_pixels(self, what: str, key: str) -> float:
+        """A count that grows with the pixels."""
+        return self.counted[what][key] * self.pixels / (self.counted["width"] * self.counted["height"])
+
+    @property
+    def intersections(self) -> float:
+        """Of splats with tiles."""
+        return self.counted["intersections"] * self.gaussians / self.counted["gaussians"]
+
+    @property
+    def visible(self) -> float:
+        """Gaussians with a splat."""
+        return self.counted["visible"] * self.gaussians / self.counted["gaussians"]
+
+
+@dataclass(frozen=True)
+class Time:
+    """Of a stage, in milliseconds, by what might bind it."""
+
+    issue: float = 0.0
+    memory: float = 0.0
+    atomics: float = 0.0
+    launch: float = 0.0
+    latency: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """See above."""
+        return max(self.issue, self.memory, self.atomics, self.latency) + self.launch
+
+    @property
+    def bound(self) -> str:
+        """By what."""
+        parts = {"issue": self.issue, "memory": self.memory, "atomics": self.atomics, "launch": self.launch}
+        parts["latency"] = self.latency
+        return max(parts, key=lambda name: parts[name])
+
+
+def sectors(counted: dict[str, Any], accumulation: str, pixels: int) -> float:
+    """That a backward pass adds to, of what it adds atomically."""
+    atomics = counted[f"backward {pixels} {accumulation}"]["atomics"]
+    if accumulation == "PerPixel":
+        return float(atomics)
+    return atomics / _ROW * (_WAVE_SECTORS if accumulation == "PerWave" else _ROW_SECTORS)
+
+
+def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float]:
+    """How often a wave blends a splat over its pixels, and how often it tests 32."""
+    found = counted[what]
+    # The emulator's compiler does not share the exponential of a splat between its value and its derivative: thrice.
+    evaluations = found["evaluations"] / (3 if what.startswith("backward") else 1)
+    blends = evaluations / _WAVE / pixels
+    # Both read where the splat is, and so do those who add to its row: all lanes of a wave, or a thread a number.
+    added = 0.0
+    if what.endswith(("PerPixel", "PerWave")):
+        added = counted[f"backward {pixels} PerWave"]["atomics"] / _ROW * _WAVE
+    elif what.endswith("PerGroup"):
+        added = found["atomics"]
+    return blends, (found["list loads"] - added) / _WAVE - blends
+
+
+class Model:
+    """Of one GPU, from figures and counts."""
+
+    def __init__(self, gpu: Gpu, kernels: dict[str, Any]) -> None:
+        self.gpu = gpu
+        self.kernels = kernels
+
+    def _issue(self, instructions: float) -> float:
+        return instructions / (self.gpu.processors * 4 * self.gpu.gigahertz * 1e6 * ISSUE)
+
+    def _memory(self, nbytes: float) -> float:
+        return nbytes / (self.gpu.gigabytes_a_second * 1e6 * BANDWIDTH)
+
+    def _launch(self, dispatches: int = 1) -> float:
+        return dispatches * self.gpu.microseconds_a_launch / 1e3
+
+    def rasterize(self, work: Work, tuning: Tuning, backward: bool) -> Time:
+        """A pass over all tiles."""
+        figures = self.kernels[rasteriser(tuning, backward)]
+        p = tuning.pixels
+        what = f"backward {p} {tuning.accumulation}" if backward else f"forward {p}"
+        scale = work.pixels / (work.counted["width"] * work.counted["height"])
+        blends, tests = (count * scale for count in waves(work.counted, what, p))
+        loop, test = total(figures["loop"]), total(figures["test"])
+        instructions = blends * loop + tests * test
+        atomics = 0.0
+        # Rows of the lists, packed splats and what is kept of pixels; of gradients, rows twice.
+        nbytes = work.intersections * 4 + work.visible * 48 + work.pixels * 24
+        dispatches = 1
+        if backward:
+            added = work.counted[f"backward {p} PerWave"]["atomics"] / _ROW * scale
+            instructions -= (blends - min(added, blends)) * total(figures["if blended"])
+            # Beside the loops: sums of all waves are read from group-shared memory, cleared and added up.
+            instructions += work.counted[what]["workgroup bytes"] / 4 / _WAVE * scale * _FLUSH
+            if tuning.accumulation == "PerIntersection":
+                nbytes += work.intersections * (36 * 3 + 8) + work.gaussians * 36
+                dispatches += 2
+            else:
+                atomics = sectors(work.counted, tuning.accumulation, p) * scale
+                nbytes += work.gaussians * 36 * 3
+        return Time(
+            self._issue(instructions),
+            self._memory(nbytes),
+            atomics / (self.gpu.slices * self.gpu.gigahertz * 1e6),
+            self._launch(dispatches),
+            work.counted["longest list"] * loop * LATENCY / (self.gpu.gigahertz * 1e6),
+        )
+
+    def sort(self, count: float, bits: int, digit_bits: int) -> Time:
+        """Radix passes over pairs of 4 + 4 bytes: keys are read twice."""
+        passes = math.ceil(bits / digit_bits)
+        threads, items = SORTS[digit_bits]
+        figures = self.kernels[f"radix_sort.scatter DIGIT_BITS={digit_bits} ITEMS={items} THREADS={threads}"]
+        digits = 1 << digit_bits
+        # Threads that add up a digit's counters each read, or read and write, all of a block's threads: once to count, twice to
+        # scatter; and each pair is counted twice, by random access to 32 banks, of which the fullest has 3.4.
+        turns = 3 * (math.ceil(digits / _WAVE) if threads > _WAVE else digits) / items + 4 * 3.4 / _WAVE
+        banks = count * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
+        resident = max(self.occupied(figures) * LIMITS[self.gpu.architecture].warps * _WAVE * self.gpu.processors, 1)
+        rounds = math.ceil(count / items / resident)
+        latency = 2 * rounds * items * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
+        return Time(
+            passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
+            passes * self._memory(count * 20),
+            0.0,
+            self._launch(passes * 5),
+            passes * latency,
+        )
+
+    def occupied(self, figures: dict[str, Any]) -> float:
+        """Share of warps."""
+        own = figures[self.gpu.architecture]
+        return occupancy(LIMITS[self.gpu.architecture], figures["threads"], own["registers"], own["shared bytes"])
+
+    def elementwise(self, kernels: Iterable[str], count: float, nbytes: float) -> Time:
+        """A thread an element: all instructions once."""
+        names = list(kernels)
+        instructions = sum(self.kernels[name]["instructions"] for name in names) * count / _WAVE
+        return Time(self._issue(instructions), self._memory(nbytes), 0.0, self._launch(len(names)))
+
+    def step(self, work: Work, tuning: Tuning) -> dict[str, Time]:
+        """Stage by stage."""
+        n, pixels = work.gaussians, work.pixels
+        tiles = math.ceil(pixels / 256)
+        find = self._find
+        return {
+            "project": self.elementwise([find("project.projectForward")], n, n * (44 + 36)),
+            "shade": self.elementwise([find("shade.shadeForward")], work.visible, work.visible * (192 + 12 + 8) + n * 20),
+            "sort depths": self.sort(n, 32, tuning.digit_bits),
+            "bin": self.elementwise(
+                map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
+                n,
+                n * (2 * 40 + 12) + work.intersections * 16,
+            ),
+            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.digit_bits),
+            "rasterize": self.rasterize(work, tuning, backward=False),
+            "loss": self.elementwise(
+                (find(f"loss.{e}") for e in ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")),
+                # A thread has a run of eight.
+                pixels * 3 / 8,
+                pixels * 3 * 4 * (1 + 5 + 5 + 3 + 3 + 3 + 3 + 1) + pixels * 8,
+            ),
+            "rasterize backward": self.rasterize(work, tuning, backward=True),
+            "project backward": self.elementwise([find("project.projectBackward")], n, n * (44 + 36 + 36 + 44)),
+            "shade backward": self.elementwise([find("shade.shadeBackward")], n, n * (192 + 192 + 12 + 24)),
+            "statistics": self.elementwise([find("densify.addStatistics")], n, n * 40),
+            # Gradient, parameter and two moments are read, the latter three written, of 59 numbers.
+            "adam": Time(0.0, self._memory(n * 59 * 28), 0.0, self._launch(5)),
+        }
+
+    def _find(self, beginning: str) -> str:
+        return next(name for name in self.kernels if name.split(" ")[0] == beginning)
+
+
+def total(counts: dict[str, int]) -> int:
+    """All instructions."""
+    return sum(counts.values())
+
+
+def rasteriser(tuning: Tuning, backward: bool) -> str:
+    """The kernel's name in gpu_static.json."""
+    how = {"CHANNELS": 3, "PIXELS": tuning.pixels, "TILE": 16} | ({"BATCHED": True} if tuning.batched else {})
+    if backward:
+        how |= {"ABSGRAD": False, "Accumulation": tuning.accumulation}
+    entry = "rasterizeBackward" if backward else "rasterizeForward"
+    return " ".join([f"rasterize.{entry}", *(f"{name}={value}" for name, value in sorted(how.items()))])
