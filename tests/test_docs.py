@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.metal.checker import find_clang
+from tests.emulation.compiler import find_clang
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "tests" / "metal" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

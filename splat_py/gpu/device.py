@@ -81,6 +81,8 @@ class Tuning:
     sort_items: int
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str
+    # Whether a tile's workgroup loads its splats together, batch by batch into group-shared memory, or each wave its own.
+    batched: bool
     # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
     segment: int | None
     # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
@@ -94,6 +96,7 @@ _GPU_TUNING = Tuning(
     sort_threads=256,
     sort_items=16,
     accumulation="PerWave",
+    batched=False,
     segment=None,
     steps_ahead=2,
 )
@@ -106,6 +109,7 @@ _SOFTWARE_TUNING = Tuning(
     sort_threads=32,
     sort_items=256,
     accumulation="PerWave",
+    batched=False,
     segment=None,
     steps_ahead=0,
 )

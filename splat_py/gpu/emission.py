@@ -116,6 +116,7 @@ class MetalKernel(NamedTuple):
 
 # The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
 _thread = ThreadPoolExecutor(1)
+_THREADS_OF_GROUP = re.compile(r" = groupThread_0\(\w+, (\d+)U")
 _INDEX_IN_GROUP = re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U")
 
 
@@ -152,8 +153,12 @@ class CudaKernel(NamedTuple):
 
 def emit_cuda(module: str, entry: str, constants: dict[str, Any]) -> CudaKernel:
     """The same as CUDA source, which NVRTC compiles as it is."""
-    source, threads = _emit("cuda", module, entry, constants)
-    return CudaKernel(source, threads)
+    source, (x, y, z) = _emit("cuda", module, entry, constants)
+    in_source = _THREADS_OF_GROUP.search(source)
+    if x == 0 and in_source:
+        x = int(in_source[1])
+    assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
+    return CudaKernel(source, (x, y, z))
 
 
 class WgslField(NamedTuple):

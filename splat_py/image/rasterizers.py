@@ -27,7 +27,7 @@ from splat_py.splats.tiles import Binning, TileGrid
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
-_GROUP_WIDTH, _GROUP_HEIGHT = constant("parallel/short_list", "SHORT_LIST_TILE")
+_GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _SIMPLE_SIDE = constant("kernels/image_simple", "SIDE")
 # As many blobs as a compiler takes in reasonable time.
 _SIMPLE_BLOBS = 256

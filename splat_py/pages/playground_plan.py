@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -108,7 +108,8 @@ class PlanDevice(Device):
         self.profile = None
         self._process = os.getpid()
         self.software = False
-        self.tuning = _GPU_TUNING
+        # Browsers ask that barriers can be proven to be reached by all; between batches they follow from what was blended.
+        self.tuning = replace(_GPU_TUNING, batched=False)
         self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
         self.memory = _Memory(plan)
         self.kernels = _Kernels()

@@ -168,6 +168,8 @@ class Rasterization:
             is_last = segment == self.lists.segments - 1
             uniforms = {"segment": segment * length, "segmentLength": length, "isLast": int(is_last)}
             constants = {"SEGMENTED": True, **constants}
+        if self.device.tuning.batched:
+            constants = {"BATCHED": True, **constants}
         constants = self.image.constants() | constants
         self._dispatch(recorder, entry, groups, uniforms, {"PIXELS": pixels, **constants}, **buffers)
 

@@ -14,7 +14,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.bindings import Bindings
 from splat_py.gpu.device import get_device
 from splat_py.gpu.sources import declared
-from tests.metal.kernels import declared as entry_points
+from tests.emulation.kernels import declared as entry_points
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 

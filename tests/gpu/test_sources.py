@@ -193,5 +193,5 @@ def test_packing_knows_no_tiles() -> None:
 
 def test_the_librarys_own_constants() -> None:
     assert constant("kernels/prefix_sum", "BLOCK") == 2048
-    assert constant("parallel/short_list", "SHORT_LIST_TILE") == (8, 4)
+    assert constant("parallel/short_list", "SHORT_LIST_THREADS") == 32
     assert linear_groups(constant("parallel/threads", "THREADS") + 1) == (2, 1, 1)

@@ -1,34 +1,17 @@
-"""Metal source as a function on the CPU: compiled by clang against the folder `runtime`, called on arrays in guarded memory.
-
-What Metal leaves undefined or forbids, and a GPU answers with silence, is an error here: see `runtime/threads.cpp`.
-"""
+"""Metal source as a function on the CPU: compiled by clang against the folder `runtime`."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import os
 import re
 import struct
-import subprocess
-import tempfile
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-_RUNTIME = Path(__file__).parent / "runtime"
-_COMMON_FLAGS = ["-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
-_RUNTIME_FLAGS = [*_COMMON_FLAGS, "-O2"]
-_KERNEL_FLAGS = [
-    *(*_COMMON_FLAGS, "-O1", "-ffp-contract=off", "-I", str(_RUNTIME)),
-    # Numbers without a suffix are floats, and variables without a value hold not-a-number.
-    *("-Xclang", "-cl-single-precision-constant", "-ftrivial-auto-var-init=pattern"),
-    # Where threads meet is told by the calls that lead there: none may be left out, merged with another or made two of.
-    *("-fno-optimize-sibling-calls", "-Xclang", "-fconvergent-functions"),
-    *("-mllvm", "-enable-tail-merge=0", "-mllvm", "-tail-dup-placement=0", "-mllvm", "-disable-tail-duplicate"),
-]
+from splat_py.gpu.emission import emit_metal_kernel
+from tests.emulation import program
+from tests.emulation.compiler import Compiler, KernelError, Language
+from tests.emulation.program import FORMATS, Buffer, stem
+
 _THREAD_VALUES = {
     "thread_position_in_grid": "in_grid",
     "thread_position_in_threadgroup": "in_group",
@@ -42,180 +25,55 @@ _THREAD_VALUES = {
 _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
 _FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
-# Metal's uniform blocks have the layout of C's structures.
-_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 
 
-class MetalError(Exception):
-    """A kernel did what Metal does not define or does not allow."""
-
-
-class Order(IntEnum):
-    """In which order threads and threadgroups run; shuffled, they also take turns at every atomic operation."""
-
-    FORWARD = 0
-    REVERSE = 1
-    SHUFFLED = 2
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Guarded memory bound to a kernel's buffer."""
-
-    name: str
-    address: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How wide SIMD groups are, and who runs when."""
-
-    simd_width: int = 32
-    order: Order = Order.FORWARD
-    seed: int = 0
-
-
-class _Buffer(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("memory", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
-
-
-class _Dispatch(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("buffers", ctypes.POINTER(_Buffer)),
-        ("buffer_count", ctypes.c_int),
-        ("groups", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint * 3),
-        ("simd_width", ctypes.c_uint),
-        ("order", ctypes.c_int),
-        ("seed", ctypes.c_uint),
-    ]
-
-
-class Compiler:
-    """clang, and a folder that keeps what it made: libraries named by a hash of all that went into them."""
-
-    def __init__(self, clang: str, folder: Path) -> None:
-        self._clang = clang
-        self._folder = folder
-        version = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
-        self._headers = version + "".join(path.read_text(encoding="utf-8") for path in sorted(_RUNTIME.iterdir()))
-
-    @cached_property
-    def runtime(self) -> ctypes.CDLL:
-        """The library that runs kernels; theirs find its functions."""
-        source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
-        path = self._build(source, [*_RUNTIME_FLAGS, "-I", str(_RUNTIME)])
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        library.guarded_allocate.restype = ctypes.c_void_p
-        library.guarded_allocate.argtypes = [ctypes.c_size_t]
-        library.guarded_free.restype = None
-        library.guarded_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        library.run.restype = ctypes.c_char_p
-        library.run.argtypes = [ctypes.POINTER(_Dispatch)]
-        return library
-
-    def library(self, source: str) -> Path:
-        """A kernel's C++ source, compiled."""
-        return self._build(source, _KERNEL_FLAGS)
-
-    def _build(self, source: str, flags: list[str]) -> Path:
-        key = hashlib.sha256("\0".join([self._headers, *flags, source]).encode()).hexdigest()[:32]
-        path = self._folder / f"{key}.so"
-        if not path.exists():
-            descriptor, temporary = tempfile.mkstemp(suffix=".so", dir=self._folder)
-            os.close(descriptor)
-            command = [self._clang, *flags, "-shared", *_LINKER_FLAGS, "-o", temporary, "-"]
-            result = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-            if result.returncode:
-                Path(temporary).unlink()
-                raise MetalError(f"clang rejects the source of a kernel:\n{result.stderr[:4000]}")
-            Path(temporary).replace(path)
-        return path
-
-
-_LINKER_FLAGS = ["-undefined", "dynamic_lookup"] if os.uname().sysname == "Darwin" else ["-lm"]
-
-
-class Program:
+class Program(program.Program):
     """One entry point of Metal source, ready to run."""
 
     def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
-        self.entry = entry
-        self._runtime = compiler.runtime
-        self._threads = threads
-        parameters = [parsed for parsed in map(_PARAMETER.fullmatch, _parameters(source, entry)) if parsed]
-        # Names as in the Slang source, without the number that makes them unique here.
-        self._buffers = {_stem(p["name"]): int(p["index"]) for p in parameters if p["attribute"] == "buffer"}
-        self._uniforms = _block(source, parameters, "params")
-        self._pointers = _block(source, parameters, "globalParams")
-        library = ctypes.CDLL(str(compiler.library(_as_cpp(source, entry, parameters))))
-        self._function = ctypes.cast(library.run_thread, ctypes.c_void_p)
+        self._parameters = [parsed for parsed in map(_PARAMETER.fullmatch, _parameters(source, entry)) if parsed]
+        # Places by names as in the Slang source.
+        self._buffers = {stem(p["name"]): int(p["index"]) for p in self._parameters if p["attribute"] == "buffer"}
+        self._uniforms = _block(source, self._parameters, "params")
+        self._pointers = _block(source, self._parameters, "globalParams")
+        super().__init__(compiler, source, entry, threads)
 
-    def run(
-        self, groups: tuple[int, int, int], buffers: dict[str, Buffer], uniforms: dict[str, Any], schedule: Schedule
-    ) -> None:
-        """Run over `groups` threadgroups. Buffers that the kernel does not use may be there, too.
+    def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
+        bound = [Buffer("nothing", 0, 0)] * (1 + max(self._buffers.values(), default=-1))
+        for name, index in self._buffers.items():
+            if name == "params":
+                bound[index] = self._guarded(name, self._packed(self._uniforms, uniforms))
+            elif name == "globalParams":
+                pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
+                bound[index] = self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers))
+            else:
+                # Metal minds one that is missing only if the kernel looks at it: nothing is there.
+                bound[index] = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
+        return bound
 
-        Raises:
-            MetalError: a uniform is not known, or the kernel is wrong.
-        """
-        bound = [_Buffer() for _ in range(1 + max(self._buffers.values(), default=-1))]
-        own: list[Buffer] = []
-        try:
-            for name, index in self._buffers.items():
-                if name == "params":
-                    own.append(self._guarded(name, self._pack(uniforms)))
-                elif name == "globalParams":
-                    pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer, _ in self._pointers]
-                    own.append(self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers)))
-                elif name not in buffers:
-                    # Metal minds only if the kernel looks at it: nothing is there.
-                    own.append(self._guarded(f"{name} (not bound)", b""))
-                buffer = buffers[name] if name in buffers else own[-1]
-                bound[index] = _Buffer(buffer.name.encode(), buffer.address, buffer.nbytes)
-            dispatch = _Dispatch(
-                self._function,
-                (_Buffer * len(bound))(*bound),
-                len(bound),
-                groups,
-                self._threads,
-                schedule.simd_width,
-                schedule.order,
-                schedule.seed,
-            )
-            error = self._runtime.run(ctypes.byref(dispatch))
-        finally:
-            for buffer in own:
-                self._runtime.guarded_free(buffer.address, buffer.nbytes)
-        if error:
-            raise MetalError(f"{self.entry}: {error.decode()}")
-
-    def _pack(self, uniforms: dict[str, Any]) -> bytes:
-        unknown = set(uniforms) - {name for name, _ in self._uniforms}
-        if unknown:
-            raise MetalError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
-        formats = [_FORMATS[kind] for _, kind in self._uniforms]
-        # What is not given is not zero, but whatever was there.
-        block = bytearray(b"\xff" * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats)))
-        for i, (name, kind) in enumerate(self._uniforms):
-            if name in uniforms:
-                offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
-                value = uniforms[name]
-                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
-        return bytes(block)
-
-    def _guarded(self, name: str, contents: bytes) -> Buffer:
-        address = self._runtime.guarded_allocate(len(contents))
-        if not address:
-            raise MemoryError("no address space for another guarded buffer")
-        ctypes.memmove(address, contents, len(contents))
-        return Buffer(name, address, len(contents))
+    def _as_cpp(self, source: str) -> tuple[str, str]:
+        """With its threadgroup variables in the runtime's memory, and the arguments that a thread is given."""
+        body = re.sub(
+            r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
+        )
+        arguments = ", ".join(_argument(parameter) for parameter in self._parameters)
+        cpp = (
+            body.replace("[[kernel]]", "static")
+            + f"""
+#pragma clang attribute pop
+extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
+{{
+    {self.entry}({arguments});
+}}
+"""
+        )
+        return cpp, ""
 
 
-def _stem(name: str) -> str:
-    return re.sub(r"_\d+$", "", name)
+# Numbers without a suffix are floats.
+METAL = Language(
+    Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), emit_metal_kernel, Program
+)
 
 
 def _parameters(source: str, entry: str) -> list[str]:
@@ -237,33 +95,15 @@ def _parameters(source: str, entry: str) -> list[str]:
 def _block(source: str, parameters: list[re.Match[str]], block: str) -> list[tuple[str, str]]:
     """Names and types of the fields of the structure behind the buffer `params`, or of `globalParams`, which are pointers."""
     for parameter in parameters:
-        if _stem(parameter["name"]) == block:
+        if stem(parameter["name"]) == block:
             kind = parameter["type"].split()[0]
             body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
             assert body, f"no structure {kind}"
-            fields = [(_stem(name), field) for field, name in _FIELD.findall(body[1])]
-            known = {"device*"} if block == "globalParams" else _FORMATS.keys()
+            fields = [(stem(name), field) for field, name in _FIELD.findall(body[1])]
+            known = {"device*"} if block == "globalParams" else FORMATS.keys()
             assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
             return fields
     return []
-
-
-def _as_cpp(source: str, entry: str, parameters: list[re.Match[str]]) -> str:
-    """The source with its threadgroup variables in the runtime's memory, and a function that gives a thread its arguments."""
-    body = re.sub(
-        r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
-    )
-    arguments = ", ".join(_argument(parameter) for parameter in parameters)
-    return (
-        body.replace("[[kernel]]", "static", 1).replace("[[kernel]]", "static")
-        + f"""
-#pragma clang attribute pop
-extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
-{{
-    {entry}({arguments});
-}}
-"""
-    )
 
 
 def _argument(parameter: re.Match[str]) -> str:
@@ -273,7 +113,7 @@ def _argument(parameter: re.Match[str]) -> str:
     if attribute == "threads_per_simdgroup":
         return "runtime_simd_width()"
     if attribute not in _THREAD_VALUES:
-        raise MetalError(f"a kernel's parameter with the attribute {attribute}, which is not known here")
+        raise KernelError(f"a kernel's parameter with the attribute {attribute}, which is not known here")
     value = f"t->{_THREAD_VALUES[attribute]}"
     if attribute.startswith("thread_index") or attribute.startswith("simdgroup_index"):
         return value

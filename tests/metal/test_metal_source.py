@@ -14,9 +14,9 @@ import pytest
 
 from splat_py.gpu.emission import CompilerError, emit_metal
 from splat_py.gpu.sources import mentioned
+from tests.emulation.kernels import Specialisation, declared, shipped
+from tests.emulation.programs import Programs
 from tests.metal.checker import threadgroup_bytes, type_check
-from tests.metal.kernels import Specialisation, declared, shipped
-from tests.metal.programs import Programs
 
 MOST_THREADGROUP_BYTES = 32 * 1024
 # Buffers that a Metal function can be given, the uniform block among them.

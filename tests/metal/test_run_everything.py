@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.metal.kernels import shipped
-from tests.metal.programs import Programs
+from tests.emulation.kernels import shipped
+from tests.emulation.programs import Programs
 
 
 def test_every_specialisation_has_run(programs: Programs, request: pytest.FixtureRequest) -> None:

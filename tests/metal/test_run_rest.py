@@ -21,13 +21,13 @@ from splat_py.scene.camera import Camera
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, marching
 from splat_py.volume.views import Views
+from tests.emulation.program import Order, Schedule
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.gpu import test_sorting
 from tests.image import scenes as pictures
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
-from tests.metal.program import Order, Schedule
-from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
 from tests.portable import test_portable as portables
 from tests.splats import test_adam, test_loss
 from tests.splats import test_camera_refinement as refinements

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import Tuning
+from splat_py.gpu.device import _GPU_TUNING, Tuning
 from splat_py.splats.camera_gradients import CAMERA_ROW
 from splat_py.splats.colors import harmonics
 from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView
@@ -24,9 +24,10 @@ from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
+from tests.emulation.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
 from tests.metal.device import MetalOnCpu
-from tests.metal.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
-from tests.metal.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
+from tests.reference import Scene
 from tests.splats import comparison, test_binning
 from tests.splats import test_camera_models as camera_models
 from tests.splats import test_cameras as moving_cameras
@@ -89,6 +90,14 @@ def test_without_atomic_floats(tuning: Tuning, accumulation: str, metal: MetalOn
     every_order(metal, check)
 
 
+def in_few_tiles(rng: np.random.Generator, count: int, channels: int = 3) -> Scene:
+    """Gaussians side by side, large and close."""
+    scene = comparison.scene_of(rng, count, channels=channels)
+    means = rng.uniform([-0.6, -0.6, 3.4], [0.6, 0.6, 4.6], (count, 3))
+    scales = rng.uniform(0.2, 0.6, (count, 3))
+    return replace(scene, means=comparison.rounded(means), scales=comparison.rounded(scales))
+
+
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu) -> None:
@@ -98,12 +107,38 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
 
     def check() -> None:
         rng = np.random.default_rng(7)
-        scene = comparison.scene_of(rng, 150)
-        means = rng.uniform([-0.6, -0.6, 3.4], [0.6, 0.6, 4.6], (150, 3))
-        scales = rng.uniform(0.2, 0.6, (150, 3))
-        scene = replace(scene, means=comparison.rounded(means), scales=comparison.rounded(scales))
-        meta = comparison.check(comparison.Case(scene, [comparison.camera_of(rng, 24, 20)]), rng)
+        meta = comparison.check(comparison.Case(in_few_tiles(rng, 150), [comparison.camera_of(rng, 24, 20)]), rng)
         assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > 128
+
+    every_order(metal, check)
+
+
+@pytest.mark.parametrize(
+    ("channels", "tile_size", "accumulation"),
+    [*((3, 16, how) for how in ACCUMULATIONS), (3, 4, "PerWave"), (32, 16, "PerGroup")],
+)
+def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
+    """Tiles of several batches, some of whose pixels are opaque before the last; waves with more threads than tiles and fewer."""
+    metal.tuning = replace(_GPU_TUNING, batched=True)
+    accumulate(metal, accumulation)
+    count, absgrad = (300, False) if channels == 3 else (80, True)
+
+    def check() -> None:
+        rng = np.random.default_rng(7)
+        scene = in_few_tiles(rng, count, channels)
+        case = comparison.Case(scene, [comparison.camera_of(rng, 19, 13)], margin=3e-4)
+        meta = comparison.check(replace(case, options={"tile_size": tile_size, "absgrad": absgrad}), rng)
+        assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > (256 if tile_size == 16 and channels == 3 else 64)
+
+    every_order(metal, check, [*SCHEDULES, *(OTHER_WIDTHS if accumulation in ("PerWave", "PerGroup") else ())])
+
+
+def test_segments_in_batches(metal: MetalOnCpu) -> None:
+    metal.tuning = replace(_GPU_TUNING, batched=True, segment=64)
+
+    def check() -> None:
+        rng = np.random.default_rng(7)
+        comparison.check(comparison.Case(in_few_tiles(rng, 150), [comparison.camera_of(rng, 24, 20)]), rng)
 
     every_order(metal, check)
 

@@ -15,9 +15,9 @@ from splat_py.scene import Dataset, load_dataset
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.trainer import Trainer
+from tests.emulation.program import Order, Schedule
+from tests.emulation.schedules import SCHEDULES, every_order
 from tests.metal.device import MetalOnCpu
-from tests.metal.program import Order, Schedule
-from tests.metal.schedules import SCHEDULES, every_order
 from tests.splats import test_densification as density_control
 from tests.splats import test_depth_supervision, test_filter_3d
 from tests.splats import test_mcmc as monte_carlo

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.metal.program import Buffer, Compiler, MetalError, Order, Program, Schedule
+from tests.emulation.compiler import Compiler, KernelError
+from tests.emulation.program import Buffer, Order, Schedule
+from tests.metal.program import Program
 
 THREADS = 70  # two whole SIMD groups of 32 and a part of one
 ORDERS = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), *(Schedule(32, Order.SHUFFLED, seed) for seed in range(3))]
@@ -173,7 +175,7 @@ uint deep_0(uint n_0)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernels_are_caught(name: str, schedule: Schedule, run: Runner) -> None:
     statement, complaint = WRONG[name]
-    with pytest.raises(MetalError, match=complaint):
+    with pytest.raises(KernelError, match=complaint):
         run(statement, schedule, BALLOT + DEEP)
     # And the next one runs as if nothing had happened.
     np.testing.assert_array_equal(run("out_1[i_0] = simd_max(in_1[i_0]);", schedule)[:32], 31)
@@ -217,7 +219,7 @@ def test_not_a_number_is_what_new_memory_holds(run: Runner) -> None:
 
 
 def test_buffers_of_nothing_cannot_be_read(run: Runner) -> None:
-    with pytest.raises(MetalError, match="buffer in, which has 0"):
+    with pytest.raises(KernelError, match="buffer in, which has 0"):
         run("out_1[i_0] = in_1[0];", shapes={"in": 0})
 
 
@@ -228,9 +230,9 @@ def test_what_is_not_bound(compiler: Compiler) -> None:
     out = Buffer("out", compiler.runtime.guarded_allocate(8), 8)
     program.run((1, 1, 1), {"out": out}, {}, Schedule())
     assert _view(out)[0] == 0xFFFF_FFFF
-    with pytest.raises(MetalError, match=r"buffer in \(not bound\)"):
+    with pytest.raises(KernelError, match=r"buffer in \(not bound\)"):
         program.run((1, 1, 1), {"out": out}, {"count": 1}, Schedule())
-    with pytest.raises(MetalError, match="params has no other"):
+    with pytest.raises(KernelError, match="params has no other"):
         program.run((1, 1, 1), {"out": out}, {"count": 1, "other": 2}, Schedule())
     compiler.runtime.guarded_free(out.address, out.nbytes)
 

@@ -20,7 +20,7 @@ from splat_py.gpu.kernels import KernelCache
 from splat_py.selftest import Outcome, SelfTest, checking
 from splat_py.selftest.cases import Arrays
 from splat_py.selftest.checking import error, references
-from tests.metal.kernels import declared
+from tests.emulation.kernels import declared
 from tests.selftest.make_references import make
 
 FEW = ("prefix sum", "radix sort", "shade, degree 1")

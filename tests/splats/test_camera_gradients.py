@@ -11,7 +11,7 @@ import pytest
 from splat_py.gpu.kernels import Recorder
 from splat_py.splats.camera_gradients import CAMERA_ROW, CameraGradients
 from splat_py.splats.data import Settings
-from tests.metal.kernels import _Memory
+from tests.emulation.kernels import _Memory
 
 
 @pytest.mark.parametrize("gaussians", [1, 64, 65, 3_000_000])

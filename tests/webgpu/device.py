@@ -18,8 +18,8 @@ from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Operator, native_o
 from splat_py.gpu.emission import WgslKernel, emit_wgsl
 from splat_py.gpu.kernels import Kernel, Recorder
 from splat_py.gpu.profiling import Profile
-from tests.metal.device import DeclaredKernels, specialisation_of
-from tests.metal.kernels import Specialisation
+from tests.emulation.device import DeclaredKernels, specialisation_of
+from tests.emulation.kernels import Specialisation
 from tests.webgpu.wgsl import for_naga
 
 # Of wgpu's own, beyond the standard: float atomics.

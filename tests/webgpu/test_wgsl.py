@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from splat_py.gpu.emission import CompilerError, emit_wgsl
-from tests.metal.kernels import Specialisation, declared, shipped
+from tests.emulation.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import open_wgpu
 from tests.webgpu.wgsl import for_naga, negated_sums
 

@@ -96,6 +96,7 @@ def shipped() -> list[Specialisation]:
     recorder = cast(Recorder, dispatches)
     for tuning in (_GPU_TUNING, _SOFTWARE_TUNING):
         _record_tiles(recorder, tuning)
+    _record_batched(recorder)
     _record_gaussians(recorder)
     _record_packed(recorder)
     _record_cameras(recorder)
@@ -216,6 +217,16 @@ def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
         _record_rasterization(recorder, tuning, settings, 3)
         settings = Settings(16, accumulation=accumulation)
         _record_rasterization(recorder, replace(tuning, segment=64), settings, 3, segments=2)
+
+
+def _record_batched(recorder: Recorder) -> None:
+    """Splats loaded by the workgroup: every way to add up gradients, and what takes the most group-shared memory."""
+    tuning = replace(_GPU_TUNING, batched=True)
+    for accumulation in ACCUMULATIONS:
+        _record_rasterization(recorder, tuning, Settings(16, accumulation=accumulation), 3)
+    _record_rasterization(recorder, tuning, Settings(4), 3)
+    _record_rasterization(recorder, tuning, Settings(16, absgrad=True, accumulation="PerGroup"), 32)
+    _record_rasterization(recorder, replace(tuning, segment=64), Settings(16), 3, segments=2)
 
 
 def _record_rasterization(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Operator
-from tests.metal.device import MetalOnCpu
-from tests.metal.program import Order, Schedule
+from tests.emulation.device import EmulatedDevice
+from tests.emulation.program import Order, Schedule
 
 SCHEDULES = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), Schedule(32, Order.SHUFFLED, 1)]
 # SIMD groups as llvmpipe, some mobile GPUs and AMD's have them.
@@ -15,15 +15,15 @@ OTHER_WIDTHS = [Schedule(width, Order.SHUFFLED, width) for width in (8, 16, 64)]
 TUNINGS = {"GPU": _GPU_TUNING, "software": _SOFTWARE_TUNING}
 
 
-def every_order(metal: MetalOnCpu, check: Callable[[], object], schedules: list[Schedule] = SCHEDULES) -> None:
+def every_order(device: EmulatedDevice, check: Callable[[], object], schedules: list[Schedule] = SCHEDULES) -> None:
     """Run `check` in each."""
     for schedule in schedules:
-        metal.schedule = schedule
+        device.schedule = schedule
         check()
 
 
-def accumulate(metal: MetalOnCpu, accumulation: str, native: bool = True) -> None:
+def accumulate(device: EmulatedDevice, accumulation: str, native: bool = True) -> None:
     """Let the device add gradients up in this way, with atomic additions to floats or without."""
-    metal.tuning = replace(metal.tuning, accumulation=accumulation)
+    device.tuning = replace(device.tuning, accumulation=accumulation)
     if not native:
-        metal.operators -= {Operator.FLOAT_ATOMICS}
+        device.operators -= {Operator.FLOAT_ATOMICS}

@@ -1,4 +1,4 @@
-"""The Metal source and the programs of all specialisations of a test session, each made once, ahead of need if asked to."""
+"""The source and the programs of all specialisations of a test session, each made once, ahead of need if asked to."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from splat_py.gpu.emission import MetalKernel, emit_metal_kernel
-from tests.metal.kernels import Specialisation
-from tests.metal.program import Buffer, Compiler, Program, Schedule
+from tests.emulation.compiler import Compiler, Source
+from tests.emulation.kernels import Specialisation
+from tests.emulation.program import Buffer, Program, Schedule
 
 T = TypeVar("T")
 
 
 class Programs:
-    """What `emit_metal_kernel` and `Program` make of a specialisation."""
+    """What the compiler's language makes of a specialisation."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
@@ -25,7 +25,7 @@ class Programs:
         self._kernels = _Made(self._workers, self._emit)
         self._programs = _Made(self._workers, self._compile)
 
-    def kernel(self, specialisation: Specialisation) -> MetalKernel:
+    def kernel(self, specialisation: Specialisation) -> Source:
         """Its source."""
         return self._kernels.get(specialisation)
 
@@ -50,13 +50,13 @@ class Programs:
         """Make no more."""
         self._workers.shutdown(cancel_futures=True)
 
-    def _emit(self, specialisation: Specialisation) -> MetalKernel:
+    def _emit(self, specialisation: Specialisation) -> Source:
         module, entry, constants = specialisation
-        return emit_metal_kernel(module, entry, dict(constants))
+        return self.compiler.language.emit(module, entry, dict(constants))
 
     def _compile(self, specialisation: Specialisation) -> Program:
-        source, threads = self.kernel(specialisation)
-        return Program(self.compiler, source, specialisation.entry, threads)
+        kernel = self.kernel(specialisation)
+        return self.compiler.language.program(self.compiler, kernel.source, specialisation.entry, kernel.threads)
 
 
 class _Made(Generic[T]):

@@ -103,20 +103,25 @@ struct Fiber
 {
     void* stack_pointer;
     State state;
-    // Where it waits: the line in the Metal source, and a hash of the calls that led there.
+    // Where it waits: the line in the kernel's source, and a hash of the calls that led there.
     int line;
     unsigned long path;
-    // Which of two exchanges of its SIMD group is next, and how much of the threadgroup's memory it has asked for.
-    unsigned bank;
+    // What it has for others, and whom it waits for: with no operation, for its whole SIMD group.
+    unsigned char value[slot_bytes];
+    unsigned long mask;
+    const char* operation;
+    bool anywhere;
+    // Who took part in its last exchange.
+    unsigned long lanes;
+    // How much of the threadgroup's memory it has asked for.
     size_t threadgroup_bytes;
     Thread thread;
 };
 
 struct SimdGroup
 {
-    // A lane may already be in the next exchange while others still read from the last one.
-    unsigned char slots[2][most_lanes][slot_bytes];
-    unsigned long lanes[2];
+    // Of the last exchange of each lane: written when none can run, so that nobody still reads the one before.
+    unsigned char slots[most_lanes][slot_bytes];
 };
 
 static const Dispatch* dispatch;
@@ -132,6 +137,8 @@ static unsigned random_state;
 static char message[512];
 static bool failed;
 static sigjmp_buf way_out;
+
+#include "counts.h"
 
 static void fail(const char* format, ...)
 {
@@ -254,7 +261,6 @@ static void start(Fiber& fiber)
     top[saved_address] = reinterpret_cast<void*>(run_kernel);
     fiber.stack_pointer = top;
     fiber.state = ready;
-    fiber.bank = 0;
     fiber.threadgroup_bytes = 0;
 }
 
@@ -278,23 +284,42 @@ __attribute__((always_inline)) static inline unsigned long path_to_here()
     return path;
 }
 
-extern "C" Exchange runtime_exchange(const void* value, unsigned bytes, int line)
+__attribute__((always_inline)) static inline Exchange exchange(
+    const void* value, unsigned bytes, unsigned long mask, const char* operation, bool anywhere, int line)
 {
     Fiber* fiber = current;
-    SimdGroup& group = simdgroups[fiber->thread.simdgroup];
-    unsigned bank = fiber->bank;
-    fiber->bank ^= 1;
-    memcpy(group.slots[bank][fiber->thread.lane], value, bytes);
+    memcpy(fiber->value, value, bytes);
+    fiber->mask = mask;
+    fiber->operation = operation;
+    fiber->anywhere = anywhere;
+    exchanges++;
     fiber->line = line;
     fiber->path = path_to_here();
     leave(in_exchange);
-    return {group.slots[bank], group.lanes[bank], dispatch->simd_width, fiber->thread.lane};
+    return {simdgroups[fiber->thread.simdgroup].slots, fiber->lanes, dispatch->simd_width, fiber->thread.lane};
+}
+
+extern "C" Exchange runtime_exchange(const void* value, unsigned bytes, int line)
+{
+    return exchange(value, bytes, ~0ul, nullptr, false, line);
+}
+
+extern "C" Exchange runtime_exchange_among(
+    const void* value, unsigned bytes, unsigned long mask, const char* operation, bool anywhere, int line)
+{
+    if (!(mask >> current->thread.lane & 1))
+    {
+        fail("line %d: %s of the lanes %#lx by thread %u, which is not among them", line, operation, mask, current->thread.index);
+        leave(finished);
+    }
+    return exchange(value, bytes, mask, operation, anywhere, line);
 }
 
 extern "C" void runtime_barrier(int line)
 {
     current->line = line;
     current->path = path_to_here();
+    barriers++;
     leave(at_barrier);
 }
 
@@ -303,6 +328,7 @@ extern "C" void runtime_atomic()
 {
     if (dispatch->order == shuffled && random_below(4) == 0)
         leave(ready);
+    begin_atomic();
 }
 
 extern "C" bool runtime_fails_for_nothing() { return random_below(4) == 0; }
@@ -320,6 +346,10 @@ extern "C" void* runtime_threadgroup_variable(unsigned long bytes)
     }
     return threadgroup_memory + offset;
 }
+
+extern "C" char* runtime_threadgroup_memory() { return threadgroup_memory; }
+
+extern "C" const Thread* runtime_thread() { return &current->thread; }
 
 extern "C" void runtime_index_error(long index, long count, int line)
 {
@@ -363,6 +393,52 @@ static bool have_met(State state, unsigned first, unsigned count, const char* wh
     return false;
 }
 
+// Ends the exchange that this lane waits in, if all whom it waits for are there.
+static bool end_exchange(SimdGroup& group, Fiber* lanes, unsigned count, const Fiber& one)
+{
+    unsigned long there = 0;
+    for (unsigned i = 0; i < count; i++)
+    {
+        const Fiber& lane = lanes[i];
+        if (!(one.mask >> i & 1) || (lane.state == finished && one.operation))
+            continue;
+        if (lane.state != in_exchange || lane.mask != one.mask || lane.operation != one.operation)
+            return false;
+        there |= 1ul << i;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (there >> i & 1)
+        {
+            if (!one.anywhere && (lanes[i].path != one.path || lanes[i].line != one.line))
+                return false;
+            memcpy(group.slots[i], lanes[i].value, slot_bytes);
+            lanes[i].lanes = there;
+        }
+    for (unsigned i = 0; i < count; i++)
+        if (there >> i & 1)
+            lanes[i].state = ready;
+    return true;
+}
+
+static void fail_exchange(const Fiber* lanes, unsigned count)
+{
+    const Fiber* one = lanes;
+    while (one->state != in_exchange)
+        one++;
+    if (!one->operation)
+    {
+        have_met(in_exchange, unsigned(lanes - fibers), count, "a SIMD group's operation");
+        return;
+    }
+    unsigned long there = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (lanes[i].state == in_exchange && lanes[i].mask == one->mask && lanes[i].operation == one->operation &&
+            lanes[i].path == one->path)
+            there |= 1ul << i;
+    fail("line %d: %s of the lanes %#lx that only %#lx reach: in divergent control flow", one->line, one->operation, one->mask,
+        there);
+}
+
 // Runs the lanes that can run. Whether they wait for one another afterwards, which lets them run again.
 static bool run_lanes(unsigned simdgroup)
 {
@@ -379,13 +455,13 @@ static bool run_lanes(unsigned simdgroup)
     }
     if (failed || any_ready || !any_exchange)
         return any_ready;
-    if (!have_met(in_exchange, first, count, "a SIMD group's operation"))
-        return false;
-    unsigned bank = fibers[first].bank ^ 1;
-    simdgroups[simdgroup].lanes[bank] = count == 64 ? ~0ul : (1ul << count) - 1;
+    bool ended = false;
     for (unsigned i = first; i < first + count; i++)
-        fibers[i].state = ready;
-    return true;
+        if (fibers[i].state == in_exchange)
+            ended |= end_exchange(simdgroups[simdgroup], fibers + first, count, fibers[i]);
+    if (!ended)
+        fail_exchange(fibers + first, count);
+    return ended;
 }
 
 static void run_threadgroup()
@@ -453,6 +529,7 @@ static void run_grid()
         {
             place(fibers[index], index, group);
             start(fibers[index]);
+            threads_run++;
         }
         run_threadgroup();
     }
@@ -514,6 +591,7 @@ extern "C" const char* run(const Dispatch* what)
     dispatch = what;
     failed = false;
     random_state = what->seed * 2654435761u + 1;
+    begin_counts();
     thread_count = what->threads[0] * what->threads[1] * what->threads[2];
     if (thread_count == 0 || thread_count > most_threads || what->simd_width > most_lanes || !make_stacks())
         return "a threadgroup that is too large, or no memory";
@@ -532,6 +610,7 @@ extern "C" const char* run(const Dispatch* what)
     sigaction(SIGSEGV, &python_segv, nullptr);
     sigaction(SIGBUS, &python_bus, nullptr);
     sigaltstack(&former, nullptr);
+    end_counts();
 
     for (int i = 0; i < what->buffer_count; i++)
         if (!is_intact_before(what->buffers[i].memory, what->buffers[i].bytes))

@@ -1,0 +1,214 @@
+"""Which kernels a training step, a volume's and a picture's dispatch on a GPU, found by letting the library's host code record
+them for a device that is not there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple, cast
+
+import numpy as np
+import slangpy as spy
+
+from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.bindings import Uniform
+from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Tuning, native_operators
+from splat_py.gpu.kernels import Kernel, Recorder
+from splat_py.gpu.profiling import Profile
+from splat_py.image.fitting import ImageFitter
+from splat_py.image.initial import blobs_anywhere
+from splat_py.scene import Dataset, load_dataset
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.trainer import Trainer
+from splat_py.volume import marching
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.optimisers import GridOptimiser
+from tests.emulation.device import DeclaredKernels, specialisation_of
+from tests.emulation.kernels import Specialisation
+
+ACCUMULATIONS = {"PerPixel": "pixel", "PerWave": "wave", "PerGroup": "group", "PerIntersection": "pair"}
+PIXELS = (1, 2, 4, 8)
+# Bits of a digit, threads and pairs a thread of the radix sort, in 32 KiB of counters at most.
+SORTS = ((4, 256, 16), (5, 256, 16), (6, 128, 16), (8, 32, 256))
+# Any length that makes tiles of the demo scene have more than one segment: only whether there are segments is linked.
+_SEGMENT = 64
+
+
+class Dispatch(NamedTuple):
+    """A kernel that would run, the stage that it is of, and over how many workgroups."""
+
+    kernel: Specialisation
+    stage: str
+    groups: tuple[int, int, int]
+
+
+class RecordingDevice(Device):
+    """Remembers what is submitted, and runs nothing: memory stays as the host has written it, or zero."""
+
+    def __init__(self, tuning: Tuning = _GPU_TUNING) -> None:
+        self.adapter = Adapter("cuda", "a device that only records", ())
+        self.software = False
+        self.tuning = tuning
+        self.operators = native_operators("metal", [])
+        self.memory = _HostMemory(cast(spy.Device, None), Bridge.COPY)
+        self.kernels = DeclaredKernels()
+        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
+        self.handle = cast(spy.Device, nothing)
+        self.dispatches: list[Dispatch] = []
+
+    def require_process(self) -> None:
+        """Any will do."""
+
+    def record(self, profile: Profile | None = None) -> Recorder:
+        """Begin a list of commands."""
+        return _Recorder(self)
+
+    def wait(self, submission: int) -> None:
+        """Nothing: nothing runs."""
+
+
+class _Recorder(Recorder):
+    def __init__(self, device: RecordingDevice) -> None:
+        self._device_recorded = device
+        self._kernels = device.kernels
+        self._memory = device.memory
+        self._arrays: list[Array] = []
+        self._stage = ""
+
+    def _record(
+        self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
+    ) -> None:
+        self._device_recorded.dispatches.append(Dispatch(specialisation_of(kernel), self._stage, groups))
+
+    def copy(self, source: Array, target: Array, at: int) -> None:
+        """Nothing."""
+
+    def clear(self, array: Array) -> None:
+        """Nothing."""
+
+    def stage(self, name: str) -> None:
+        """See `Recorder`."""
+        self._stage = name
+
+    def submit(self, wait: bool = True) -> int:
+        """Nothing."""
+        return 0
+
+
+class _HostMemory(Memory):
+    def take(self, nbytes: int) -> spy.Buffer:
+        return cast(spy.Buffer, _HostBuffer(nbytes))
+
+    def give_back(self, buffer: spy.Buffer) -> None:
+        """Python does."""
+
+
+class _HostBuffer:
+    def __init__(self, size: int) -> None:
+        self.size, self.device_address = size, 0
+        self._bytes = np.zeros(size, np.uint8)
+
+    def to_numpy(self) -> np.ndarray:
+        return self._bytes.copy()
+
+    def copy_from_numpy(self, values: np.ndarray) -> None:
+        given = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        self._bytes[: given.size] = given
+
+
+@cache
+def _demo() -> Dataset:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = load_dataset(write_demo_scene(Path(folder) / "demo", views=2, size=32))
+        dataset.image(0), dataset.image(1)
+    return dataset
+
+
+def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
+    """A step of `Trainer` with spherical harmonics of degree 3, on any photographs."""
+    device = RecordingDevice(tuning)
+    # 100 Gaussians, and so more than one segment of `_SEGMENT` may be needed.
+    config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=100)
+    trainer = Trainer(_demo(), config, device=device)
+    if tuning.segment is not None:
+        trainer._segments = 2
+    for _ in range(config.sh_degree):
+        trainer.advance()
+    device.dispatches.clear()
+    trainer.advance()
+    return device.dispatches
+
+
+def volume_step(sh_degree: int) -> list[Dispatch]:
+    """A step of `volume.fit` with voxels; and the passes that torch drives."""
+    device = RecordingDevice()
+    empty = device.memory.empty
+    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    box = marching.Box.of([[0, 0, 0], [1, 1, 1]])
+    optimiser = GridOptimiser(device, VolumeConfig(sh_degree=sh_degree, resolutions=(4,)), box, None)
+    volume, march = optimiser.volume, marching.March(box, 4.0, jitter=True, skip_empty=True)
+    device.dispatches.clear()
+    recorder, gradients = device.record(), volume.empty_gradients()
+    optimiser.record_occupancy(recorder, march, 0)
+    volume.record_forward(recorder, march, rays, empty(3), image)
+    volume.record_backward(recorder, march, rays, empty(3), image, image, gradients, v_rays=None)
+    arrays = empty(3), empty((8, 4)), 1.0, image, image, gradients, empty(1)
+    volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
+    optimiser.record(recorder, 0)
+    return device.dispatches
+
+
+def image_step() -> list[Dispatch]:
+    """A step of `image.fit` in both ways to make lists."""
+    found = []
+    for blobs, side in ((64, 32), (4096, 256)):
+        device = RecordingDevice()
+        picture = np.zeros((side, side, 3), np.float32)
+        fitter = ImageFitter(picture, blobs_anywhere(picture, blobs, np.random.default_rng(0)), 100, device=device)
+        device.dispatches.clear()
+        fitter.advance()
+        found += device.dispatches
+    return found
+
+
+@cache
+def kernels() -> dict[str, tuple[str, ...]]:
+    """Every kernel under consideration, by its specialisation in words: in which tunings it runs."""
+    return {name: tuple(used) for name, (_, used) in _found().items()}
+
+
+def specialisations() -> dict[str, Specialisation]:
+    """The same, to compile."""
+    return {name: kernel for name, (kernel, _) in _found().items()}
+
+
+@cache
+def _found() -> dict[str, tuple[Specialisation, list[str]]]:
+    found: dict[str, tuple[Specialisation, list[str]]] = {}
+
+    def add(use: str, dispatches: list[Dispatch]) -> None:
+        for dispatch in dispatches:
+            uses = found.setdefault(str(dispatch.kernel), (dispatch.kernel, []))[1]
+            if use not in uses:
+                uses.append(use)
+
+    add("training step", training_step())
+    for pixels in PIXELS:
+        for accumulation in ACCUMULATIONS:
+            for batched in (False, True):
+                tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=batched)
+                add(f"{pixels} pixels a thread, {accumulation}{', batched' if batched else ''}", training_step(tuning))
+    add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
+    for bits, threads, items in SORTS:
+        tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)
+        add(f"digits of {bits} bits", training_step(tuning))
+    for degree in range(3):
+        add(f"volume of degree {degree}", volume_step(degree))
+    add("picture", image_step())
+    return found

@@ -1,0 +1,34 @@
+"""The device that runs CUDA source, for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cuda.device import CudaOnCpu
+from tests.cuda.program import CUDA
+from tests.emulation.compiler import Compiler
+from tests.emulation.fixtures import clang, native, pytest_collection_modifyitems, use  # noqa: F401
+from tests.emulation.programs import Programs
+
+
+@pytest.fixture(scope="session")
+def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F811
+    """Keeps what it compiles in pytest's own cache."""
+    return Compiler(clang, request.config.cache.mkdir("cuda"), CUDA)
+
+
+@pytest.fixture(scope="session")
+def programs(compiler: Compiler) -> Iterator[Programs]:
+    everything = Programs(compiler)
+    yield everything
+    everything.close()
+
+
+@pytest.fixture
+def cuda(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> CudaOnCpu:
+    """The device that everything runs on that does not name another."""
+    device = CudaOnCpu(programs)
+    use(device, monkeypatch)
+    return device

@@ -1,0 +1,21 @@
+"""A device that runs the kernels' CUDA source on the CPU."""
+
+from __future__ import annotations
+
+import slangpy as spy
+
+from splat_py.gpu.device import _GPU_TUNING, Adapter, Tuning
+from tests.emulation.device import EmulatedDevice
+from tests.emulation.program import Schedule
+from tests.emulation.programs import Programs
+
+# Of every GPU from Volta on (slang-rhi, src/cuda/cuda-device.cpp).
+_FEATURES = (spy.Feature.atomic_float, spy.Feature.wave_ops)
+
+
+class CudaOnCpu(EmulatedDevice):
+    """With a GPU's tuning, or another."""
+
+    def __init__(self, programs: Programs, tuning: Tuning = _GPU_TUNING, schedule: Schedule | None = None) -> None:
+        adapter = Adapter("cuda", "CUDA source on the CPU", ())
+        super().__init__(adapter, programs, tuning, schedule, _FEATURES)

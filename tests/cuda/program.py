@@ -1,0 +1,116 @@
+"""CUDA source as a function on the CPU: compiled by clang against the folder `runtime`, with Slang's own prelude."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from splat_py.gpu.emission import emit_cuda
+from tests.emulation import program
+from tests.emulation.compiler import Compiler, KernelError, Language
+from tests.emulation.program import FORMATS, Buffer, stem
+
+_RUNTIME = Path(__file__).parent / "runtime"
+# The last line of the prelude that all sources begin with.
+_PRELUDE_END = re.compile(r"^struct (Params_0|GlobalParams_0)$", re.MULTILINE)
+_STRUCTURE = r"^struct {}\s*\{{(.*?)^\}};"
+_FIELD = re.compile(r"^\s*(\S.*?)\s*(\**)\s*(\w+);", re.MULTILINE)
+_BUFFER = re.compile(r"(RW)?StructuredBuffer<(\w+)\s*>")
+_COMPONENTS = re.compile(r"(?:uint|int|float)([234]?)")
+_SHARED = re.compile(r"^__device__ __shared__ (.+?)\s+(\w+);", re.MULTILINE)
+_GLOBALS = """extern "C" __constant__ GlobalParams_0 SLANG_globalParams;
+#define globalParams_0 (&SLANG_globalParams)
+"""
+MOST_SHARED_BYTES = 32 << 10
+
+
+class Program(program.Program):
+    """One entry point of CUDA source, ready to run."""
+
+    def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
+        beginning = _PRELUDE_END.search(source)
+        assert beginning, f"{entry} has no parameters"
+        self._prelude, kernel = source[: beginning.start()], source[beginning.start() :]
+        self._uniforms = [(stem(name), kind) for kind, _, name in _fields(kernel, "Params_0")]
+        assert all(kind in FORMATS for _, kind in self._uniforms), f"an unexpected uniform of {entry}"
+        # Names as in the Slang source, and whether the kernel has anything to do with them.
+        self._globals = [
+            (kind + stars, stem(name), f"globalParams_0->{name}" in kernel)
+            for kind, stars, name in _fields(kernel, "GlobalParams_0")
+        ]
+        super().__init__(compiler, kernel, entry, threads)
+
+    def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
+        bound, block = [], b""
+        for kind, name, used in self._globals:
+            if name == "params":
+                buffer = self._guarded(name, self._packed(self._uniforms, uniforms))
+            elif name in buffers:
+                buffer = buffers[name]
+            else:
+                # One that is missing matters only if the kernel looks at it: nothing is there.
+                buffer = self._guarded(f"{name} (not bound)", b"")
+            if used:
+                bound.append((kind, buffer))
+            block += struct.pack("Q", buffer.address)
+            if element := _BUFFER.fullmatch(kind):
+                block += struct.pack("Q", buffer.nbytes // _size_of(element[2]))
+        self._check_read_only(bound)
+        return [self._guarded("globalParams", block), *(buffer for _, buffer in bound)]
+
+    def _check_read_only(self, bound: list[tuple[str, Buffer]]) -> None:
+        """What is read through a cache that does not see writes must not be written by the same kernel."""
+        for kind, buffer in bound:
+            for other, written in bound:
+                overlap = buffer.address < written.address + written.nbytes and written.address < buffer.address + buffer.nbytes
+                if kind.startswith("Structured") and not other.startswith(("Structured", "Params")) and overlap:
+                    raise KernelError(f"{self.entry}: {buffer.name} is read only, and {written.name} is the same memory")
+
+    def _as_cpp(self, source: str) -> tuple[str, str]:
+        """With its shared variables in the runtime's memory."""
+        ends = ["0"]
+
+        def placed(variable: re.Match[str]) -> str:
+            kind, name = variable.groups()
+            at = f"({ends[-1]} + 15) / 16 * 16"
+            ends.append(f"{name}_end")
+            return (
+                f"typedef {kind} {name}_type; enum : size_t {{ {name}_at = {at}, {name}_end = {name}_at + sizeof({kind}) }};\n"
+                f"#define {name} (*({name}_type*)(runtime_threadgroup_memory() + {name}_at))"
+            )
+
+        assert _GLOBALS in source
+        first_line = self._prelude.count("\n") + 1
+        body = _SHARED.sub(placed, source.replace(_GLOBALS, "static const GlobalParams_0* globalParams_0;\n"))
+        cpp = f"""
+#pragma clang attribute push(__attribute__((nomerge)), apply_to = function)
+#line {first_line}
+{body}
+#pragma clang attribute pop
+static_assert({ends[-1]} <= {MOST_SHARED_BYTES}, "too much shared memory");
+extern "C" void run_thread(const runtime::Thread*, void* const* buffers)
+{{
+    globalParams_0 = (const GlobalParams_0*)buffers[0];
+    {self.entry}();
+}}
+"""
+        beginning = (_RUNTIME / "cuda.h").read_text(encoding="utf-8") + self._prelude + "\n#pragma clang attribute pop\n"
+        return cpp, beginning
+
+
+CUDA = Language(_RUNTIME, (), emit_cuda, Program)
+
+
+def _fields(source: str, structure: str) -> list[tuple[str, str, str]]:
+    """Types, stars and names."""
+    body = re.search(_STRUCTURE.format(structure), source, re.MULTILINE | re.DOTALL)
+    return _FIELD.findall(body[1]) if body else []
+
+
+def _size_of(kind: str) -> int:
+    """Bytes of what a buffer holds."""
+    vector = _COMPONENTS.fullmatch(kind)
+    assert vector, f"a buffer of {kind}"
+    return 4 * int(vector[1] or 1)

@@ -1,0 +1,86 @@
+"""Every kernel's CUDA source, compiled by NVRTC and assembled by ptxas; and what these must not let pass.
+
+One specialisation of each: of what takes most of a frame for three architectures, of the others for one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+
+from splat_py.gpu.emission import emit_cuda
+from tests.cuda.kernels import for_gpus
+from tests.cuda.nvrtc import ARCHITECTURES, NvidiaError, assemble, compile_ptx, skip_without_compilers, version
+from tests.emulation.kernels import Specialisation
+from tests.emulation.programs import Programs
+
+HEAVY = {"rasterizeForward", "rasterizeBackward", "projectForward", "projectBackward", "shadeForward", "shadeBackward"}
+HEAVY |= {"volumeForward", "volumeBackward"}
+BY_KERNEL = for_gpus()
+# Where nobody tells Slang which lanes take part, it lets them vote after every branch: most of a loop. `parallel/wave.slang`
+# tells it, and votes are wanted now and then.
+MOST_VOTES = 20
+
+
+@pytest.fixture(autouse=True)
+def compilers() -> None:
+    skip_without_compilers()
+
+
+@pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
+def test_kernel(module: str, entry: str, programs: Programs, request: pytest.FixtureRequest) -> None:
+    """Nothing of it goes to memory for want of registers."""
+    for specialisation, architecture in to_compile(module, entry):
+        source = programs.kernel(specialisation).source
+        cache, name = request.config.cache, hashlib.sha256(f"{version()} {source}".encode()).hexdigest()[:32]
+        if cache.get(f"cuda/{name}-{architecture}", None) is not None:
+            continue
+        ptx = compile_ptx(source, architecture)
+        assert ptx.count("vote.sync") <= MOST_VOTES, f"{specialisation} asks at every branch who takes part"
+        figures = assemble(ptx, architecture).figures
+        assert figures.spill_loads == figures.spill_stores == 0, f"{specialisation}, {architecture}: {figures}"
+        cache.set(f"cuda/{name}-{architecture}", figures._asdict())
+
+
+def to_compile(module: str, entry: str) -> Iterator[tuple[Specialisation, str]]:
+    """The first specialisation for one architecture, or for all."""
+    for architecture in ARCHITECTURES if entry in HEAVY else ARCHITECTURES[1:2]:
+        yield BY_KERNEL[module, entry][0], architecture
+
+
+KERNEL = """
+extern "C" __global__ void test(float* values)
+{{
+    __shared__ float shared[256];
+    shared[threadIdx.x] = values[threadIdx.x];
+    __syncthreads();
+    {statement}
+    values[threadIdx.x] = shared[255 - threadIdx.x];
+}}
+"""
+
+
+def test_figures() -> None:
+    figures = assemble(compile_ptx(KERNEL.format(statement=""), "sm_90"), "sm_90").figures
+    assert figures.shared_bytes == 1024 and figures.barriers == 1 and 0 < figures.registers < 32
+    assert figures.stack == figures.spill_loads == 0
+
+
+@pytest.mark.parametrize("statement", ["undeclared();", "float2 v = values[0];", "__ballot_sync(true);"])
+def test_wrong_source_is_rejected(statement: str) -> None:
+    with pytest.raises(NvidiaError, match="error"):
+        compile_ptx(KERNEL.format(statement=statement), "sm_90")
+
+
+def test_code_that_cannot_be_assembled_is_rejected() -> None:
+    with pytest.raises(NvidiaError, match="nowhere"):
+        assemble(compile_ptx(KERNEL.format(statement=""), "sm_90").replace("bar.sync", "nowhere.sync"), "sm_90")
+
+
+def test_constants_arrive() -> None:
+    narrow, wide = (emit_cuda("radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": n, "ITEMS": 4}) for n in (32, 64))
+    assert narrow.threads == (32, 1, 1) and wide.threads == (64, 1, 1)
+    shared = [assemble(compile_ptx(kernel.source, "sm_90"), "sm_90").figures.shared_bytes for kernel in (narrow, wide)]
+    assert shared == [4 * 4 * 32, 4 * 4 * 64]

@@ -1,0 +1,89 @@
+"""The splats' kernels, run as CUDA source by the host code of `rasterization`, against the float64 reference in every order of
+threads: tests of tests/metal, of the values of constants as few as have every kernel and every accumulation.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Tuning
+from tests.cuda.device import CudaOnCpu
+from tests.emulation.kernels import ACCUMULATIONS
+from tests.emulation.schedules import every_order
+from tests.metal import test_run_splats as splats
+from tests.splats import test_binning
+
+
+@pytest.mark.parametrize(
+    ("tuning", "channels", "tile_size", "accumulation", "absgrad"),
+    [
+        *((_GPU_TUNING, 3, 16, accumulation, False) for accumulation in ACCUMULATIONS),
+        (_GPU_TUNING, 4, 16, "PerGroup", True),
+        # Half a warp, and a quarter of one.
+        (_GPU_TUNING, 1, 4, "PerWave", False),
+        (_SOFTWARE_TUNING, 3, 8, "PerWave", True),
+    ],
+    ids=lambda value: "GPU" if value is _GPU_TUNING else "software" if value is _SOFTWARE_TUNING else str(value),
+)
+def test_rasterization(
+    tuning: Tuning, channels: int, tile_size: int, accumulation: str, absgrad: bool, cuda: CudaOnCpu
+) -> None:
+    splats.test_rasterization(tuning, channels, tile_size, accumulation, absgrad, cuda)
+
+
+@pytest.mark.parametrize("accumulation", ["PerWave", "PerGroup"])
+def test_without_atomic_floats(accumulation: str, cuda: CudaOnCpu) -> None:
+    splats.test_without_atomic_floats(_GPU_TUNING, accumulation, cuda)
+
+
+def test_lists_in_segments(cuda: CudaOnCpu) -> None:
+    splats.test_lists_in_segments(_GPU_TUNING, "PerWave", cuda)
+    splats.test_the_longest_list(16, True, cuda)
+
+
+@pytest.mark.parametrize(
+    ("degree", "stored", "mode", "accumulation"), [(1, True, "classic", "PerWave"), (3, True, "antialiased", "PerGroup")]
+)
+def test_projection_and_harmonics(
+    degree: int, stored: bool, mode: str, accumulation: str, cuda: CudaOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splats.test_projection_and_harmonics(degree, stored, mode, accumulation, cuda, monkeypatch)
+
+
+def test_a_crowded_tile(cuda: CudaOnCpu) -> None:
+    every_order(cuda, lambda: splats.renders.test_crowded_tile_that_is_soon_opaque(16))
+
+
+def test_a_list_that_is_too_small(cuda: CudaOnCpu) -> None:
+    every_order(cuda, test_binning.test_a_list_that_is_too_small_is_not_overrun)
+
+
+def test_cameras_and_covariances(cuda: CudaOnCpu) -> None:
+    splats.test_cameras_and_covariances("fisheye", True, True, cuda)
+
+
+def test_lenses(cuda: CudaOnCpu) -> None:
+    splats.test_lenses("pinhole", False, True, cuda)
+
+
+def test_moving_cameras(cuda: CudaOnCpu) -> None:
+    splats.test_unscented(cuda)
+    splats.test_rolling_shutter("_of_a_lens_and_covariances", cuda)
+
+
+def test_falloffs(cuda: CudaOnCpu) -> None:
+    splats.test_falloffs(splats.falloffs.BUILT_IN[0], True, cuda)
+    splats.test_falloffs_by_offset(cuda)
+
+
+@pytest.mark.parametrize("name", ["SphericalGaussians", "ColorNetwork", "own"])
+def test_colors(name: str, cuda: CudaOnCpu) -> None:
+    splats.test_colors(name, False, cuda)
+
+
+def test_surfels(cuda: CudaOnCpu) -> None:
+    splats.test_surfels(None, True, cuda)
+
+
+def test_gaussians_along_rays(cuda: CudaOnCpu) -> None:
+    splats.test_gaussians_along_rays(False, cuda)

@@ -1,0 +1,134 @@
+"""Kernels' source as libraries for the CPU: made by clang, and kept."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.emulation.program import Program
+
+_OLDEST, _NEWEST = 14, 30
+_RUNTIME = Path(__file__).parent / "runtime"
+_COMMON_FLAGS = ["-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
+_RUNTIME_FLAGS = [*_COMMON_FLAGS, "-O2", "-I", str(_RUNTIME)]
+_KERNEL_FLAGS = [
+    *(*_COMMON_FLAGS, "-O1", "-ffp-contract=off", "-I", str(_RUNTIME)),
+    # Variables without a value hold not-a-number.
+    "-ftrivial-auto-var-init=pattern",
+    # Where threads meet is told by the calls that lead there: none may be left out, merged with another or made two of.
+    *("-fno-optimize-sibling-calls", "-Xclang", "-fconvergent-functions"),
+    *("-mllvm", "-enable-tail-merge=0", "-mllvm", "-tail-dup-placement=0", "-mllvm", "-disable-tail-duplicate"),
+]
+_LINKER_FLAGS = ["-undefined", "dynamic_lookup"] if os.uname().sysname == "Darwin" else ["-lm"]
+
+
+class KernelError(Exception):
+    """A kernel did what its language does not define or does not allow."""
+
+
+class Source(Protocol):
+    """A kernel as `splat_py.gpu.emission` makes it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def threads(self) -> tuple[int, int, int]: ...
+
+
+@dataclass(frozen=True)
+class Language:
+    """What kernels are emitted in.
+
+    Attributes:
+        headers: a folder with what its compiler would bring.
+        flags: clang's, beside those of all kernels.
+        emit: an entry point's source, of its module, its name and values of constants.
+        program: an entry point's source, compiled: of a compiler, the source, the entry point's name and numbers of threads.
+    """
+
+    headers: Path
+    flags: tuple[str, ...]
+    emit: Callable[[str, str, dict[str, Any]], Source]
+    program: Callable[[Compiler, str, str, tuple[int, int, int]], Program]
+
+
+class Compiler:
+    """clang, and a folder that keeps what it made: libraries named by a hash of all that went into them."""
+
+    def __init__(self, clang: str, folder: Path, language: Language) -> None:
+        self.language = language
+        self._clang = clang
+        self._folder = folder
+        self._lock = threading.Lock()
+        version = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
+        headers = [path for part in (_RUNTIME, language.headers) for path in sorted(part.iterdir())]
+        self._headers = version + "".join(path.read_text(encoding="utf-8") for path in headers)
+
+    @cached_property
+    def runtime(self) -> ctypes.CDLL:
+        """The library that runs kernels; theirs find its functions."""
+        source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
+        library = ctypes.CDLL(str(self._build(source, _RUNTIME_FLAGS)), mode=ctypes.RTLD_GLOBAL)
+        library.guarded_allocate.restype = ctypes.c_void_p
+        library.guarded_allocate.argtypes = [ctypes.c_size_t]
+        library.guarded_free.restype = None
+        library.guarded_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        library.run.restype = ctypes.c_char_p
+        library.run.argtypes = [ctypes.c_void_p]
+        return library
+
+    def library(self, source: str, beginning: str = "") -> Path:
+        """A kernel's C++ source, compiled; with a beginning that many have, which is read once."""
+        flags = [*_KERNEL_FLAGS, "-I", str(self.language.headers), *self.language.flags]
+        if beginning:
+            with self._lock:
+                flags += ["-include-pch", str(self._build(beginning, ["-x", "c++-header", *flags], "pch"))]
+        return self._build(source, flags)
+
+    def _build(self, source: str, flags: list[str], suffix: str = "so") -> Path:
+        key = hashlib.sha256("\0".join([self._headers, *flags, source]).encode()).hexdigest()[:32]
+        path = self._folder / f"{key}.{suffix}"
+        if not path.exists():
+            descriptor, temporary = tempfile.mkstemp(suffix=f".{suffix}", dir=self._folder)
+            os.close(descriptor)
+            library = ["-x", "c++", "-shared", *_LINKER_FLAGS] if suffix == "so" else []
+            command = [self._clang, *flags, *library, "-o", temporary, "-"]
+            result = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+            if result.returncode:
+                Path(temporary).unlink()
+                raise KernelError(f"clang rejects the source of a kernel:\n{result.stderr[:4000]}")
+            Path(temporary).replace(path)
+        return path
+
+
+def find_clang() -> str:
+    """Any clang from 14 on, or the one that MSL_CLANG names. Skips the test where there is none, but fails it on CI."""
+    names = [os.environ.get("MSL_CLANG") or "clang", *(f"clang-{v}" for v in range(_NEWEST, _OLDEST - 1, -1))]
+    for name in names:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.search(r"clang version (\d+)", answer)
+        # Apple numbers its own differently, and builds it without OpenCL's headers, which are not needed.
+        if version and int(version[1]) >= _OLDEST:
+            return path
+    missing = "running kernels on the CPU needs clang 14 or later (MSL_CLANG names it)"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)

@@ -1,0 +1,106 @@
+"""What kernels do to memory, counted while the emulator runs them: loads, stores and atomic operations of every bound buffer.
+
+clang tells of every load and store (`-fsanitize-coverage`), and `runtime/counts.h` counts those that lie in a buffer or in the
+workgroup's memory. What it does not know: caches, and that lanes of a wave that access neighbours are one access of a GPU's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.emulation.compiler import Compiler, Language
+from tests.emulation.kernels import Specialisation
+from tests.emulation.program import Buffer, Schedule
+from tests.emulation.programs import Programs
+
+_FLAGS = ("-fsanitize-coverage=func,trace-pc-guard,trace-loads,trace-stores", "-DCOUNT_EXPONENTIALS")
+
+
+@dataclass
+class Traffic:
+    """Of a buffer, or of a workgroup's memory."""
+
+    loads: int = 0
+    loaded_bytes: int = 0
+    stores: int = 0
+    stored_bytes: int = 0
+    atomics: int = 0
+
+    def __iadd__(self, other: Traffic) -> Traffic:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        return self
+
+
+@dataclass
+class Counts:
+    """Of one kernel, over all its dispatches; the last four by threads."""
+
+    buffers: dict[str, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
+    workgroup: Traffic = field(default_factory=Traffic)
+    dispatches: int = 0
+    exponentials: int = 0
+    wave_operations: int = 0
+    barriers: int = 0
+    threads: int = 0
+
+    @property
+    def memory(self) -> Traffic:
+        """Of all buffers but the uniform block."""
+        total = Traffic()
+        for name, traffic in self.buffers.items():
+            if name not in ("params", "globalParams"):
+                total += traffic
+        return total
+
+    def add(self, text: str) -> None:
+        """What the runtime says of a dispatch."""
+        self.dispatches += 1
+        for line in text.splitlines():
+            name, *numbers = line.split(" ")
+            values = list(map(int, numbers))
+            if name == "rest":
+                exponentials, wave_operations, barriers, threads, _ = values
+                self.exponentials += exponentials
+                self.wave_operations += wave_operations
+                self.barriers += barriers
+                self.threads += threads
+            elif name == "workgroup":
+                self.workgroup += Traffic(*values)
+            else:
+                self.buffers[name] += Traffic(*values)
+
+
+def counting(language: Language) -> Language:
+    """A language whose kernels count."""
+    return replace(language, flags=(*language.flags, *_FLAGS))
+
+
+def last_counts(compiler: Compiler) -> str:
+    """What the runtime says of the last dispatch: `Counts.add` takes it."""
+    counts = compiler.runtime.counts
+    counts.restype = ctypes.c_char_p
+    return counts().decode()
+
+
+class CountingPrograms(Programs):
+    """Programs of a compiler of `counting(language)`, and what they have done."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        super().__init__(compiler)
+        self.counts: dict[Specialisation, Counts] = defaultdict(Counts)
+
+    def run(
+        self,
+        specialisation: Specialisation,
+        groups: tuple[int, int, int],
+        buffers: dict[str, Buffer],
+        uniforms: dict[str, Any],
+        schedule: Schedule,
+    ) -> None:
+        """See `Programs`."""
+        super().run(specialisation, groups, buffers, uniforms, schedule)
+        self.counts[specialisation].add(last_counts(self.compiler))

@@ -1,0 +1,169 @@
+"""A device that runs the kernels' source on the CPU: the library's own host code drives it and cannot tell.
+
+Memory lies between unreadable pages and starts as not-a-number, commands run when they are submitted, and data is copied in and
+out, as on a Mac. What a kernel must not do is a `KernelError`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import slangpy as spy
+from numpy.typing import NDArray
+
+from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.bindings import Bindings, Uniform
+from splat_py.gpu.device import Adapter, Device, Tuning, native_operators
+from splat_py.gpu.kernels import Kernel, KernelCache, Recorder, specialising
+from splat_py.gpu.profiling import Profile
+from tests.emulation.kernels import Specialisation
+from tests.emulation.program import Buffer, Schedule
+from tests.emulation.programs import Programs
+
+
+class EmulatedDevice(Device):
+    """Takes the place of a `Device` of SlangPy's.
+
+    Args:
+        adapter: what it says it is.
+        programs: of all kernels, shared between devices.
+        tuning: as on a device of that kind, or another.
+        schedule: how programs run; may be changed between submissions.
+        features: that SlangPy reports for a device of that kind.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        programs: Programs,
+        tuning: Tuning,
+        schedule: Schedule | None = None,
+        features: Collection[spy.Feature] = (),
+    ) -> None:
+        self.adapter = adapter
+        self.software = False
+        self._process = os.getpid()
+        self.tuning = tuning
+        self.operators = native_operators(adapter.backend, features)
+        self.memory = _GuardedMemory(programs.compiler.runtime)
+        self.schedule = schedule or Schedule()
+        self.programs = programs
+        self.kernels = DeclaredKernels()
+        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
+        self.handle = cast(spy.Device, nothing)
+
+    def record(self, profile: Profile | None = None) -> Recorder:
+        """Begin a list of commands."""
+        return _Recorder(self)
+
+    def wait(self, submission: int) -> None:
+        """Nothing: what has been submitted has run."""
+
+
+class DeclaredKernels(KernelCache):
+    """Kernels without programs of SlangPy's, bound as their sources declare."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(spy.Device, None))
+
+    def get(self, module: str, entry: str, **constants: Any) -> Kernel:
+        """See `KernelCache`."""
+        constants = specialising(module, entry, constants)
+        specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
+        return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry, constants))
+
+
+def specialisation_of(kernel: Kernel) -> Specialisation:
+    """What stands in for the pipeline of one of `DeclaredKernels`."""
+    return cast(Specialisation, kernel.pipeline)
+
+
+class _Recorder(Recorder):
+    """Remembers commands until they are submitted."""
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._emulated = device
+        self._kernels = device.kernels
+        self._memory = device.memory
+        self._arrays: list[Array] = []
+        self._commands: list[Callable[[], None]] = []
+
+    def _record(
+        self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
+    ) -> None:
+        values = dict(uniforms)
+
+        def run() -> None:
+            device = self._emulated
+            bound = {name: Buffer(name, array.buffer.device_address, array.nbytes) for name, array in buffers.items()}
+            device.programs.run(specialisation_of(kernel), groups, bound, values, device.schedule)
+
+        self._commands.append(run)
+
+    def copy(self, source: Array, target: Array, at: int) -> None:
+        """See `Recorder`."""
+
+        def run() -> None:
+            ctypes.memmove(target.buffer.device_address + at, source.buffer.device_address, source.nbytes)
+
+        self._commands.append(run)
+
+    def clear(self, array: Array) -> None:
+        """See `Recorder`."""
+        self._commands.append(lambda: array.write(np.zeros(array.shape, array.dtype)))
+
+    def stage(self, name: str) -> None:
+        """Nothing: emulated threads take no time that would say anything."""
+
+    def submit(self, wait: bool = True) -> int:
+        """Run the commands."""
+        for command in self._commands:
+            command()
+        self._commands.clear()
+        return 0
+
+
+class _GuardedMemory(Memory):
+    """Arrays that end where they say, and are never used twice."""
+
+    def __init__(self, runtime: ctypes.CDLL) -> None:
+        super().__init__(cast(spy.Device, None), Bridge.COPY)
+        self._runtime = runtime
+
+    def take(self, nbytes: int) -> spy.Buffer:
+        """Exactly `nbytes`, poisoned."""
+        self.live_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        address = self._runtime.guarded_allocate(nbytes)
+        if not address:
+            # Garbage that holds arrays takes little memory, but much of the address space.
+            gc.collect()
+            address = self._runtime.guarded_allocate(nbytes)
+        if not address:
+            raise MemoryError("no address space for another guarded buffer")
+        return cast(spy.Buffer, _GuardedBuffer(address, nbytes))
+
+    def give_back(self, buffer: spy.Buffer) -> None:
+        """Unmap: whoever still looks at it fails."""
+        self.live_bytes -= buffer.size
+        self._runtime.guarded_free(buffer.device_address, buffer.size)
+
+
+class _GuardedBuffer:
+    """What `Array` needs of a buffer of SlangPy's."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.device_address = address
+        self.size = size
+
+    def to_numpy(self) -> NDArray[np.uint8]:
+        return np.frombuffer(ctypes.string_at(self.device_address, self.size), np.uint8).copy()
+
+    def copy_from_numpy(self, values: NDArray) -> None:
+        ctypes.memmove(self.device_address, values.ctypes.data, values.nbytes)

@@ -1,0 +1,139 @@
+"""A kernel as a function on the CPU: run over a grid of threads, on arrays in guarded memory.
+
+What a language leaves undefined or forbids, and a GPU answers with silence, is an error here: see `runtime/threads.cpp`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tests.emulation.compiler import Compiler, KernelError
+
+# Uniform blocks have the layout of C's structures.
+FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
+
+
+class Order(IntEnum):
+    """In which order threads and workgroups run; shuffled, they also take turns at every atomic operation."""
+
+    FORWARD = 0
+    REVERSE = 1
+    SHUFFLED = 2
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Guarded memory bound to a kernel's buffer."""
+
+    name: str
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How wide SIMD groups are, and who runs when."""
+
+    simd_width: int = 32
+    order: Order = Order.FORWARD
+    seed: int = 0
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("memory", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+class _Dispatch(ctypes.Structure):
+    _fields_ = [
+        ("kernel", ctypes.c_void_p),
+        ("buffers", ctypes.POINTER(_Buffer)),
+        ("buffer_count", ctypes.c_int),
+        ("groups", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("simd_width", ctypes.c_uint),
+        ("order", ctypes.c_int),
+        ("seed", ctypes.c_uint),
+    ]
+
+
+class Program(ABC):
+    """One entry point, ready to run."""
+
+    def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
+        self.entry = entry
+        self._runtime = compiler.runtime
+        self._threads = threads
+        # The library of its function `run_thread`.
+        self._library = ctypes.CDLL(str(compiler.library(*self._as_cpp(source))))
+
+    @abstractmethod
+    def _as_cpp(self, source: str) -> tuple[str, str]:
+        """The source with a function `run_thread` that calls the kernel, for one thread; and what it begins with, see
+        `Compiler.library`."""
+
+    @abstractmethod
+    def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
+        """What is bound to the kernel, in its order: buffers given, and others made by `_guarded`."""
+
+    def run(
+        self, groups: tuple[int, int, int], buffers: dict[str, Buffer], uniforms: dict[str, Any], schedule: Schedule
+    ) -> None:
+        """Run over `groups` workgroups. Buffers that the kernel does not use may be there, too.
+
+        Raises:
+            KernelError: a uniform is not known, or the kernel is wrong.
+        """
+        self._own: list[Buffer] = []
+        try:
+            bound = self._bound(buffers, uniforms)
+            dispatch = _Dispatch(
+                ctypes.cast(self._library.run_thread, ctypes.c_void_p),
+                (_Buffer * len(bound))(*(_Buffer(b.name.encode(), b.address, b.nbytes) for b in bound)),
+                len(bound),
+                groups,
+                self._threads,
+                schedule.simd_width,
+                schedule.order,
+                schedule.seed,
+            )
+            error = self._runtime.run(ctypes.byref(dispatch))
+        finally:
+            for buffer in self._own:
+                self._runtime.guarded_free(buffer.address, buffer.nbytes)
+        if error:
+            raise KernelError(f"{self.entry}: {error.decode()}")
+
+    def _packed(self, fields: list[tuple[str, str]], uniforms: dict[str, Any]) -> bytes:
+        """A uniform block of `fields`, names and types, in the layout of C's structures."""
+        unknown = set(uniforms) - {name for name, _ in fields}
+        if unknown:
+            raise KernelError(f"{self.entry}: params has no {', '.join(sorted(unknown))}")
+        formats = [FORMATS[kind] for _, kind in fields]
+        # What is not given is not zero, but whatever was there.
+        block = bytearray(b"\xff" * struct.calcsize("".join(formats) + "0Q" * ("Q" in formats)))
+        for i, (name, kind) in enumerate(fields):
+            if name in uniforms:
+                offset = struct.calcsize("".join(formats[: i + 1])) - struct.calcsize(formats[i])
+                value = uniforms[name]
+                struct.pack_into(formats[i], block, offset, value.x | value.y << 32 if kind == "uint2" else value)
+        return bytes(block)
+
+    def _guarded(self, name: str, contents: bytes) -> Buffer:
+        """Memory that is there until the kernel has run."""
+        address = self._runtime.guarded_allocate(len(contents))
+        if not address:
+            raise MemoryError("no address space for another guarded buffer")
+        ctypes.memmove(address, contents, len(contents))
+        self._own.append(Buffer(name, address, len(contents)))
+        return self._own[-1]
+
+
+def stem(name: str) -> str:
+    """A name as in the Slang source, without the number that makes it unique in what is emitted."""
+    return re.sub(r"_\d+$", "", name)
