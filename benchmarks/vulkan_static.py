@@ -32,7 +32,7 @@ from splat_py.gpu.emission import emit_spirv
 from splat_py.splats.benchmark import random_scene
 from splat_py.splats.data import Settings
 from splat_py.splats.project import project
-from tests.metal.kernels import shipped
+from tests.emulation.kernels import shipped
 from tests.vulkan.assembly import hot_loop
 from tests.vulkan.pipelines import Compiled, PipelineCompiler, VulkanError, open_intel, open_radv
 from tests.vulkan.spirv import adds_floats_atomically, group_size
