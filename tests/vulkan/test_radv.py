@@ -1,7 +1,9 @@
-"""AMD's compiler in Mesa takes the kernels, without an AMD GPU. benchmarks/vulkan_static.py has the figures of all of them."""
+"""SPIR-V is valid, and AMD's compiler in Mesa takes it, without a card. Figures: benchmarks/vulkan_static.py."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from splat_py.gpu.emission import emit_spirv
 from tests.vulkan.assembly import hot_loop
 from tests.vulkan.pipelines import PipelineCompiler, VulkanError, open_radv
-from tests.vulkan.spirv import adds_floats_atomically, bindings, group_size
+from tests.vulkan.spirv import adds_floats_atomically, bindings, group_size, without_language
 
 TILE = {"TILE": 16, "CHANNELS": 3, "PIXELS": 2}
 
@@ -97,3 +99,14 @@ BB3:
 def test_a_loop_is_told_from_what_surrounds_it() -> None:
     assert hot_loop(ASSEMBLY) == {"loads": 1, "vector": 2, "scalar": 2, "atomics": 1, "memory": 1}
     assert hot_loop(ASSEMBLY, "v_log_f32") is None
+
+
+def test_modules_are_valid(forward: bytes, backward: bytes) -> None:
+    """By the validator of Vulkan's own tools, once they no longer name a language that older ones do not know."""
+    validator = shutil.which("spirv-val")
+    if validator is None:
+        pytest.skip("needs spirv-val: apt-get install spirv-tools")
+    for code in (forward, backward):
+        command = [validator, "--target-env", "vulkan1.3", "-"]
+        result = subprocess.run(command, input=without_language(code), capture_output=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
