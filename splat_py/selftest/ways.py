@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from splat_py.errors import SplatError
-from splat_py.gpu.device import adapters, choose, get_device
+from splat_py.gpu import device as devices
 from splat_py.gpu.torch_metal_support import why_no_metal_compiler, why_no_torch_metal
 
 _METAL = ("metal", "mps")
@@ -20,16 +20,16 @@ def ways(device: str | None) -> tuple[list[str | None], dict[str, str]]:
     Raises:
         NoDeviceError: there is none.
     """
-    if device is not None or os.environ.get("SPLAT_DEVICE") or choose().backend not in _METAL:
+    if device is not None or os.environ.get("SPLAT_DEVICE") or devices.choose().backend not in _METAL:
         return [device], {}
     reasons = {"metal": why_no_metal_compiler(), "mps": why_no_torch_metal()}
-    found = {adapter.backend for adapter in adapters()}
+    found = {adapter.backend for adapter in devices.adapters()}
     names: list[str | None] = []
     skipped: dict[str, str] = {}
     for name in _METAL:
         if name in found and not reasons[name]:
             try:
-                get_device(name)
+                devices.get_device(name)
                 names.append(name)
             except SplatError as error:
                 skipped[name] = str(error)

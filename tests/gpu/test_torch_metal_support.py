@@ -16,7 +16,6 @@ from splat_py.gpu import device as devices
 from splat_py.gpu import torch_metal_support
 from splat_py.gpu.device import Adapter
 from splat_py.gpu.torch_metal_support import why_no_metal_compiler, why_no_torch_metal
-from splat_py.selftest import ways as selftest_ways
 from splat_py.selftest.ways import ways
 
 COMPILER, TORCH = ("xcode-select", "xcrun"), "2.13.0"
@@ -119,7 +118,7 @@ def test_mps_tensors_take_torchs_metal(mac: SimpleNamespace, monkeypatch: pytest
 
 
 def test_the_selftest_takes_both_ways(mac: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest_ways, "get_device", lambda name: name)
+    monkeypatch.setattr(devices, "get_device", lambda name: name)
     assert ways(None) == (["metal", "mps"], {})
     assert ways("mps") == (["mps"], {})
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -132,7 +131,7 @@ def test_the_selftest_goes_on_without_one(mac: SimpleNamespace, monkeypatch: pyt
         if name == "mps":
             raise NoDeviceError("it is broken")
 
-    monkeypatch.setattr(selftest_ways, "get_device", refuse)
+    monkeypatch.setattr(devices, "get_device", refuse)
     assert ways(None) == (["metal"], {"mps": "it is broken"})
     mac.answering = set()
     why_no_metal_compiler.cache_clear()
