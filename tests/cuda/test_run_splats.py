@@ -41,6 +41,15 @@ def test_lists_in_segments(cuda: CudaOnCpu) -> None:
     splats.test_the_longest_list(16, True, cuda)
 
 
+@pytest.mark.parametrize(("channels", "accumulation"), [(3, "PerWave"), (32, "PerGroup")])
+def test_lists_in_batches(channels: int, accumulation: str, cuda: CudaOnCpu) -> None:
+    splats.test_lists_in_batches(channels, 16, accumulation, cuda)
+
+
+def test_harmonics_as_halves(cuda: CudaOnCpu) -> None:
+    splats.test_harmonics_as_halves(2, 16, True, cuda)
+
+
 @pytest.mark.parametrize(
     ("degree", "stored", "mode", "accumulation"), [(1, True, "classic", "PerWave"), (3, True, "antialiased", "PerGroup")]
 )
