@@ -31,6 +31,8 @@ _FLUSH = 3
 # Instructions a pair, of both kernels of a pass, and clocks that a thread waits for each of its pairs, in each kernel: one in
 # eight comes from memory.
 _SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
+# Until memory answers.
+_NANOSECONDS = 600
 PIXELS = (1, 2, 4, 8)
 # Threads of a workgroup, and pairs a thread, by a digit's bits.
 SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
@@ -55,6 +57,8 @@ LIMITS = {
     "sm_90": Limits(64, 32, 228 << 10, 1 << 10),
     "sm_120": Limits(48, 24, 100 << 10, 1 << 10),
 }
+# Of a core of Apple's, as third parties found out.
+_APPLE = Limits(24, 24, 60 << 10, 0)
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,36 @@ class Gpu:
     slices: int
     microseconds_a_launch: float
     source: str
+    limits: Limits
 
 
 GPUS = (
-    Gpu("H100 SXM", "sm_90", 132, 1.98, 3350, 96, 3, "NVIDIA's H100 whitepaper: 132 SMs, 66.9 TFLOPS, 3.35 TB/s"),
-    Gpu("RTX 4090", "sm_89", 128, 2.52, 1008, 64, 3, "NVIDIA's Ada whitepaper: 128 SMs, boost 2.52 GHz, 1,008 GB/s"),
-    Gpu("M4, 10 cores", "sm_90", 10, 1.58, 120, 8, 6, "Apple's page: 10 cores, 120 GB/s; the clock is third parties'"),
+    Gpu(
+        "H100 SXM",
+        "sm_90",
+        132,
+        1.98,
+        3350,
+        96,
+        3,
+        "NVIDIA's H100 whitepaper: 132 SMs, 66.9 TFLOPS, 3.35 TB/s",
+        LIMITS["sm_90"],
+    ),
+    Gpu(
+        "RTX 4090",
+        "sm_89",
+        128,
+        2.52,
+        1008,
+        64,
+        3,
+        "NVIDIA's Ada whitepaper: 128 SMs, boost 2.52 GHz, 1,008 GB/s",
+        LIMITS["sm_89"],
+    ),
+    Gpu("M4, 10 cores", "sm_90", 10, 1.58, 120, 8, 6, "Apple's page: 10 cores, 120 GB/s; the clock is third parties'", _APPLE),
 )
 # For comparisons with what others have published.
-A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper")
+A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper", LIMITS["sm_90"])
 
 
 def occupancy(limits: Limits, threads: int, registers: int, shared_bytes: int) -> float:
@@ -231,12 +256,15 @@ class Model:
         # scatter; and each pair is counted twice, by random access to 32 banks, of which the fullest has 3.4.
         turns = 3 * (math.ceil(digits / _WAVE) if threads > _WAVE else digits) / items + 4 * 3.4 / _WAVE
         banks = count * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
-        resident = max(self.occupied(figures) * LIMITS[self.gpu.architecture].warps * _WAVE * self.gpu.processors, 1)
-        rounds = math.ceil(count / items / resident)
+        warps = self.occupied(figures) * self.gpu.limits.warps
+        rounds = math.ceil(count / items / (warps * _WAVE * self.gpu.processors))
         latency = 2 * rounds * items * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
+        # Each lane waits for a sector of its own: too few of them do not make use of the bandwidth.
+        wanted = self.gpu.gigabytes_a_second * _NANOSECONDS / self.gpu.processors
+        share = min(warps * _WAVE * 32 / wanted, 1.0)
         return Time(
             passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
-            passes * self._memory(count * 20),
+            passes * self._memory(count * 20) / share,
             0.0,
             self._launch(passes * 5),
             passes * latency,
@@ -245,7 +273,7 @@ class Model:
     def occupied(self, figures: dict[str, Any]) -> float:
         """Share of warps."""
         own = figures[self.gpu.architecture]
-        return occupancy(LIMITS[self.gpu.architecture], figures["threads"], own["registers"], own["shared bytes"])
+        return occupancy(self.gpu.limits, figures["threads"], own["registers"], own["shared bytes"])
 
     def elementwise(self, kernels: Iterable[str], count: float, nbytes: float) -> Time:
         """A thread an element: all instructions once."""

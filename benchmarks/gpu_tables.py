@@ -187,7 +187,8 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
     tried = [Tuning(p, a) for a in ACCUMULATIONS for p in PIXELS]
     tried += [Tuning(p, a, True) for a in ACCUMULATIONS[1:3] for p in PIXELS[:2]]
     for tuning in tried:
-        words = f"{tuning.pixels} pixels a thread, {_LETTERS[tuning.accumulation]}{', batches' if tuning.batched else ''}"
+        pixels = "1 pixel" if tuning.pixels == 1 else f"{tuning.pixels} pixels"
+        words = f"{pixels} a thread, {_LETTERS[tuning.accumulation]}{', batches' if tuning.batched else ''}"
         cells = []
         for gpu in GPUS:
             model = Model(gpu, static)

@@ -109,7 +109,8 @@ class PlanDevice(Device):
         self._process = os.getpid()
         self.software = False
         # Browsers ask that barriers can be proven to be reached by all; between batches they follow from what was blended.
-        self.tuning = replace(_GPU_TUNING, batched=False)
+        # A plan has as many passes of the sort at every size: three for the tiles of frames that it is made for.
+        self.tuning = replace(_GPU_TUNING, batched=False, sort_digit_bits=4, sort_threads=256, sort_items=16)
         self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
         self.memory = _Memory(plan)
         self.kernels = _Kernels()
