@@ -212,7 +212,8 @@ def _record_hash_grid(recorder: Recorder) -> None:
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
             arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
             volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
-        if native:
+        # To compile a replay of CPU drivers takes half a minute; they run this one themselves.
+        if native and not groups:
             _record_halves(recorder, HashVolume(device, empty(shape.floats, np.uint32), shape, empty(shape.floats)), groups)
 
 

@@ -315,9 +315,7 @@ def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, mo
     marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), steps_per_unit=9, halves=True)
 
 
-@pytest.mark.parametrize("groups", [0, 2])
-def test_hash_grids_of_halves(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
+def test_hash_grids_of_halves(metal: MetalOnCpu) -> None:
     hash_marches.assert_like_reference(16, halves=True)
 
 
