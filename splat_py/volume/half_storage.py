@@ -13,7 +13,9 @@ from splat_py.gpu.device import Device
 def stored(device: Device, features: Tensor) -> Array:
     """Features on the device: float32 as they are, float16 as words."""
     if features.dtype == torch.float16:
-        return device.memory.array(features.contiguous().view(torch.float32)).bits
+        # A word begins at an even half of its memory.
+        features = features.contiguous() if features.storage_offset() % 2 == 0 else features.clone(memory_format=torch.contiguous_format)
+        return device.memory.array(features.view(torch.float32)).bits
     return device.memory.array(features)
 
 
