@@ -14,7 +14,7 @@ def stored(device: Device, features: Tensor) -> Array:
     """Features on the device: float32 as they are, float16 as words."""
     if features.dtype == torch.float16:
         # A word begins at an even half of its memory.
-        features = features.contiguous() if features.storage_offset() % 2 == 0 else features.clone(memory_format=torch.contiguous_format)
+        features = (features.clone() if features.storage_offset() % 2 else features).contiguous()
         return device.memory.array(features.view(torch.float32)).bits
     return device.memory.array(features)
 
