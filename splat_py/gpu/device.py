@@ -106,6 +106,8 @@ _GPU_TUNING = Tuning(
 )
 # The watchdog of macOS ends a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
+# AMD's GPUs, mostly: in waves of 64, two pixels a thread make a wave's block of pixels too large (docs/gpus-amd.md).
+_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1)
 _SOFTWARE_TUNING = Tuning(
     tile_size=16,
     pixels_per_thread=8,
@@ -117,7 +119,7 @@ _SOFTWARE_TUNING = Tuning(
     segment=None,
     steps_ahead=0,
 )
-_TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "software": _SOFTWARE_TUNING}
+_TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
 
 
 def tuning_of(backend: str) -> Tuning:

@@ -16,7 +16,7 @@ from splat_py.gpu.sources import constant
 Uints = npt.NDArray[np.uint32]
 
 SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
-TUNINGS = {"4-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
+TUNINGS = {"5-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
 # A block of the software tuning is 8,192 pairs, one of the GPUs' 4,096.
 SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tests.reference as ref
+from splat_py.gpu.device import get_device, tuning_of
 from splat_py.splats.rasterization import rasterization
 from tests.reference.arrays import Array
 from tests.splats.comparison import Case, camera_of, check, rounded, scene_of, torch_input
@@ -416,3 +417,12 @@ def _image(scene: ref.Scene, camera: ref.Camera) -> Array:
 
 def _radii(scene: ref.Scene, camera: ref.Camera, **options: float) -> Array:
     return _rasterize(scene, camera, **options)[2]["radii"][0].numpy().copy()
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda", "vulkan"])
+def test_tuned_as_for_a_gpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels a thread, digits of the sort and segments, by other kernels than software has."""
+    monkeypatch.setattr(get_device(), "tuning", tuning_of(backend))
+    rng = np.random.default_rng(12)
+    cameras = [camera_of(rng, 37, 29) for _ in range(2)]
+    check(Case(scene_of(rng, 150, sh_degree=1), cameras, rounded(rng.uniform(size=(2, 3)))), rng)
