@@ -255,7 +255,7 @@ def check_grid(density: Tensor, sh: Tensor) -> None:
         expected = ", ".join(map(str, density.shape))
         raise SplatError(f"sh has shape {list(sh.shape)}; expected [{expected}, K, 3] with K = 1, 4 or 9")
     if density.dtype != sh.dtype:
-        raise SplatError(f"sh has dtype {sh.dtype} and density {density.dtype}; convert both to one")
+        raise SplatError(f"density has dtype {density.dtype} and sh {sh.dtype}; convert both to one")
     for name, tensor in (("density", density), ("sh", sh)):
         if not torch.isfinite(tensor).all():
             raise SplatError(f"{name} holds a number that is not finite; check where it comes from")

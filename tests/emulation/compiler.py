@@ -67,6 +67,21 @@ class Language:
     program: Callable[[Compiler, str, str, tuple[int, int, int]], Program]
 
 
+_loading = threading.Lock()
+_runtime: list[ctypes.CDLL] = []
+
+
+def _load_runtime(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    library.guarded_allocate.restype = ctypes.c_void_p
+    library.guarded_allocate.argtypes = [ctypes.c_size_t]
+    library.guarded_free.restype = None
+    library.guarded_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.run.restype = ctypes.c_char_p
+    library.run.argtypes = [ctypes.c_void_p]
+    return library
+
+
 class Compiler:
     """clang, and a folder that keeps what it made: libraries named by a hash of all that went into them."""
 
@@ -81,16 +96,12 @@ class Compiler:
 
     @cached_property
     def runtime(self) -> ctypes.CDLL:
-        """The library that runs kernels; theirs find its functions."""
-        source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
-        library = ctypes.CDLL(str(self._build(source, _RUNTIME_FLAGS)), mode=ctypes.RTLD_GLOBAL)
-        library.guarded_allocate.restype = ctypes.c_void_p
-        library.guarded_allocate.argtypes = [ctypes.c_size_t]
-        library.guarded_free.restype = None
-        library.guarded_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        library.run.restype = ctypes.c_char_p
-        library.run.argtypes = [ctypes.c_void_p]
-        return library
+        """The library that runs kernels. Theirs find its functions by name: a process has one for all languages."""
+        with _loading:
+            if not _runtime:
+                source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
+                _runtime.append(_load_runtime(self._build(source, _RUNTIME_FLAGS)))
+            return _runtime[0]
 
     def library(self, source: str, beginning: str = "") -> Path:
         """A kernel's C++ source, compiled; with a beginning that many have, which is read once."""
