@@ -50,6 +50,11 @@ def weights() -> Tensor:
     return torch.randn(PIXELS * 4, generator=torch.Generator().manual_seed(2))
 
 
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Native gradients add up in any order."""
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
 class Module(torch.nn.Module):
     def __init__(self, backend: Any) -> None:
         super().__init__()
@@ -103,7 +108,7 @@ def test_the_baseline_is_its_expression(backend: str, coefficients: int) -> None
     torch.testing.assert_close(image, expected)
     found = torch.autograd.grad(image, tensors, weights())
     for actual, right in zip(found, torch.autograd.grad(expected, tensors, weights(), materialize_grads=True), strict=True):
-        torch.testing.assert_close(actual, right)
+        close(actual, right)
 
 
 @each_backend
@@ -116,7 +121,7 @@ def test_the_backward_operators_order(backend: str, count: int, coefficients: in
     assert packed.shape == (portable.gradient_length(count, coefficients),)
     found = torch.autograd.grad(image, tensors, weights())
     assert [part.shape for part in found] == [tensor.shape for tensor in tensors]
-    assert torch.equal(torch.cat([part.flatten() for part in found]), packed)
+    close(torch.cat([part.flatten() for part in found]), packed)
     if backend == "portable":
         v_image = weights().view(-1, 4)
         assert torch.equal(packed, portable.backward(v_image, tensors[4].detach(), tensors[3].detach(), coefficients))
@@ -157,7 +162,7 @@ def test_compiled_into_one_graph(backend: str, through: str, compiler: Any) -> N
         tensors = gaussians(count, coefficients)
         expected = torch.autograd.grad(loss(*tensors), tensors)
         for actual, right in zip(torch.autograd.grad(compiled(*tensors), tensors), expected, strict=True):
-            torch.testing.assert_close(actual, right)
+            close(actual, right)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
@@ -168,7 +173,7 @@ def test_compiled_by_inductor(compiler: Any) -> None:
     torch.testing.assert_close(image, expected)
     found = torch.autograd.grad(image, tensors, weights())
     for actual, right in zip(found, torch.autograd.grad(expected, tensors, weights()), strict=True):
-        torch.testing.assert_close(actual, right)
+        close(actual, right)
 
 
 @pytest.mark.parametrize("backend", ["native", "portable"])
@@ -214,7 +219,7 @@ def test_both_passes_lowered(backend: str, compiler: Any) -> None:
     tensors = gaussians(6, 4)
     found = torch.autograd.grad(compiled(*tensors), tensors, weights())
     for actual, right in zip(found, torch.autograd.grad(splat(backend, *tensors), tensors, weights()), strict=True):
-        torch.testing.assert_close(actual, right)
+        close(actual, right)
     ours = [{name for name in names if name.startswith("splat_py")} for names in graphs]
     native = [{"splat_py.splat.default"}, {"splat_py.splat_backward.default"}]
     assert ours == (native if backend == "native" else [set(), set()])
