@@ -9,7 +9,7 @@ Positions, scales, rotations, spherical harmonics and cameras are accepted and i
 N = 0 counts as one in divisions: a transparent black image and an empty gradient.
 
 It is here twice: in primitive torch operations, for any device and dtype (`splat`), and in Slang (`splat_slang`), for every
-target of SlangPy.
+target of SlangPy. `splat_py.portable_operator` has both, and the renderer, as one operator of torch's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def splat(
     Raises:
         SplatError: a tensor has the wrong shape, dtype or device, or the image has no pixels.
     """
-    _check(positions, scales, rotations, opacities, colors, sh, width, height)
+    check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
     result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, forward, backward)
     return cast(Tensor, result)
 
@@ -82,12 +82,12 @@ def splat_slang(
     device: Device | None = None,
 ) -> Tensor:
     """As `splat`, in Slang, on the device of `splat_py.gpu.device`; tensors are float32."""
-    _check(positions, scales, rotations, opacities, colors, sh, width, height)
+    check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
     if colors.dtype != torch.float32:
         raise SplatError(
             f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat"
         )
-    kernels = _Kernels(device or device_for(colors))
+    kernels = Kernels(device or device_for(colors))
     result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward)
     return cast(Tensor, result)
 
@@ -111,7 +111,13 @@ def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, 
             f"packed has shape {list(packed.shape)}; with {coefficients} coefficients it must be "
             f"[N · {sum(lengths)}], as gradient_length says"
         )
-    positions, scales, rotations, opacities, colors, sh = packed.split([count * length for length in lengths])
+    return split_gradient(packed, count, coefficients)
+
+
+def split_gradient(packed: Tensor, count: int, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same where the number of Gaussians is known, which may be symbolic."""
+    parts = packed.split([count * length for length in _row_lengths(coefficients)])
+    positions, scales, rotations, opacities, colors, sh = parts
     return (
         positions.view(count, 3),
         scales.view(count, 3),
@@ -133,24 +139,29 @@ def _row_lengths(coefficients: int) -> tuple[int, ...]:
 def forward(colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
     """The image, [height · width · 4], from colours [N, 3] and opacities [N, 1]."""
     weighted = torch.cat([colors * opacities, opacities], 1)
-    mean = weighted.sum(0) / max(len(colors), 1)
+    mean = weighted.sum(0) / _divisor(colors)
     return mean.expand(height * width, 4).reshape(-1)
 
 
 def backward(v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:
     """The packed gradient, [gradient_length(N, K)], from that of the image, [height · width, 4]."""
-    count = len(colors)
-    v_mean = v_image.sum(0) / max(count, 1)
+    count = colors.shape[0]
+    v_mean = v_image.sum(0) / _divisor(colors)
     v_colors = v_mean[:3] * opacities
     v_opacities = (v_mean[:3] * colors).sum(1, keepdim=True) + v_mean[3]
     ignored_before, ignored_after = v_image.new_zeros(10 * count), v_image.new_zeros(3 * count * coefficients)
     return torch.cat([ignored_before, v_opacities.reshape(-1), v_colors.reshape(-1), ignored_after])
 
 
+def _divisor(colors: Tensor) -> Tensor:
+    """N, or one if there are none; a tensor, as compilers that trace a symbolic N fold max(N, 1) to N."""
+    return torch.full((), colors.shape[0], dtype=torch.float32, device=colors.device).clamp(min=1)
+
+
 # In Slang
 
 
-class _Kernels:
+class Kernels:
     """The same two functions on a device of SlangPy's (kernels/portable.slang)."""
 
     def __init__(self, device: Device) -> None:
@@ -228,7 +239,7 @@ class _Splat(torch.autograd.Function):
         return *unpack_gradient(packed, ctx.coefficients), *(None,) * 4
 
 
-def _check(
+def check_inputs(
     positions: Tensor,
     scales: Tensor,
     rotations: Tensor,
@@ -238,6 +249,7 @@ def _check(
     width: int,
     height: int,
 ) -> None:
+    """Raise the errors of `splat`, also while a compiler traces with symbolic sizes."""
     count = positions.shape[0] if isinstance(positions, Tensor) and positions.dim() else "N"
     for name, tensor, shape in (
         ("positions", positions, (count, 3)),
@@ -260,5 +272,5 @@ def _check(
         if tensor.device != positions.device:
             raise SplatError(f"{name} is on {tensor.device} and positions on {positions.device}; move them to one device")
     for name, side in (("width", width), ("height", height)):
-        if isinstance(side, bool) or not isinstance(side, (int, np.integer)) or side < 1:
+        if isinstance(side, bool) or not isinstance(side, (int, np.integer, torch.SymInt)) or side < 1:
             raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")

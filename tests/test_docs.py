@@ -53,6 +53,13 @@ def test_the_worked_examples_gradients_agree(capsys: pytest.CaptureFixture[str])
         assert float(derived) == pytest.approx(float(difference), abs=1e-4)
 
 
+def test_the_operator_is_compiled_exported_and_lowered() -> None:
+    blocks = _PYTHON.findall((ROOT / "docs" / "portable.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 4
+    # One file: the compiler reads what it compiles.
+    exec(compile("\n".join(blocks), "portable.md", "exec"), {"__name__": "portable_md"})
+
+
 def test_a_metal_kernel_runs_by_hand() -> None:
     """In a process of its own: the runner's threads and signal handlers are one set a process."""
     find_clang()
