@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_static --out benchmarks/gpu_static.json --nvdisasm NVDISASM
 
-NVRTC and ptxas come with `pip install 'splat_py[nvidia]'`, nvdisasm with CUDA's toolkit or, as a file, inside Triton's wheels
+NVRTC and ptxas come with `pip install 'slang-splat[dev]'`, nvdisasm with CUDA's toolkit or, as a file, inside Triton's wheels
 (3.0 and later). Takes four minutes of one core. `python -m benchmarks.gpu_counts` counts what kernels do to memory;
 `python -m benchmarks.gpu_model` makes of both the tables in docs/gpus.md.
 """

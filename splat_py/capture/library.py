@@ -9,7 +9,7 @@ from typing import Any
 
 from splat_py.errors import SplatError
 
-_INSTALL = "pip install 'splat_py[capture]'"
+_INSTALL = "pip install 'slang-splat[capture]'"
 
 
 def require_pycolmap() -> Any:

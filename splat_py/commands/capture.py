@@ -27,7 +27,7 @@ class CaptureCommand:
     SOURCE is a folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video. What is black in a picture with a photograph's
     name in its folder masks is ignored. Twenty photographs or more from all around, each with much of what the last one showed,
     are a good capture; thirty take less than a minute on two cores. A capture that was interrupted goes on when it is called
-    again. Needs pycolmap: pip install 'splat_py[capture]'.
+    again. Needs pycolmap: pip install 'slang-splat[capture]'.
 
     Example: splat capture photos/ --out scene/ && splat train scene/ --out run/
     """

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import subcommand
 
+from splat_py import __version__
 from splat_py.commands import terminal
 from splat_py.commands.bench import Bench
 from splat_py.commands.capture import CaptureCommand
@@ -54,10 +55,13 @@ def main() -> None:
     terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
     try:
+        if sys.argv[1:] == ["--version"]:
+            print(f"splat_py {__version__}", flush=True)
+            return
         command = tyro.cli(
             Command,
             prog="splat",
-            description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA.",
+            description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version.",
         )
         with signals_as_interrupts():
             command.run()

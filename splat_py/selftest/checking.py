@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import psutil
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from splat_py import __version__
 from splat_py.errors import SplatError
 from splat_py.files import write_json
 from splat_py.gpu.device import Device, get_device
@@ -185,8 +186,8 @@ class SelfTest:
             "passed": self.passed,
             "date": date.today().isoformat(),
             "versions": {
-                "splat_py": importlib.metadata.version("splat_py"),
-                **{name: importlib.metadata.version(name) for name in ("slangpy", "torch", "numpy")},
+                "splat_py": __version__,
+                **{name: version(name) for name in ("slangpy", "torch", "numpy")},
                 "python": platform.python_version(),
                 "system": f"{platform.system()} {platform.release()}",
                 "macos": platform.mac_ver()[0],

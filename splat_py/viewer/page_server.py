@@ -26,7 +26,7 @@ def require_viewer() -> None:
     try:
         import viser  # noqa: F401
     except ImportError as error:
-        raise SplatError("the viewer needs viser, which is not installed: pip install 'splat_py[viewer]'") from error
+        raise SplatError("the viewer needs viser, which is not installed: pip install 'slang-splat[viewer]'") from error
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def test_mistakes_are_one_sentence(photos: Path, tmp_path: Path, monkeypatch: py
     assert "around.mp4 cannot be read as a video" in refusal("train", "around.mp4", "--out", "x", cwd=tmp_path)
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     for command in ("capture", "train"):
-        assert "pip install 'splat_py[capture]'" in refusal(command, photos, "--out", "x", cwd=tmp_path)
+        assert "pip install 'slang-splat[capture]'" in refusal(command, photos, "--out", "x", cwd=tmp_path)
     assert not (tmp_path / "x").exists()
 
 

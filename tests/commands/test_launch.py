@@ -32,6 +32,7 @@ _MAIN = "from splat_py.commands.main import main; main()"
     ("arguments", "says"),
     [
         (["--help"], "fit-image"),
+        (["--version"], f"splat_py {splat_py.__version__}"),
         (["capture", "--help"], "--mapper"),
         (["capture", "nowhere", "--out", "scene"], "nowhere does not exist"),
         (["capture", ".", "--out", "scene", "--size", "3"], "size is 3"),

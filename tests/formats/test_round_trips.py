@@ -281,7 +281,7 @@ def test_spz_of_version_4_needs_a_package() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert "SplatError" in result.stderr and "splat_py[files]" in result.stderr
+    assert "SplatError" in result.stderr and "slang-splat[files]" in result.stderr
 
 
 # Small files that say that they are large

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("viser", reason="needs viser: pip install 'splat_py[viewer]'")
+pytest.importorskip("viser", reason="needs viser: pip install 'slang-splat[viewer]'")
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene import Dataset, Gaussians, load_dataset

@@ -33,7 +33,7 @@ def open_wgpu(*beyond: str) -> Any:
     """A device of wgpu's with subgroups, all that kernels need of the standard's optional features, and with features `beyond`
     it; skips the test where there is none."""
     features = ["subgroup", *beyond]
-    wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'splat_py[webgpu]'")
+    wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'slang-splat[webgpu]'")
     adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if set(features) <= a.features]
     if not adapters:
         pytest.skip(f"wgpu finds no adapter with {' and '.join(features)}")

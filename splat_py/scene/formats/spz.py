@@ -188,5 +188,5 @@ def _zstandard():  # type: ignore[no-untyped-def]  # a module
     try:
         import zstandard
     except ImportError as error:
-        raise SplatError("SPZ of version 4 needs a package more: pip install 'splat_py[files]'") from error
+        raise SplatError("SPZ of version 4 needs a package more: pip install 'slang-splat[files]'") from error
     return zstandard
