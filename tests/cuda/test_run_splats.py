@@ -82,7 +82,6 @@ def test_moving_cameras(cuda: CudaOnCpu) -> None:
 
 def test_falloffs(cuda: CudaOnCpu) -> None:
     splats.test_falloffs(next(iter(splats.falloffs.BUILT_IN)), True, cuda)
-    splats.test_falloffs_by_offset(cuda)
 
 
 @pytest.mark.parametrize("name", ["SphericalGaussians", "ColorNetwork", "own"])

@@ -131,7 +131,9 @@ def check_batches(channels: int, tile_size: int) -> None:
 def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
     metal.tuning = replace(_GPU_TUNING, batched=True)
     accumulate(metal, accumulation)
-    every_order(metal, partial(check_batches, channels, tile_size))
+    # Without rows that waves share, threads meet at the batches alone.
+    orders = SCHEDULES if accumulation in ("PerWave", "PerGroup") else SCHEDULES[-1:]
+    every_order(metal, partial(check_batches, channels, tile_size), orders)
 
 
 @pytest.mark.parametrize(("tile_size", "accumulation"), [(16, "PerWave"), (16, "PerGroup"), (4, "PerWave")])

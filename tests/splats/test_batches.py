@@ -16,7 +16,6 @@ from splat_py.gpu.device import get_device
 from splat_py.splats.rasterization import rasterization
 from tests.image import test_differentiable as blobs
 from tests.splats import test_eval3d as eval3d
-from tests.splats import test_packed as packed
 from tests.splats import test_rasterization as renders
 from tests.splats import test_surfels as surfels
 from tests.splats.comparison import Case, camera_of, check, rounded, scene_of, torch_input
@@ -84,11 +83,9 @@ def named(function: Callable[..., object], *arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "test",
     [
-        named(renders.test_long_lists_of_faint_splats, 16),
         named(renders.test_long_lists_of_faint_splats, 4),
         named(renders.test_crowded_tile_that_is_soon_opaque, 8),
         named(renders.test_plain_colors, 40, True),
-        named(packed.test_packed_against_the_reference, "pair"),
         named(surfels.test_against_float64, False),
         named(eval3d.test_against_float64, True),
         named(blobs.test_value_and_gradient, 1600, 90, 70),
