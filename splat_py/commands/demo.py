@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Seconds of work on two processor cores.
 _BLOBS, _IMAGE_STEPS = 2_000, 300
 _FIELD = VolumeConfig((16, 32, 64), 40, rays_per_step=1 << 15)
+# Of the turntable.
+_FRAMES = 120
 # How much larger than its photograph the picture of blobs is drawn.
 _ENLARGED = 4
 # Single photographs differ by several dB: points of a curve are means of so many around them.
@@ -67,7 +69,7 @@ class Demo:
         config = TrainConfig(steps=self.steps)
         Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
         video = self.out / "turntable.mp4"
-        Render(folder.root, video=video, frames=120, device=self.device).run()
+        Render(folder.root, video=video, frames=_FRAMES, device=self.device).run()
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
         sheet = self.out / "side-by-side.png"
         write_image(sheet, np.concatenate(rows) / np.float32(255))
