@@ -44,10 +44,10 @@ def fit_flat_color(gaussians: Gaussians, photograph: NDArray[np.float32], device
     target = torch.from_numpy(photograph)
     colors = torch.ones((len(gaussians), 3), requires_grad=True)
 
+    ignored, opacities = (gaussians.means, gaussians.scales, gaussians.quats), gaussians.opacities[:, None]
+
     def picture(operator: Callable[..., Tensor]) -> Tensor:
-        opacities = gaussians.opacities[:, None]
-        parts = gaussians.means, gaussians.scales, gaussians.quats, opacities, colors, gaussians.sh, width, height
-        return operator(*parts).view(height, width, 4)[..., :3]
+        return operator(*ignored, opacities, colors, gaussians.sh, width, height).view(height, width, 4)[..., :3]
 
     def gradient(operator: Callable[..., Tensor]) -> Tensor:
         (v_colors,) = torch.autograd.grad(((picture(operator) - target) ** 2).mean(), colors)
@@ -67,7 +67,7 @@ def fit_flat_color(gaussians: Gaussians, photograph: NDArray[np.float32], device
         milliseconds.append(float(np.median(samples)))
     difference = float((gradients[0] - gradients[1]).abs().max() / gradients[0].abs().max())
     # The mean colour moves by the rate times ∂L/∂mean · Σ opacity² / N², and ∂L/∂mean is two thirds of what it is wrong by.
-    rate = 1.5 * _SHARE * len(gaussians) ** 2 / float((gaussians.opacities**2).sum())
+    rate = 1.5 * _SHARE * len(gaussians) ** 2 / float((opacities**2).sum())
     curve, begin = [], time.perf_counter()
     for _ in range(_STEPS):
         loss = ((picture(portable.splat) - target) ** 2).mean()
