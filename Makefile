@@ -18,7 +18,7 @@ setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where
 	@bash scripts/setup.sh
 	@touch $@
 
-demo: setup ## render the embedded scene, train on it, leave pictures, a video and a PLY in runs/demo
+demo: setup ## render the embedded scene, train on it, leave a page of pictures, curves and times in runs/demo
 	@.venv/bin/splat demo --out runs/demo
 
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy

@@ -166,7 +166,8 @@ class FitVolume:
             bar.begin(trainer.config.steps, trainer.step)
 
             def record(report: FitReport) -> None:
-                curve.append({"step": report.step, "voxels": list(report.size), "psnr": report.psnr})
+                elapsed = time.perf_counter() - began
+                curve.append({"step": report.step, "seconds": elapsed, "voxels": list(report.size), "psnr": report.psnr})
                 bar.update(report.step + 1, report.psnr, f"{'×'.join(map(str, report.size))} voxels")
 
             radiance_field = trainer.fit(record, path)

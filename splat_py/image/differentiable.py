@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
@@ -14,9 +15,19 @@ from splat_py.image.method import Method
 from splat_py.image.rasterizers import FLOATS, rasterizer_for
 from splat_py.image.result import check_size
 
+# Raw colours that are squashed to exactly 1.
+_WHITE = 100.0
+
 
 @opaque
-def render(params: torch.Tensor, width: int, height: int, *, method: Method = "auto") -> torch.Tensor:
+def render(
+    params: torch.Tensor,
+    width: int,
+    height: int,
+    *,
+    method: Method = "auto",
+    background: torch.Tensor | ArrayLike = (0.0, 0.0, 0.0),
+) -> torch.Tensor:
     """Draw blobs, differentiably.
 
     Args:
@@ -25,9 +36,11 @@ def render(params: torch.Tensor, width: int, height: int, *, method: Method = "a
         width, height: of the picture, pixels; need not be multiples of anything.
         method: "tiles" or "group", of which "auto" takes the faster one, or "simple", for at most 256 blobs: see
             `splat_py.image.rasterizers`.
+        background: rgb [3] from 0 to 1, behind the blobs; differentiable if it is a tensor. Any but black takes a second
+            render, of how much the blobs cover.
 
     Returns:
-        [height, width, 3] float32, 0 to 1, black where no blob is, on the tensor's device.
+        [height, width, 3] float32, 0 to 1, on the tensor's device.
 
     Raises:
         SplatError: wrong shape, type or size; in the backward pass, if torch is to be deterministic.
@@ -36,7 +49,16 @@ def render(params: torch.Tensor, width: int, height: int, *, method: Method = "a
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
     if params.ndim != 2 or params.shape[0] != FLOATS or params.shape[1] == 0:
         raise SplatError(f"params has shape {list(params.shape)}; it must be [9, N] with at least one blob")
-    return _Render.apply(params, *check_size(width, height), method)
+    size = check_size(width, height)
+    behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
+    if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
+        raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
+    picture = _Render.apply(params, *size, method)
+    if not behind.requires_grad and not behind.any():
+        return picture
+    # What white blobs leave on black is what they cover.
+    white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
+    return picture + (1 - _Render.apply(white, *size, method)) * behind
 
 
 class _Render(torch.autograd.Function):

@@ -125,10 +125,12 @@ def _fit(
     began, first = time.perf_counter(), trainer.step
     # Of a run that is extended.
     curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
+    before = curve[-1].get("seconds", 0.0) if curve else 0.0
 
     def record(report: StepReport) -> None:
         if report.step % max(config.steps // _CURVE_POINTS, 1) == 0:
-            point = {"step": report.step, "gaussians": report.gaussians, "divisor": report.divisor}
+            elapsed = before + time.perf_counter() - began
+            point = {"step": report.step, "seconds": elapsed, "gaussians": report.gaussians, "divisor": report.divisor}
             curve.append(point | vars(report.values))
         if on_step is not None:
             on_step(report)

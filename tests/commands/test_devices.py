@@ -14,6 +14,7 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.selftest import SelfTest, checking
+from splat_py.volume.config import VolumeConfig
 from tests.commands.program import splat
 
 
@@ -93,6 +94,8 @@ def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: p
 
 def test_the_demo_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
+    for name, value in (("_FRAMES", 3), ("_BLOBS", 20), ("_IMAGE_STEPS", 2), ("_FIELD", VolumeConfig((4,), 2))):
+        monkeypatch.setattr(f"splat_py.commands.demo.{name}", value)
     on_device(named, "demo", "--steps", 3, "--out", "demo", cwd=tmp_path)
     assert iio.imread(tmp_path / "demo" / "side-by-side.png").shape[0] == 2 * 16
 

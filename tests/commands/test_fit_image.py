@@ -49,6 +49,17 @@ def test_no_video_unless_asked_for(photo: Path, tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == LEFT
 
 
+def test_every_method_leaves_the_same(photo: Path, tmp_path: Path) -> None:
+    pictures = []
+    for method in ("simple", "group", "tiles"):
+        options = ("--method", method, "--blobs", 12, "--steps", 8, "--background", 0, 0.5, 1)
+        result = splat("fit-image", photo, *options, "--out", method, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        pictures.append(iio.imread(tmp_path / method / "fit.png").astype(float))
+    assert all(np.abs(picture - pictures[0]).mean() < 1 for picture in pictures)
+    assert "at most 256 blobs" in refusal("fit-image", photo, "--method", "simple", "--out", "many", cwd=tmp_path)
+
+
 def test_errors_come_before_the_work(photo: Path, tmp_path: Path) -> None:
     with pytest.raises(SplatError, match=r"gone\.jpg does not exist"):
         FitImage(tmp_path / "gone.jpg", tmp_path / "out").run()

@@ -8,6 +8,7 @@ import torch
 
 from splat_py import image
 from splat_py.errors import SplatError
+from splat_py.image.method import Method
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of
 
@@ -58,6 +59,36 @@ def test_every_method_gives_the_same() -> None:
     for result in results[1:]:
         for actual, expected in zip(result, results[0], strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["tiles", "group", "simple"])
+def test_a_background(method: Method) -> None:
+    """Against float64: what shines through is the product of the blobs' 1 - α, and the rest of the gradient is the blobs'."""
+    rng = np.random.default_rng(43)
+    raw, (width, height) = blobs_of(rng, 12), (14, 9)
+    behind = np.array([0.25, 0.5, 1.0])
+    white = raw.copy()
+    white[5:8] = 100
+    (over_black, near), (coverage, _) = ref.render(raw, width, height), ref.render(white, width, height)
+    v = rng.normal(size=over_black.shape) * ~near[..., None]
+    params = torch.tensor(raw, dtype=torch.float32, requires_grad=True)
+    background = torch.tensor(behind, dtype=torch.float32, requires_grad=True)
+    picture = image.render(params, width, height, method=method, background=background)
+    expected = over_black + (1 - coverage) * behind
+    assert np.abs((picture.detach().numpy() - expected) * ~near[..., None]).max() <= 1e-5
+    v_params, v_behind = torch.autograd.grad(picture, (params, background), torch.tensor(v, dtype=torch.float32))
+    of_coverage = ref.gradient(white, -v * behind)
+    of_coverage[5:8] = 0
+    assert_gradients(v_params.numpy().astype(np.float64), ref.gradient(raw, v) + of_coverage)
+    np.testing.assert_allclose(v_behind.numpy(), ((1 - coverage) * v).sum((0, 1)), rtol=1e-4, atol=1e-4)
+    plain = image.render(params.detach(), width, height, method=method, background=tuple(behind))
+    torch.testing.assert_close(plain, picture.detach())
+
+
+@pytest.mark.parametrize("background", [(0.0, 1.0), (0.0, 0.5, 1.5), (0.0, 0.5, float("nan")), 0.5])
+def test_bad_backgrounds(background: object) -> None:
+    with pytest.raises(SplatError, match=r"background is .*; it must be three numbers from 0 to 1"):
+        image.render(torch.zeros(9, 4), 4, 4, background=background)  # type: ignore[arg-type]
 
 
 def test_optimising_with_torch() -> None:
