@@ -266,7 +266,7 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
 def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence says what to install; what was captured elsewhere is read."""
     monkeypatch.setitem(sys.modules, "pycolmap", None)
-    with pytest.raises(SplatError, match=r"needs pycolmap, which is not installed: pip install 'splat_py\[capture\]'"):
+    with pytest.raises(SplatError, match=r"needs pycolmap, which is not installed: pip install 'slang-splat\[capture\]'"):
         capture(photographs, tmp_path / "scene")
     assert not (tmp_path / "scene").exists()
     assert len(load_dataset(report.root)) == 10

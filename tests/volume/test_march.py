@@ -429,7 +429,7 @@ GOOD = {
         ({"density": torch.ones(4, 4)}, "density has shape"),
         ({"density": torch.full((4, 4, 4), torch.nan)}, "density holds a number that is not finite"),
         ({"density": torch.ones(4, 4, 4, dtype=torch.float64)}, "density has dtype"),
-        ({"density": torch.ones(4, 4, 4, dtype=torch.float16)}, "sh has dtype torch.float32 and density torch.float16"),
+        ({"density": torch.ones(4, 4, 4, dtype=torch.float16)}, "density has dtype torch.float16 and sh torch.float32"),
         ({"rays_o": torch.ones(2, 3, dtype=torch.float16)}, "rays_o has dtype"),
         ({"density": np.ones((4, 4, 4))}, "density is a ndarray"),
         ({"sh": torch.zeros(4, 4, 4, 2, 3)}, "sh has shape"),
