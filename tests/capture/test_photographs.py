@@ -120,6 +120,6 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SplatError, match=r"b\.heic cannot be decoded"):
             store_photograph(Source(tmp_path / "b.heic", "b.heic"), "b.jpg", tmp_path / "images", tmp_path / "masks")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(SplatError, match=r"HEIC photographs need pillow-heif: pip install 'slang-splat\[capture\]'; or convert"):
+    with pytest.raises(SplatError, match=r"HEIC photographs need pillow-heif: pip install 'slang-splat\[capture\]'; or con"):
         store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
     shutil.rmtree(tmp_path / "images")
