@@ -108,9 +108,9 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exif[0x0112] = 6
     path = tmp_path / "IMG_1.HEIC"
     heif.from_pillow(Image.fromarray(smooth)).save(path, exif=exif.tobytes(), quality=90)
+    stored = store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
     with Image.open(path) as image:
         expected = np.asarray(image.convert("RGB"))
-    stored = store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
     again = read_picture(tmp_path / "images" / "IMG_1.jpg", cv2.IMREAD_COLOR)[..., ::-1]
     assert expected.shape == again.shape == (stored.height, stored.width, 3)
     assert np.abs(again.astype(int) - expected).mean() < 4
