@@ -1,8 +1,8 @@
 # All a newcomer has to type; what each does is in `make help`.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# What takes as long as all other tests together: compiling Metal and CUDA source, mostly.
-BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py
+# What takes as long as all other tests together: kernels emitted and run in other languages.
+BESIDE := tests/metal tests/cuda tests/webgpu
 BESIDE_LOG := .venv/beside.log
 
 .DEFAULT_GOAL := help

@@ -29,13 +29,12 @@ from splat_py.scene import Dataset, load_dataset
 from splat_py.selftest import checking
 from splat_py.selftest.checking import SelfTest
 from splat_py.splats.benchmark import random_scene
-from splat_py.splats.trainer import Trainer
 from splat_py.volume import VolumeConfig
 from tests.emulation.compiler import KernelError
 from tests.emulation.kernels import Specialisation
 from tests.emulation.programs import Programs
 from tests.metal.test_run_rest import errors_of_steps
-from tests.metal.test_run_training import STEPS, start
+from tests.metal.test_run_training import compare_steps
 from tests.metal.torch_mps import TorchMps
 
 CHOOSE = devices.choose
@@ -73,17 +72,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_steps_land_where_the_other_device_does(dataset: Dataset, native: Device, device: TorchMetal) -> None:
-    beginning = start(dataset, native)
-    trainers = [Trainer(dataset, device=other, resume=beginning) for other in (native, device)]
-    for step in range(STEPS):
-        for trainer in trainers:
-            trainer.advance()
-            trainer.finish()
-        expected, actual = (trainer.parameters.state() for trainer in trainers)
-        for name, values in expected.items():
-            largest = np.abs(values).max()
-            np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * largest, err_msg=f"step {step}: {name}")
-    assert np.abs(expected["means"][:10] - beginning.state["means"][:10]).max() > 1e-4, "nothing has moved"
+    compare_steps(dataset, native, device)
 
 
 def render(device: Device | None, **changed: torch.Tensor) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
