@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.cuda.device import CudaOnCpu
 from tests.cuda.program import CUDA
 from tests.emulation.compiler import Compiler
-from tests.emulation.fixtures import clang, native, pytest_collection_modifyitems, use  # noqa: F401
+from tests.emulation.fixtures import clang, native, programs, pytest_collection_modifyitems, use  # noqa: F401
 from tests.emulation.programs import Programs
 
 
@@ -19,15 +17,8 @@ def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F
     return Compiler(clang, request.config.cache.mkdir("cuda"), CUDA)
 
 
-@pytest.fixture(scope="session")
-def programs(compiler: Compiler) -> Iterator[Programs]:
-    everything = Programs(compiler)
-    yield everything
-    everything.close()
-
-
 @pytest.fixture
-def cuda(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> CudaOnCpu:
+def cuda(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> CudaOnCpu:  # noqa: F811
     """The device that everything runs on that does not name another."""
     device = CudaOnCpu(programs)
     use(device, monkeypatch)

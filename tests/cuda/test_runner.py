@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.emission import emit_cuda
 from tests.cuda.program import Program
+from tests.emulation.buffers import counting_buffer, view
 from tests.emulation.compiler import Compiler, KernelError
-from tests.emulation.program import Buffer, Order, Schedule
+from tests.emulation.program import Order, Schedule
 
 THREADS = 70  # two whole warps of 32 and a part of one
 ORDERS = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), *(Schedule(32, Order.SHUFFLED, seed) for seed in range(3))]
@@ -58,25 +59,15 @@ class Runner:
 
     def __call__(self, statement: str, schedule: Schedule = ORDERS[0], alias: bool = False) -> NDArray[np.uint32]:
         program = Program(self.compiler, self._prelude + KERNEL.format(statement=statement), "test", (THREADS, 1, 1))
-        buffers = {name: self._buffer(name, count) for name, count in {"in": THREADS, "out": THREADS, "sum": 1}.items()}
+        sizes = {"in": THREADS, "out": THREADS, "sum": 1}
+        buffers = {name: counting_buffer(self.compiler, name, count) for name, count in sizes.items()}
         bound = buffers | ({"in": buffers["out"]} if alias else {})
         try:
             program.run((1, 1, 1), bound, {"count": THREADS, "scale": 0.5}, schedule)
-            return _view(buffers["out"]).copy()
+            return view(buffers["out"]).copy()
         finally:
             for buffer in buffers.values():
                 self.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
-
-    def _buffer(self, name: str, count: int) -> Buffer:
-        buffer = Buffer(name, self.compiler.runtime.guarded_allocate(4 * count), 4 * count)
-        if name != "out":
-            _view(buffer)[:] = np.arange(count)
-        return buffer
-
-
-def _view(buffer: Buffer) -> NDArray[np.uint32]:
-    interface = {"version": 3, "shape": (buffer.nbytes // 4,), "typestr": "<u4", "data": (buffer.address, False)}
-    return np.asarray(type("View", (), {"__array_interface__": interface})())
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from splat_py.gpu import device as devices
-from tests.emulation.compiler import find_clang
+from tests.emulation.compiler import Compiler, find_clang
 from tests.emulation.device import EmulatedDevice
+from tests.emulation.programs import Programs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,6 +20,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def clang() -> str:
     return find_clang()
+
+
+@pytest.fixture(scope="session")
+def programs(compiler: Compiler) -> Iterator[Programs]:
+    """Of the folder's own compiler."""
+    everything = Programs(compiler)
+    yield everything
+    everything.close()
 
 
 @pytest.fixture(scope="session")

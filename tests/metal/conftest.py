@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.emulation.compiler import Compiler
-from tests.emulation.fixtures import clang, native, pytest_collection_modifyitems, use  # noqa: F401
+from tests.emulation.fixtures import clang, native, programs, pytest_collection_modifyitems, use  # noqa: F401
 from tests.emulation.kernels import shipped
 from tests.emulation.programs import Programs
 from tests.metal.device import MetalOnCpu
@@ -21,14 +19,7 @@ def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F
 
 
 @pytest.fixture(scope="session")
-def programs(compiler: Compiler) -> Iterator[Programs]:
-    everything = Programs(compiler)
-    yield everything
-    everything.close()
-
-
-@pytest.fixture(scope="session")
-def prepared(programs: Programs) -> Programs:
+def prepared(programs: Programs) -> Programs:  # noqa: F811
     """With all that ships already in the making."""
     programs.prepare(shipped())
     return programs

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.emulation.buffers import counting_buffer, view
 from tests.emulation.compiler import Compiler, KernelError
 from tests.emulation.program import Buffer, Order, Schedule
 from tests.metal.program import Program
@@ -55,25 +56,14 @@ class Runner:
         source = KERNEL.format(statement=statement, functions=functions)
         program = Program(self.compiler, source, "test", (THREADS, 1, 1))
         sizes = {"in": THREADS, "out": THREADS, "sum": 1} | (shapes or {})
-        buffers = {name: self._buffer(name, count) for name, count in sizes.items()}
+        buffers = {name: counting_buffer(self.compiler, name, count) for name, count in sizes.items()}
         try:
             program.run((groups, 1, 1), buffers, {"count": THREADS, "scale": 0.5, "shift": -3}, schedule)
             out = buffers["out"]
-            return _view(out).copy()
+            return view(out).copy()
         finally:
             for buffer in buffers.values():
                 self.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
-
-    def _buffer(self, name: str, count: int) -> Buffer:
-        buffer = Buffer(name, self.compiler.runtime.guarded_allocate(4 * count), 4 * count)
-        if name != "out" and count:
-            _view(buffer)[:] = np.arange(count)
-        return buffer
-
-
-def _view(buffer: Buffer) -> NDArray[np.uint32]:
-    interface = {"version": 3, "shape": (buffer.nbytes // 4,), "typestr": "<u4", "data": (buffer.address, False)}
-    return np.asarray(type("View", (), {"__array_interface__": interface})())
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +219,7 @@ def test_what_is_not_bound(compiler: Compiler) -> None:
     program = Program(compiler, source, "test", (1, 1, 1))
     out = Buffer("out", compiler.runtime.guarded_allocate(8), 8)
     program.run((1, 1, 1), {"out": out}, {}, Schedule())
-    assert _view(out)[0] == 0xFFFF_FFFF
+    assert view(out)[0] == 0xFFFF_FFFF
     with pytest.raises(KernelError, match=r"buffer in \(not bound\)"):
         program.run((1, 1, 1), {"out": out}, {"count": 1}, Schedule())
     with pytest.raises(KernelError, match="params has no other"):
