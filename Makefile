@@ -1,12 +1,12 @@
 # All a newcomer has to type; what each does is in `make help`.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# What takes as long as all other tests together: kernels emitted and run in other languages.
-BESIDE := tests/metal tests/cuda tests/webgpu
+# What takes nearly as long as all other tests together: kernels emitted and run in other languages, and notebooks.
+BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py
 BESIDE_LOG := .venv/beside.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz soak lint clean
+.PHONY: help setup demo docs test fuzz soak lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where
 
 demo: setup ## render the embedded scene, train on it, leave a page of pictures, curves and times in runs/demo
 	@.venv/bin/splat demo --out runs/demo
+
+docs: setup ## the documents and a reference of all public names as a site in build/site: open build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
 	@echo "==> pytest"

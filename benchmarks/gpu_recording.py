@@ -135,7 +135,7 @@ def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
     config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=100)
     trainer = Trainer(_demo(), config, device=device)
     if tuning.segment is not None:
-        trainer._segments = 2
+        trainer._gradients.segments = 2
     for _ in range(config.sh_degree):
         trainer.advance()
     device.dispatches.clear()

@@ -1,4 +1,4 @@
-"""The one exception a user of splat_py has to know, and the two kinds of it that the code itself tells apart; and one that a
+"""The one exception a user of splat_py has to know, and the three kinds of it that the code itself tells apart; and one that a
 user should never see."""
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ class NoDeviceError(SplatError):
 
 class DeviceLostError(SplatError):
     """The device stopped working while it was in use."""
+
+
+class RankLostError(SplatError):
+    """Another process of the same training has ended."""
 
 
 class BindingError(Exception):

@@ -62,6 +62,17 @@ def check_number(name: str, value: Any, kind: type, limits: Range) -> None:
         raise SplatError(f"{name} is {shown(value)}; it must be at most {largest:,}")
 
 
+def require_number(**values: Any) -> None:
+    """Raise a SplatError that names the first argument that is no finite number, of Python's, NumPy's or torch's."""
+    for name, value in values.items():
+        try:
+            finite = not isinstance(value, str | bytes) and math.isfinite(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            finite = False
+        if not finite:
+            raise SplatError(f"{name} is {shown(value)}; it must be a finite number")
+
+
 def shown(value: Any) -> str:
     """A value, in a few characters. Python itself refuses to write out very long whole numbers."""
     return "a number of more than 18 digits" if isinstance(value, int) and abs(value) >= 10**18 else reprlib.repr(value)

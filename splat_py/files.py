@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,12 +32,18 @@ _MOST_REASON = 200
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in `target`'s folder; on success it is flushed to disk and renamed to `target`.
 
-    The temporary name keeps `target`'s suffix, because image and video writers choose their format by it.
+    The temporary name keeps `target`'s suffix, because image and video writers choose their format by it. A device or a pipe,
+    such as /dev/null or /dev/stdout, gets the bytes and stays what it is.
 
     Raises:
         SplatError: the folder cannot be made or written to, or the disk is full.
     """
     target = Path(target)
+    if _takes_bytes(target):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / f"bytes{target.suffix}"
+            _copy(Path(folder) / f"bytes{target.suffix}", target)
+        return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
@@ -46,9 +54,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         # mkstemp makes files private; outputs are as readable as any other file the user makes.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        make_public(temporary, 0o666)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -61,6 +67,30 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_public(path: Path, mode: int) -> None:
+    """Give what tempfile has made the permissions that anything else has that the user makes, of these."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(mode & ~umask)
+
+
+def _takes_bytes(target: Path) -> bool:
+    """Whether there is something that is neither a file nor a folder. As root, one could put a file in its place."""
+    try:
+        mode = target.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _copy(written: Path, target: Path) -> None:
+    try:
+        with written.open("rb") as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+    except OSError as error:
+        raise SplatError(f"cannot write {target}: {error.strerror}; name a file") from error
 
 
 def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, NDArray]) -> None:
@@ -90,6 +120,22 @@ def load_tensors(
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         check(header, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()})
         return header, {name: np.array(file.get_tensor(name)) for name in slices}
+
+
+def require_writable(path: Path) -> None:
+    """Refuse, before long work, a file that could not be written after it.
+
+    Raises:
+        SplatError: there is a folder of that name, or none in which a file can be made.
+    """
+    if path.is_dir():
+        raise SplatError(f"{path} is a folder; name a file")
+    if not _takes_bytes(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise SplatError(f"cannot write {path}: {error.strerror}; choose another output folder") from error
 
 
 def is_file(path: Path) -> bool:

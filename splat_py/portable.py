@@ -79,7 +79,7 @@ def splat_slang(
     height: int,
     camera: Any = None,
     *,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> Tensor:
     """As `splat`, in Slang, on the device of `splat_py.gpu.device`; tensors are float32."""
     check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
@@ -87,7 +87,7 @@ def splat_slang(
         raise SplatError(
             f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat"
         )
-    kernels = Kernels(device or device_for(colors))
+    kernels = Kernels(device_for(colors, device))
     result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward)
     return cast(Tensor, result)
 

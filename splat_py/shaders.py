@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
@@ -49,6 +50,14 @@ _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 # Where the modules lie that are attributes of this one.
 _ROOMS = ("splat", "parallel")
+
+# What is most often wrong where the compiler says something else.
+_HINTS = {
+    "does not match interface requirement$": "; it has to be static, to have the interface's arguments and, if that has it, "
+    "[Differentiable]",
+    "is not accessible": "; leave out the declaration of a module, or make it public",
+    "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",
+}
 
 # Modules, by device and file, and the content that they were made from.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule]] = {}
@@ -200,7 +209,8 @@ class ShaderModule:
         if len(names) != 1:
             found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
             mine = f"struct Mine : {interface.split()[0]}"
-            raise SplatError(f"{self.name} has {found} that implements {interface}; declare one: {mine}")
+            name = "the source" if self.name.startswith("source_") else self.name
+            raise SplatError(f"{name} has {found} that implements {interface}; declare one: {mine}")
         return names[0]
 
     def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
@@ -253,7 +263,7 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
         arguments: the function's.
 
     Returns:
-        One for each argument, of its shape: arrays, dicts for structs, None for what is not differentiated.
+        One for each argument, of its shape, as arrays, dicts for structs, None for what is not differentiated.
 
     Raises:
         SplatError: the function is not differentiable, or as for a call.
@@ -278,6 +288,9 @@ def load(path: str | Path) -> ShaderModule:
     device, file = slang_device(), Path(path).resolve()
     if not file.is_file():
         raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
+    if file.suffix != ".slang":
+        # The compiler would look for another file, of this name and that ending.
+        raise SplatError(f"{path} does not end in .slang; rename it")
     try:
         content = _content(file)
         known = _loaded.get((device, file))
@@ -326,13 +339,21 @@ def _content(file: Path) -> dict[Path, bytes]:
     return content
 
 
+@cache
+def library_types() -> frozenset[str]:
+    """The names of all public types of ours."""
+    return frozenset(name for file in _library() for name in _PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
+
+
 def first_error(messages: str) -> str:
     """The first of Slang's messages, of one line or with a drawing, as a clause."""
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
     if line is None or what is None:
         return reason(ValueError(messages))
-    return f"line {line[1] or line[2]}: {what[1][:200].rstrip('.')}"
+    said = what[1][:200].rstrip(".")
+    hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said)), "")
+    return f"line {line[1] or line[2]}: {said}{hint}"
 
 
 def _imported(source: str) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from splat_py import shaders
 from splat_py.errors import SplatError
+from splat_py.fields import require_number, shown
 from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant, shader_folder
@@ -49,13 +50,29 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     Raises:
         SplatError: something is wrong; the message says what and where, or has the line of the source.
     """
+    if not isinstance(kind, str | ShaderModule | UserType):
+        wanted = "what splat_py.shaders.source or load returns, or a built-in name"
+        raise SplatError(f"kind is a {type(kind).__name__}; give {wanted}")
+    for name, limits in ranges.items():
+        if not isinstance(limits, tuple | list) or len(limits) != 2:
+            raise SplatError(f"{name} is {shown(limits)}; give its lowest and its highest value, such as {name}=(0.5, 2.0)")
+        require_number(**{f"the range of {name}": limits[0], f"the end of the range of {name}": limits[1]})
+        if limits[0] > limits[1]:
+            raise SplatError(f"{name} is {limits}; give its lowest value first")
     found = {name: _named(kind, name) for name in _CHECKS}
     kinds = {name: value for name, value in found.items() if value is not None}
     if not kinds:
-        name = kind if isinstance(kind, str) else kind.name
+        name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
     for interface, (module, linked) in kinds.items():
-        constants = _CHECKS[interface](module, linked, ranges)
+        try:
+            constants = _CHECKS[interface](module, linked, ranges)
+        # SlangPy's own, of what the compiler refuses only where a function is called.
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, SplatError):
+                raise
+            name = linked if isinstance(linked, str) else linked.name
+            raise SplatError(f"{name} cannot be compiled: {shaders.first_error(str(error))}") from error
         _check_emission(interface, linked, constants)
 
 

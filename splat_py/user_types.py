@@ -11,7 +11,8 @@ from pathlib import Path
 
 from splat_py.errors import SplatError
 from splat_py.gpu.kernels import UserType
-from splat_py.shaders import ShaderModule, load, types_of
+from splat_py.gpu.sources import shader_folder
+from splat_py.shaders import ShaderModule, library_types, load, types_of
 
 
 def source(text: str) -> ShaderModule:
@@ -20,8 +21,11 @@ def source(text: str) -> ShaderModule:
     The module serves wherever the name of a built-in type does, if it declares a type that implements the interface there.
 
     Raises:
-        SplatError: it cannot be compiled; the message has the line.
+        SplatError: it cannot be compiled; the message has the line. Or this is no text.
     """
+    if not isinstance(text, str):
+        raise SplatError(f"the source is a {type(text).__name__}; give the text, or load a file: splat_py.shaders.load(path)")
+    text = text.removeprefix("\ufeff").encode(errors="replace").decode()
     path = _folder() / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
     path.write_text(text, encoding="utf-8")
     try:
@@ -45,11 +49,15 @@ def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
     """The type of a module that implements an interface: of several, the first that any type implements.
 
     Raises:
-        SplatError: there is none, or more than one.
+        SplatError: there is none, or more than one, or one of ours has its name.
     """
     found = {interface: types_of(module.text, interface) for interface in interfaces}
     if isinstance(module, UserType):
         found = {interface: names for interface, names in found.items() if module.name in names}
     interface = next((interface for interface, names in found.items() if names), " or ".join(reversed(interfaces)))
     name = module.name if isinstance(module, UserType) else module.type_of(interface)
+    if not name.isascii():
+        raise SplatError(f"{name} is no name that every compiler takes; use letters from A to Z, digits and _")
+    if name in library_types() and not (isinstance(module, ShaderModule) and module.path.is_relative_to(shader_folder())):
+        raise SplatError(f"{name} is also the name of a type of splat_py's own; rename yours")
     return UserType(name, module.text, _THROUGH.get(interface, ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,6 +10,7 @@ import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from ruamel.yaml import YAML
 import splat_py
 
 ROOT = Path(__file__).resolve().parents[1]
+# What `splat --help` imports.
+PURE = ("docstring-parser", "markdown-it-py", "mdurl", "pygments", "rich", "typeguard", "typing-extensions", "tyro")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -76,17 +80,61 @@ def test_the_wheel_holds_the_package_with_its_shaders_and_pages_and_nothing_else
     assert wheel.stat().st_size < 4e6
 
 
-def test_the_wheel_is_all_that_the_command_line_needs(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    code = (
-        "import pathlib, sys; sys.path.insert(0, sys.argv.pop()); import splat_py, splat_py.gpu.sources as sources;"
-        "print(pathlib.Path(splat_py.__file__).parent, sources.shader_folder());"
-        "from splat_py.commands.main import main; sys.argv[1:] = ['--version']; main()"
-    )
-    output = run(sys.executable, "-I", "-c", code, tmp_path)
-    package = tmp_path / "splat_py"
-    assert output.split() == [str(package), str(package / "slang"), "splat_py", splat_py.__version__]
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_a_clean_environment_runs_the_command_line(wheel: Path, tmp_path: Path, version: str) -> None:
+    """Installed by pip, without a checkout on the path; of what it needs only what comes as Python alone, so without torch."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    run(python, "-I", "-m", "venv", "--without-pip", tmp_path / "clean")
+    inside = tmp_path / "clean" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", wheel)
+    site = Path(run(inside, "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    # Warnings, such as of an escape that a newer Python does not know, are errors.
+    run(inside, "-I", "-W", "error", "-m", "compileall", "-q", site / "splat_py")
+    for name in PURE:
+        unpack(name, site)
+
+    splat = tmp_path / "clean" / "bin" / "splat"
+    assert answer(tmp_path, splat, "--version") == (0, f"splat_py {splat_py.__version__}\n")
+    code, text = answer(tmp_path, splat, "--help")
+    assert code == 0 and "fit-image" in text
+    code, text = answer(tmp_path, splat, "train", "nowhere", "--out", "run")
+    assert code == 1 and text.startswith("splat: nowhere is not a folder")
+    code, text = answer(tmp_path, splat, "devices")
+    assert code == 1 and "is missing; `pip install slang-splat`" in text
+    program = "import splat_py.gpu.sources as own, sys; print(own.__file__, own.shader_folder(), 'torch' in sys.modules)"
+    package = site / "splat_py"
+    assert answer(tmp_path, inside, "-c", program) == (0, f"{package / 'gpu' / 'sources.py'} {package / 'slang'} False\n")
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version: this one, one on the path that runs, or one of pyenv's."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    found = [*sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), shutil.which(f"python{version}")]
+    for candidate in filter(None, found):
+        command = [str(candidate), "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        if subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == version:
+            return str(candidate)
+    return None
+
+
+def unpack(name: str, site: Path) -> None:
+    """What pip has installed here of a package that is the same for every Python."""
+    for file in distribution(name).files or []:
+        if ".." not in file.parts and file.suffix != ".pyc":
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), site / file)
+
+
+def answer(folder: Path, *command: object) -> tuple[int, str]:
+    """Exit code and output of a program that knows nothing of this process."""
+    environment = {"HOME": str(folder), "PATH": ""}
+    arguments = [*map(str, command)]
+    process = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout + process.stderr
 
 
 def test_the_source_archive_builds_the_wheel_and_holds_no_tests(distributions: Path) -> None:

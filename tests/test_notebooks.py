@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom."""
+"""The notebooks run from top to bottom, and hold what they print and draw today."""
 
 from __future__ import annotations
 
@@ -6,15 +6,71 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"))
+from tests import notebooks
+from tests.splats import comparison
+
+PATHS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_runs_and_prints_what_is_stored(path: Path, tmp_path: Path) -> None:
+    stored, executed = nbformat.read(path, as_version=4), notebooks.execute(path, tmp_path)
+    differences = []
+    pairs = zip(notebooks.code_cells(stored), notebooks.code_cells(executed), strict=True)
+    for number, (before, after) in enumerate(pairs):
+        assert notebooks.has_figure(before) == notebooks.has_figure(after), f"code cell {number}"
+        if notebooks.is_compared(before):
+            texts = notebooks.text_of(before), notebooks.text_of(after)
+            found = notebooks.difference(*texts, notebooks.tolerance_of(before))
+            differences += [f"code cell {number}: {found}"] if found else []
+    assert not differences, "\n\n".join(differences) + f"\n\nif that is right: python -m tests.notebooks {path.name}"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_stored(path: Path) -> None:
+    """Run to the end in order, without warnings, with the figures of today's code, and not too large."""
     notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(cell.execution_count for cell in code), "committed without its results"
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    code = notebooks.code_cells(notebook)
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for cell in code for output in cell.outputs if output.get("name") == "stderr"]
+    assert not notebooks.stale_figures(notebook), "run python -m tests.notebooks for these code cells' figures"
+    assert path.stat().st_size < 1_000_000
+    assert str(notebooks.FOLDER.parents[1]) not in path.read_text(encoding="utf-8")
+
+
+def test_tolerances_are_those_of_the_tests() -> None:
+    cells = notebooks.code_cells(nbformat.read(notebooks.FOLDER / "01-gaussian-splatting.ipynb", as_version=4))
+    (line,) = (line for cell in cells for line in cell.source.splitlines() if line.startswith("RTOL, "))
+    names: dict[str, float] = {}
+    exec(line, names)
+    assert all(names[name] == getattr(comparison, name) for name in ("RTOL", "FLOOR", "SHARE_OF_LARGEST"))
+
+
+def test_a_changed_cell_makes_figures_stale() -> None:
+    """Its own and those behind it, but none before it."""
+    notebook = nbformat.read(PATHS[0], as_version=4)
+    code = notebooks.code_cells(notebook)
+    figures = [i for i, cell in enumerate(code) if notebooks.has_figure(cell)]
+    code[figures[2]].source += "\n"
+    assert notebooks.stale_figures(notebook) == figures[2:]
+
+
+@pytest.mark.parametrize(
+    ("stored", "printed", "tolerance", "same"),
+    [
+        ("24.97 dB", "24.98 dB", 1e-3, True),
+        ("24.97 dB", "24.47 dB", 1e-3, False),
+        ("24.97 dB", "24.47 dB", 0.05, True),
+        ("24.97 dB", "24.97 DB", 0.05, False),
+        ("8,607 Gaussians", "8,608 Gaussians", 1e-3, True),
+        ("8 bytes", "9 bytes", 1e-3, False),
+        ("1e-5", "3e-5", 1e-3, False),
+        ("[0.1, 2.5]", "[0.1, -2.5]", 0.05, False),
+        ("-0.00", "0.00", 1e-3, True),
+        ("1 2", "1 2 3", 1e-3, False),
+    ],
+)
+def test_comparison(stored: str, printed: str, tolerance: float, same: bool) -> None:
+    assert (notebooks.difference(stored, printed, tolerance) == "") == same

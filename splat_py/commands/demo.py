@@ -52,6 +52,8 @@ class Demo:
 
     def run(self) -> None:
         """Make the data, train, fit, make the video and the page."""
+        config = TrainConfig(steps=self.steps)
+        config.validate()
         import imageio.v3 as iio
         import numpy as np
 
@@ -66,7 +68,6 @@ class Demo:
         device = get_device(self.device)
         data = write_demo_scene(self.out / "photographs")
         folder = RunFolder(self.out / "run")
-        config = TrainConfig(steps=self.steps)
         Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
         video = self.out / "turntable.mp4"
         Render(folder.root, video=video, frames=_FRAMES, device=self.device).run()

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import console, print_error
 from splat_py.errors import SplatError
-from splat_py.scene.formats.endings import ENDINGS, is_scene_file
+from splat_py.scene.formats.endings import require_ending, require_scene_file
 
 if TYPE_CHECKING:
     from splat_py.scene.gaussians import Gaussians
@@ -61,10 +61,11 @@ class Edit:
         if out is None:
             raise SplatError("name the files to read and, last, the one to write")
         for path in self.files:
-            if not is_scene_file(path):
-                raise SplatError(f"{path} has no ending of a scene's file; use {' '.join(ENDINGS)}")
+            require_ending(path)
         if not self.remove_floaters and given_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated say what --remove-floaters removes; give that as well")
+        for path in self.files[:-1]:
+            require_scene_file(path)
         from splat_py.scene.editing import merge
         from splat_py.scene.gaussians import Gaussians
 

@@ -10,7 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.commands.terminal import console
 from splat_py.errors import SplatError
-from splat_py.scene.missing_poses import require_scene
+from splat_py.scene.missing_poses import require_cameras, require_scene
 from splat_py.splats.own_types import OwnTypes
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Evaluate:
     def run(self) -> None:
         """Print a table."""
         require_scene(self.scene, self.data)
-        from splat_py.files import write_json
+        require_cameras(self.scene, self.data)
+        from splat_py.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.splats.evaluation import evaluate
         from splat_py.splats.lpips import Lpips, open_lpips
@@ -56,6 +57,8 @@ class Evaluate:
         lpips = open_lpips()
         if self.lpips and not isinstance(lpips, Lpips):
             raise SplatError(f"LPIPS cannot be computed: {lpips}")
+        if self.json is not None:
+            require_writable(self.json)
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
         scores = evaluate(

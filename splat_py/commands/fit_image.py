@@ -11,8 +11,8 @@ from tyro.conf import Positional, arg
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console
 from splat_py.errors import SplatError
-from splat_py.fields import LARGEST, check_fields, dataclass_of
-from splat_py.fit.resuming import extended, finished, refuse_contradictions, refuse_existing
+from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
+from splat_py.fit.resuming import extended, finished, refuse_contradictions, refuse_existing, require_checkpoint
 from splat_py.fit.run_lock import run_lock
 from splat_py.image.method import Method
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from splat_py.image.fitting import FitReport
     from splat_py.image.pictures import Picture
 
+_RANGES: dict[str, Range] = {"blobs": (1, LARGEST), "steps": (1, LARGEST), "seed": (0, (1 << 63) - 1)}
 # Longer side of the video, which has a hundred frames in memory.
 _VIDEO_SIDE = 1280
 
@@ -55,7 +56,7 @@ class _Begun:
 
         try:
             begun = dataclass_of(cls, parse_json(path.read_text(encoding="utf-8"))["config"])
-            check_fields(begun, {"blobs": (1, LARGEST), "steps": (1, LARGEST), "seed": (0, (1 << 63) - 1)})
+            check_fields(begun, _RANGES)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, OSError) as error:
@@ -105,6 +106,9 @@ class FitImage:
             raise SplatError(f"{self.picture} is a folder; name one picture in it")
         if not self.picture.exists():
             raise SplatError(f"{self.picture} does not exist; name a picture")
+        check_fields(self._begun(), _RANGES)
+        if self.resume:
+            require_checkpoint(self.out)
         with run_lock(self.out):
             self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
 

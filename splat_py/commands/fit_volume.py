@@ -21,10 +21,11 @@ from tyro.conf import OmitArgPrefixes
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out, track
 from splat_py.errors import SplatError
-from splat_py.fit.resuming import contradiction, finished, refuse_existing
+from splat_py.fit.resuming import contradiction, finished, refuse_existing, require_checkpoint
 from splat_py.fit.run_lock import run_lock
 from splat_py.scene.missing_poses import require_capture
 from splat_py.scene.options import DataOptions
+from splat_py.scene.videos import MOST_FRAMES
 from splat_py.volume.config import FIELD, VolumeConfig
 
 if TYPE_CHECKING:
@@ -77,13 +78,15 @@ class FitVolume:
 
     def run(self) -> None:
         """Fit with a live progress bar, then evaluate."""
-        if self.frames < 0:
-            raise SplatError(f"--frames is {self.frames}; it must be 0 or more")
+        if not 0 <= self.frames <= MOST_FRAMES:
+            raise SplatError(f"--frames is {self.frames}; it must be from 0 to {MOST_FRAMES:,}")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
             raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
         self.data.validate()
         path = self.out / "checkpoint.safetensors"
-        if not self.resume:
+        if self.resume:
+            require_checkpoint(self.out)
+        else:
             refuse_existing(self.out, *_RESULTS)
             require_capture(self.data.data)
         with run_lock(self.out):

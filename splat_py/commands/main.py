@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from contextlib import nullcontext, suppress
 from typing import Annotated
 
 import tyro
@@ -21,12 +22,16 @@ from splat_py.commands.evaluate import Evaluate
 from splat_py.commands.export import Export
 from splat_py.commands.fit_image import FitImage
 from splat_py.commands.fit_volume import FitVolume
+from splat_py.commands.merge import Merge
+from splat_py.commands.partition import Partition
 from splat_py.commands.render import Render
 from splat_py.commands.selftest import SelfTestCommand
 from splat_py.commands.train import Train
 from splat_py.commands.view import View
 from splat_py.errors import SplatError
 from splat_py.fit.interrupts import signals_as_interrupts
+from splat_py.fit.launch import Launch, launch_of
+from splat_py.gpu.device_names import parse_device
 
 Command = (
     Annotated[CaptureCommand, subcommand("capture")]
@@ -36,6 +41,8 @@ Command = (
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Export, subcommand("export")]
     | Annotated[Edit, subcommand("edit")]
+    | Annotated[Partition, subcommand("partition")]
+    | Annotated[Merge, subcommand("merge")]
     | Annotated[FitImage, subcommand("fit-image")]
     | Annotated[FitVolume, subcommand("fit-volume")]
     | Annotated[Devices, subcommand("devices")]
@@ -43,6 +50,7 @@ Command = (
     | Annotated[SelfTestCommand, subcommand("selftest")]
     | Annotated[Demo, subcommand("demo")]
 )
+_DESCRIPTION = "Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version."
 _INTERRUPTED = (
     "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume; a capture "
     "goes on when its command is given again"
@@ -54,32 +62,45 @@ def main() -> None:
     """Entry point: errors of the user's are one sentence on the error stream and exit code 1."""
     terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
+    launch = Launch()
     try:
+        with suppress(SplatError):
+            launch = launch_of()
+        # What all processes would print alike, the first one does.
+        terminal.console.quiet = launch.rank > 0
         if sys.argv[1:] == ["--version"]:
             print(f"splat_py {__version__}", flush=True)
             return
-        command = tyro.cli(
-            Command,
-            prog="splat",
-            description="Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version.",
-        )
-        with signals_as_interrupts():
+        with terminal.silence() if launch.rank > 0 else nullcontext():
+            command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
+        if not (launch.alone or isinstance(command, Train)):
+            raise SplatError(f"WORLD_SIZE is {launch.size}, but only train runs in several processes; start one")
+        if hasattr(command, "device"):
+            # Refuses a name that means nothing before SlangPy is imported.
+            parse_device(command.device)
+        # The signal that ends the other processes must not come between this one and its last words.
+        with signals_as_interrupts(signal.SIG_DFL if launch.alone else signal.SIG_IGN):
             command.run()
         sys.stdout.flush()
     except (SplatError, NotImplementedError) as error:
-        _fail(str(error), 1)
+        _fail(str(error), 1, launch)
     except KeyboardInterrupt as interrupt:
-        _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT))
+        _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT), launch)
     except BrokenPipeError:
         # Whoever read what is printed has gone, as `head` does. Where rich prints, it ends the program in the same way.
         terminal.abandon_output()
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "splat_py":
+            raise
+        _fail(f"the package {error.name} is missing; `pip install slang-splat` brings all that are needed", 1, launch)
     except MemoryError as error:
-        _fail(f"{_MEMORY}{f' ({error})' if str(error) else ''}", 1)
+        _fail(f"{_MEMORY}{f' ({error})' if str(error) else ''}", 1, launch)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1, launch)
 
 
-def _fail(message: str, code: int) -> None:
-    terminal.print_error(message)
+def _fail(message: str, code: int, launch: Launch | None = None) -> None:
+    if launch is None or launch.speaks():
+        terminal.print_error(message)
     sys.exit(code)

@@ -13,8 +13,8 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from splat_py.commands.terminal import console, track
 from splat_py.errors import SplatError
 from splat_py.scene.formats.endings import is_scene_file
-from splat_py.scene.missing_poses import require_scene
-from splat_py.scene.videos import require_video_name
+from splat_py.scene.missing_poses import require_cameras, require_scene
+from splat_py.scene.videos import MOST_FRAMES, require_video_name
 from splat_py.splats.own_types import OwnTypes
 from splat_py.splats.render_modes import MODES, Look
 
@@ -121,8 +121,8 @@ class Render:
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.mode not in MODES:
             raise SplatError(f"--mode is {self.mode!r}; use {', '.join(MODES[:-1])} or {MODES[-1]}")
-        if self.frames is not None and self.frames < 1:
-            raise SplatError(f"--frames is {self.frames}; it must be at least 1")
+        if self.frames is not None and not 1 <= self.frames <= MOST_FRAMES:
+            raise SplatError(f"--frames is {self.frames}; it must be from 1 to {MOST_FRAMES:,}")
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
         if not 0 <= self.aperture < float("inf"):
@@ -138,6 +138,8 @@ class Render:
         if self.video is not None:
             require_video_name(self.video)
         require_scene(self.scene, self.data)
+        if self.out is not None or self.path in _PATHS:
+            require_cameras(self.scene, self.data)
 
     def _keyframes(self) -> KeyframePath | None:
         """Those of the file that --path names, if it does."""
@@ -163,7 +165,7 @@ class Render:
         """Pictures must fit into memory."""
         scale = self.scale or 1.0
         largest = max(cameras, key=lambda camera: camera.width * camera.height)
-        if largest.width * largest.height * scale**2 > _MOST_PIXELS:
-            most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+        most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+        if scale > most:
             size = f"{largest.width}×{largest.height}"
             raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from splat_py.commands.terminal import console
-from splat_py.errors import SplatError
 
 if TYPE_CHECKING:
     from splat_py.selftest.checking import Outcome, SelfTest
@@ -35,12 +34,12 @@ class SelfTestCommand:
 
     def run(self) -> None:
         """Run with a progress bar, print a table, write the file."""
-        if self.out.is_dir():
-            raise SplatError(f"--out {self.out} is a folder; name a file")
+        from splat_py.files import require_writable
         from splat_py.gpu.device import get_device
         from splat_py.selftest.checking import SelfTest, save
         from splat_py.selftest.ways import ways
 
+        require_writable(self.out)
         names, skipped = ways(self.device)
         tests = [SelfTest(get_device(name)) for name in names]
         for test in tests:

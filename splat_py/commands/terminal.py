@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +47,13 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+@contextmanager
+def silence() -> Iterator[None]:
+    """Within this context nothing is printed."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
 def abandon_output() -> None:
     """After a broken pipe: nothing more is to be written when Python ends."""
     with open(os.devnull, "w") as nowhere:
@@ -59,7 +67,8 @@ def print_error(message: object) -> None:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line on the error stream, in the place of `warnings.showwarning`."""
-    print_error(message)
+    if not console.quiet:
+        print_error(message)
 
 
 def left_out(dataset: Dataset) -> str:

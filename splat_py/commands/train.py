@@ -15,7 +15,8 @@ from splat_py.commands.capture import capture_with_progress
 from splat_py.commands.export import Export
 from splat_py.commands.given import given_options
 from splat_py.commands.terminal import FitBar, console, left_out
-from splat_py.fit.resuming import refuse_existing
+from splat_py.fit.launch import launch_of
+from splat_py.fit.resuming import refuse_existing, require_checkpoint
 from splat_py.scene.missing_poses import find_model, needs_poses, require_capture
 from splat_py.scene.options import DataOptions
 from splat_py.splats.config import TrainConfig
@@ -43,6 +44,8 @@ class Train:
     metrics.json.
 
     Example: splat train captures/fox --downscale 4 --out runs/fox
+
+    On several GPUs: torchrun --nproc-per-node 4 -m splat_py train captures/fox --steps 7500 --out runs/fox
     """
 
     data: OmitArgPrefixes[DataOptions]
@@ -61,24 +64,31 @@ class Train:
     def run(self) -> None:
         """Train with a live progress bar, then evaluate."""
         # Before torch is imported.
+        launch = launch_of()
         self.data.validate()
         self.config.validate()
         data = self.data
-        if not self.resume:
+        if self.resume:
+            require_checkpoint(self.out)
+        else:
             refuse_existing(self.out)
         captures = data.format in ("auto", "colmap") and needs_poses(data.data)
         if not self.resume and not captures:
             require_capture(data.data)
-        if self.viewer:
+        if self.viewer and launch.rank == 0:
             from splat_py.viewer.page_server import require_viewer
 
             require_viewer()
-        from splat_py.gpu.device import get_device
+        from splat_py.fit.distributed import device_of, joined
         from splat_py.splats.run import train
 
-        device = get_device(self.device)
+        device = device_of(launch, self.device)
+        ranks = joined(device, launch)
         if captures:
-            data = replace(data, data=self._captured())
+            if ranks.first:
+                data = replace(data, data=self._captured())
+            ranks.wait()
+            data = replace(data, data=self.out / _CAPTURED)
         with self._viewer() as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
             progress = _Progress(bar, viewer)
             scores = train(
@@ -89,10 +99,13 @@ class Train:
                 given=given_options(),
                 trust_source=self.trust_source,
                 device=device,
+                ranks=ranks,
                 on_start=progress.on_start,
                 on_step=progress.on_step,
                 between_steps=None if viewer is None else viewer.between_steps,
             )
+        if not ranks.first:
+            return
         for removal in progress.removals():
             removed, share = removal.before - removal.after, 1 - removal.after / removal.before
             console.print(f"pruned {removed:,} of {removal.before:,} Gaussians ({share:.0%}) after step {removal.step:,}")
@@ -120,7 +133,7 @@ class Train:
     @contextmanager
     def _viewer(self) -> Iterator[TrainingViewer | None]:
         """What shows the run, if that is asked for."""
-        if not self.viewer:
+        if not self.viewer or launch_of().rank > 0:
             yield None
             return
         from splat_py.viewer.page_server import LOOPBACK, PORT
@@ -151,7 +164,8 @@ class _Progress:
         camera = dataset.views[dataset.train[0]].camera
         console.print(
             f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
-            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with",
+            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with; "
+            f"{trainer.memory.shown()}",
             soft_wrap=True,
         )
         if self._viewer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -98,6 +99,20 @@ def radiance(origins: Array, directions: Array, lamp: Array, sky: Array) -> Arra
     return np.clip(color, 0, 1) ** np.float32(1 / 2.2)
 
 
+def camera_rays(
+    viewmat: NDArray[np.floating], K: NDArray[np.floating], width: int, height: int, subpixels: int
+) -> Iterator[tuple[Array, Array]]:
+    """Origins and unit directions [height · width, 3] of a ray a pixel, for each of its subpixels."""
+    rotation, translation = np.asarray(viewmat)[:3, :3], np.asarray(viewmat)[:3, 3]
+    to_world = rotation.T @ np.linalg.inv(K)
+    y, x = np.mgrid[:height, :width].reshape(2, -1)
+    origins = np.broadcast_to((-rotation.T @ translation).astype(np.float32), (width * height, 3))
+    for sample in range(subpixels**2):
+        dy, dx = (np.array(divmod(sample, subpixels)) + 0.5) / subpixels
+        pixels = np.stack([x + dx, y + dy, np.ones(len(x))], axis=-1)
+        yield origins, unit((pixels @ to_world.T).astype(np.float32))
+
+
 def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: int, height: int) -> Array:
     """The ground truth for any camera outside the objects.
 
@@ -109,14 +124,9 @@ def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: i
     Returns:
         RGB in [0, 1], display-referred, a box filter over each pixel [height, width, 3].
     """
-    rotation, translation = np.asarray(viewmat)[:3, :3], np.asarray(viewmat)[:3, 3]
-    to_world = rotation.T @ np.linalg.inv(K)
-    y, x = np.mgrid[:height, :width].reshape(2, -1)
-    origins = np.broadcast_to((-rotation.T @ translation).astype(np.float32), (width * height, 3))
     image = np.zeros((width * height, 3), np.float32)
     # Averaged in display space, where alpha blending, and so splatting, happens.
-    for sample, (lamp, sky) in enumerate(light_samples()):
-        dy, dx = (np.array(divmod(sample, SUBPIXELS)) + 0.5) / SUBPIXELS
-        pixels = np.stack([x + dx, y + dy, np.ones(len(x))], axis=-1)
-        image += radiance(origins, unit((pixels @ to_world.T).astype(np.float32)), lamp, sky)
+    rays = camera_rays(viewmat, K, width, height, SUBPIXELS)
+    for (origins, directions), (lamp, sky) in zip(rays, light_samples(), strict=True):
+        image += radiance(origins, directions, lamp, sky)
     return (image / SUBPIXELS**2).reshape(height, width, 3)

@@ -11,20 +11,21 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import imageio.v3 as imageio
 import numpy as np
 from numpy.typing import NDArray
-from plyfile import PlyData, PlyElement
 from rich.console import Console
 from rich.progress import Progress
 
 from splat_py.demo.ray_tracing import render_view, trace
-from splat_py.demo.shapes import unit
+from splat_py.demo.shapes import Array, unit
 from splat_py.errors import SplatError
+from splat_py.scene.ply import write_points
 
-RECIPE = 1  # raised whenever the pictures change, so that an older folder is not mistaken for this scene
 POINTS = 2000
 POINT_NOISE = 0.008  # metres; a third of a pixel at the table, as good structure from motion leaves
 LOOK_AT = np.array([0.0, 0.0, 0.3])
@@ -54,8 +55,30 @@ def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np
     return viewmats, np.array([[focal, 0, size / 2], [0, focal, size / 2], [0, 0, 1]])
 
 
+@dataclass(frozen=True)
+class Scenery:
+    """What is photographed, and from where.
+
+    Attributes:
+        label: what a folder's transforms.json says that it holds.
+        recipe: raised whenever the pictures change, so that an older folder is not mistaken for this scene.
+        cameras: of so many views and pixels a side, viewmats [views, 4, 4] and K [3, 3].
+        render: a viewmat, K, width and height → the photograph [H, W, 3] from 0 to 1.
+        trace: rays' origins and unit directions [N, 3] → distances to what is first, and its number, -1 where there is nothing.
+    """
+
+    label: str
+    recipe: int
+    cameras: Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]
+    render: Callable[[NDArray[np.float64], NDArray[np.float64], int, int], Array]
+    trace: Callable[[Array, Array], tuple[Array, NDArray[np.int64]]]
+
+
 def sparse_points(
-    viewmats: NDArray[np.float64], K: NDArray[np.float64], images: list[NDArray[np.uint8]]
+    viewmats: NDArray[np.float64],
+    K: NDArray[np.float64],
+    images: list[NDArray[np.uint8]],
+    trace: Callable[[Array, Array], tuple[Array, NDArray[np.int64]]] = trace,
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Points [P, 3] and colours [P, 3] as structure from motion leaves them: on visible surfaces, sparse, a little off."""
     generator = np.random.default_rng(0)
@@ -93,11 +116,16 @@ def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: i
     Raises:
         SplatError: an argument is out of range, or `folder` holds something else or cannot be written.
     """
+    return write_scenery(folder, DEMO, views, size)
+
+
+def write_scenery(folder: str | os.PathLike[str], scenery: Scenery, views: int, size: int) -> Path:
+    """The same of any scene."""
     if views < 2 or size < 8:
         raise SplatError(f"the demo scene needs at least 2 views and a size of at least 8, not {views} and {size}")
     folder = Path(folder)
-    recipe = {"recipe": RECIPE, "views": views, "size": size}
-    if holds(folder, recipe):
+    recipe = {"recipe": scenery.recipe, "views": views, "size": size}
+    if holds(folder, recipe, scenery.label):
         return folder
     occupied = SplatError(f"{folder} holds something other than this demo scene: remove it or name another")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -109,29 +137,29 @@ def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: i
         raise SplatError(f"cannot write {folder}: {error.strerror}; choose another folder") from error
     try:
         dataset = temporary / folder.name
-        write_dataset(dataset, recipe)
+        write_dataset(dataset, scenery, recipe)
         try:
             os.replace(dataset, folder)
         except OSError as error:
-            if not holds(folder, recipe):  # it does when another process was quicker
+            if not holds(folder, recipe, scenery.label):  # it does when another process was quicker
                 raise occupied from error
     finally:
         shutil.rmtree(temporary)
     return folder
 
 
-def holds(folder: Path, recipe: dict[str, int]) -> bool:
-    """Whether `folder` is the demo scene of this recipe."""
+def holds(folder: Path, recipe: dict[str, int], label: str) -> bool:
+    """Whether `folder` is the scene of this recipe."""
     try:
-        return bool(json.loads((folder / "transforms.json").read_text()).get("splat_py_demo") == recipe)
+        return bool(json.loads((folder / "transforms.json").read_text()).get(label) == recipe)
     except (OSError, ValueError, AttributeError):
         return False
 
 
-def write_dataset(folder: Path, recipe: dict[str, int]) -> None:
+def write_dataset(folder: Path, scenery: Scenery, recipe: dict[str, int]) -> None:
     """Render every view and write the files."""
     views, size = recipe["views"], recipe["size"]
-    viewmats, K = demo_cameras(views, size)
+    viewmats, K = scenery.cameras(views, size)
     (folder / "images").mkdir(parents=True)
     images, frames = [], []
     start = time.monotonic()
@@ -139,7 +167,7 @@ def write_dataset(folder: Path, recipe: dict[str, int]) -> None:
     task = progress.add_task("rendering the demo scene", total=views)
     try:
         for i, viewmat in enumerate(viewmats):
-            image = np.round(255 * render_view(viewmat, K, size, size)).astype(np.uint8)
+            image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
             name = f"images/{i:03}.png"
             imageio.imwrite(folder / name, image)
             images.append(image)
@@ -151,15 +179,11 @@ def write_dataset(folder: Path, recipe: dict[str, int]) -> None:
     finally:
         progress.stop()
 
-    points, colors = sparse_points(viewmats, K, images)
-    columns = [(axis, "<f4") for axis in "xyz"] + [(channel, "u1") for channel in ("red", "green", "blue")]
-    vertices = np.empty(len(points), columns)
-    for (name, _), column in zip(columns, [*points.T, *colors.T], strict=True):
-        vertices[name] = column
-    PlyData([PlyElement.describe(vertices, "vertex")], byte_order="<").write(folder / "points.ply")
+    points, colors = sparse_points(viewmats, K, images, scenery.trace)
+    write_points(folder / "points.ply", points, colors)
 
     meta = {
-        "splat_py_demo": recipe,
+        scenery.label: recipe,
         "camera_model": "OPENCV",
         "w": size,
         "h": size,
@@ -171,3 +195,6 @@ def write_dataset(folder: Path, recipe: dict[str, int]) -> None:
         "frames": frames,
     }
     (folder / "transforms.json").write_text(json.dumps(meta, indent=1) + "\n")
+
+
+DEMO = Scenery("splat_py_demo", 1, demo_cameras, render_view, trace)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,15 @@ class Adam:
     epsilon: float
     beta1: float = 0.9
     beta2: float = 0.999
+
+    def of_batch(self, size: int) -> Adam:
+        """Those for steps whose gradients are means over so many samples, if those above are for one, beside learning rates
+        that are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", as
+        gsplat's simple_trainer.py has it). Averages over less than a step are none."""
+        if size == 1:
+            return self
+        betas = (max(1 - size * (1 - beta), 0.0) for beta in (self.beta1, self.beta2))
+        return replace(self, epsilon=self.epsilon / math.sqrt(size), **dict(zip(("beta1", "beta2"), betas, strict=True)))
 
     def uniforms(self, step: int) -> dict[str, int | float]:
         """What kernels need for splat/adam.slang in `step`, counted from 0."""

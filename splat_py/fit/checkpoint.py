@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from splat_py.errors import SplatError
+from splat_py.errors import RankLostError, SplatError
 from splat_py.files import reason
 from splat_py.fit.interrupts import Interrupted, Interrupts
 
@@ -40,13 +40,18 @@ class KeptCheckpoint:
 
     # Writes the checkpoint to the path, if there is one.
     save: Callable[[], None]
-    # Raises Interrupted if a signal has come.
-    act_on_interrupt: Callable[[], None]
+    # What notes signals.
+    interrupts: Interrupts
+
+    def act_on_interrupt(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        self.interrupts.act()
 
 
 @contextmanager
 def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[KeptCheckpoint]:
-    """Around a fit's loop: saves a checkpoint to `path`, if there is one, also when the fit is interrupted."""
+    """Around a fit's loop: saves a checkpoint to `path`, if there is one, also when the fit is interrupted, or
+    another process of it has ended."""
 
     def keep() -> None:
         if path is not None:
@@ -54,9 +59,12 @@ def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator
 
     with Interrupts() as interrupts:
         try:
-            yield KeptCheckpoint(keep, interrupts.act)
+            yield KeptCheckpoint(keep, interrupts)
         except KeyboardInterrupt as interrupt:
             # A second signal may have come in the middle of a step.
             if interrupts.number is None or isinstance(interrupt, Interrupted):
                 keep()
+            raise
+        except RankLostError:
+            keep()
             raise

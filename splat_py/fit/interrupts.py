@@ -26,7 +26,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def signals_as_interrupts() -> Iterator[None]:
+def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
     """Within this context SIGTERM and SIGHUP raise what Ctrl-C does, where nobody handles or ignores them."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
@@ -38,7 +38,7 @@ def signals_as_interrupts() -> Iterator[None]:
         yield
     finally:
         for number in unhandled:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, afterwards)
 
 
 class Interrupts:

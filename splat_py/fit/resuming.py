@@ -54,6 +54,13 @@ def refuse_existing(out: Path, *results: str) -> None:
             raise SplatError(f"{out / name} exists and would be overwritten; choose another --out")
 
 
+def require_checkpoint(out: Path) -> None:
+    """Raise SplatError if there is nothing to resume in a run's folder."""
+    path = out / "checkpoint.safetensors"
+    if not path.exists():
+        raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
+
+
 def contradiction(out: Path, name: str, value: Any, wanted: Any, advice: str) -> SplatError:
     """That an option differs from what a run was begun with."""
     flag = "DATA" if name == "data" else "--" + name.replace("_", "-")

@@ -82,22 +82,22 @@ class RunRecord(Generic[Config]):
             SplatError: an option contradicts the run's.
         """
         folder = asked.data.data
-        refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "memory_limit"))
+        refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
         refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))
         lengths = (getattr(config, length) for config in (self.config, asked.config, defaults))
         config: Config = replace(self.config, **{length: extended(out, length, given, *lengths)})  # type: ignore[type-var]
         if self.dataset is None and folder.resolve() != self.data.data:
             raise contradiction(out, "data", self.data.data, folder, "name the capture that it was begun with")
-        data = replace(self.data, data=folder.resolve(), memory_limit=asked.data.memory_limit)
+        data = replace(self.data, data=folder.resolve(), max_memory=asked.data.max_memory)
         return replace(self, data=data, config=config)
 
-    def load_dataset(self, out: Path) -> tuple[RunRecord[Config], Dataset]:
-        """The dataset, and the record with its fingerprint.
+    def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> tuple[RunRecord[Config], Dataset]:
+        """The dataset, as `DataOptions.load` has it, and the record with its fingerprint.
 
         Raises:
             SplatError: it is not the one that the run was begun with.
         """
-        dataset = self.data.load()
+        dataset = self.data.load(memory_limit_bytes)
         actual = fingerprint(dataset)
         if self.dataset not in (None, actual):
             raise SplatError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,12 +23,13 @@ from splat_py.gpu import torch_metal_support
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import open_compile_cache
 from splat_py.gpu.device_lost import translate_device_lost
+from splat_py.gpu.device_names import BACKENDS, parse_device
 from splat_py.gpu.kernels import KernelCache, Recorder
 from splat_py.gpu.profiling import Profile
 from splat_py.gpu.sources import shader_folder
 from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
 
-BACKENDS = {
+_TYPES = {
     "metal": spy.DeviceType.metal,
     "mps": spy.DeviceType.metal,
     "cuda": spy.DeviceType.cuda,
@@ -160,7 +160,7 @@ class Device:
         )
         try:
             self.handle = spy.Device(
-                type=BACKENDS[adapter.backend],
+                type=_TYPES[adapter.backend],
                 adapter_luid=None if shared else list(adapter.luid),
                 existing_device_handles=shared,
                 enable_rhi_validation=False,
@@ -234,7 +234,7 @@ def adapters() -> tuple[Adapter, ...]:
             continue
         if backend == "cuda" and not torch.cuda.is_available():
             continue
-        for info in spy.Device.enumerate_adapters(type=BACKENDS[backend]):
+        for info in spy.Device.enumerate_adapters(type=_TYPES[backend]):
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
     if not torch_metal_support.why_no_torch_metal():
@@ -262,13 +262,10 @@ def choose(name: str | None = None) -> Adapter:
         NoDeviceError: there is no such device here.
         SplatError: the name means nothing.
     """
-    asked = name or os.environ.get("SPLAT_DEVICE") or ""
-    backend, _, index = asked.partition(":")
-    if asked and (backend not in BACKENDS or not re.fullmatch("[0-9]{0,4}", index)):
-        raise SplatError(f"device {asked!r} is not known; use one of {', '.join(BACKENDS)}, or for example vulkan:1")
+    backend, position = parse_device(name)
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
-    position = int(index or 0)
     if position >= len(candidates):
+        asked = name or os.environ.get("SPLAT_DEVICE")
         others = ", ".join(sorted({adapter.backend for adapter in adapters()}))
         wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
         raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {_why_none()}")
@@ -287,13 +284,18 @@ def _open(adapter: Adapter) -> Device | NoDeviceError:
         return error
 
 
-def get_device(name: str | None = None) -> Device:
-    """The device for `name` (see `choose`), opened once a process.
+def get_device(name: str | Device | None = None) -> Device:
+    """The device for `name` (see `choose`), opened once a process; of a device itself that one, so that whatever takes a device
+    takes its name, too.
 
     Raises:
         NoDeviceError: there is no such device here, or its driver is too old or broken.
         SplatError: the name means nothing.
     """
+    if isinstance(name, Device):
+        return name
+    if not isinstance(name, str | None):
+        raise SplatError(f"device is a {type(name).__name__}; give the name of a device, or what splat_py.get_device returns")
     device = _open(choose(name))
     if isinstance(device, Device):
         device.require_process()
@@ -313,24 +315,28 @@ def slang_device() -> Device:
     return get_device("metal") if device.adapter.backend == "mps" else device
 
 
+def cuda_index(adapter: Adapter) -> int:
+    """What torch calls a CUDA device."""
+    return [other for other in adapters() if other.backend == "cuda"].index(adapter)
+
+
 def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
     """torch's CUDA context on an adapter: only within one context can its tensors be shared."""
-    index = [other for other in adapters() if other.backend == "cuda"].index(adapter)
     torch.cuda.init()
-    with torch.cuda.device(index):
+    with torch.cuda.device(cuda_index(adapter)):
         torch.cuda.current_stream()
         return list(spy.get_cuda_current_context_native_handles())
 
 
-def device_for(tensor: torch.Tensor) -> Device:
-    """The device that renders a torch tensor: CUDA for CUDA tensors and torch's Metal for MPS tensors, which need no copy
-    there, if SPLAT_DEVICE says nothing else; else the default."""
-    if not os.environ.get("SPLAT_DEVICE"):
+def device_for(tensor: torch.Tensor, device: str | Device | None = None) -> Device:
+    """The device that renders a torch tensor: that which is asked for, or CUDA for CUDA tensors and torch's Metal for MPS
+    tensors, which need no copy there, if SPLAT_DEVICE says nothing else; else the default."""
+    if device is None and not os.environ.get("SPLAT_DEVICE"):
         if tensor.is_cuda:
             return get_device(f"cuda:{tensor.device.index or 0}")
         if tensor.device.type == torch_metal_support.TORCH_DEVICE.type and any(a.backend == "mps" for a in adapters()):
             return get_device("mps")
-    return get_device()
+    return get_device(device)
 
 
 _METAL_ADVICE = (

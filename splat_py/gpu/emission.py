@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from splat_py.gpu.kernels import UserType, specialisation_source
-from splat_py.gpu.sources import shader_folder
+from splat_py.gpu.sources import scope, shader_folder
 
 # Places in a COM interface's table of functions (ISlangBlob), after the three of ISlangUnknown.
 _BLOB_POINTER, _BLOB_SIZE = 3, 4
@@ -112,6 +112,33 @@ class MetalKernel(NamedTuple):
     source: str
     # Threads of a threadgroup.
     threads: tuple[int, int, int]
+
+
+class _Imports:
+    """What kernels import, compiled when the first asks for it: reading the text for each takes longer than all the rest."""
+
+    def __init__(self) -> None:
+        self._owner = tempfile.TemporaryDirectory(prefix="splat_py-modules-")
+        self.folder = Path(self._owner.name)
+        self._compiled: set[str] = set()
+
+    def prepare(self, module: str) -> None:
+        """Compile all that slang/<module>.slang imports, each after what it imports itself."""
+        for name in scope(module)[0].imports:
+            source = shader_folder() / f"{name}.slang"
+            if name in self._compiled or not source.is_file():
+                continue
+            self.prepare(name)
+            binary = self.folder / f"{name}.slang-module"
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            include = ["-I", str(self.folder), "-I", str(shader_folder())]
+            binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
+            self._compiled.add(name)
+
+
+@cache
+def _imports() -> _Imports:
+    return _Imports()
 
 
 # The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
@@ -222,8 +249,10 @@ def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tu
 
 
 def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
+    imports = _imports()
+    imports.prepare(f"kernels/{module}")
     with tempfile.TemporaryDirectory() as folder:
-        include = ["-I", str(shader_folder()), "-I", folder]
+        include = ["-I", str(imports.folder), "-I", str(shader_folder()), "-I", folder]
 
         def compiled(name: str, text: str) -> list[str]:
             source, binary = Path(folder, f"{name}.slang"), Path(folder, f"{name}.slang-module")

@@ -17,7 +17,7 @@ import numpy as np
 import slangpy as spy
 from numpy.typing import DTypeLike
 
-from splat_py.errors import BindingError
+from splat_py.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device_lost import translate_device_lost
@@ -138,13 +138,26 @@ class KernelCache:
         self.observers: list[Callable[[str], None]] = []
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them."""
+        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them.
+
+        Raises:
+            SplatError: a caller's own code cannot be compiled there.
+        """
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         if key not in self._kernels:
             for observer in self.observers:
                 observer(entry)
-            self._kernels[key] = self._compile(module, entry, constants)
+            try:
+                self._kernels[key] = self._compile(module, entry, constants)
+            except Exception as error:
+                own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
+                if own is None or isinstance(error, BindingError) or "error" not in str(error):
+                    raise
+                # What the compiler refuses only where kernels are linked with it.
+                from splat_py.shaders import first_error
+
+                raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return self._kernels[key]
 
     def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:

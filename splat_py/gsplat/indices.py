@@ -37,8 +37,8 @@ def rasterize_to_indices_in_range(
         isect_offsets, flatten_ids: each tile's list, as `isect_offset_encode` and `isect_tiles` give them.
 
     Returns:
-        Int64 [M] each, sorted by image and pixel and then front to back: the splat's index below N, the pixel's (row by row),
-        and the image's.
+        Int64 [M] each, sorted by image and pixel and then front to back, of the splat's index below N, the pixel's (row by
+        row), and the image's.
 
     Raises:
         SplatError: an argument has the wrong shape, or the tiles do not cover the images.

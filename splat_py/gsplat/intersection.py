@@ -48,8 +48,8 @@ def isect_tiles(
         gaussian_ids: not needed.
 
     Returns:
-        Tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and the bits of
-        the depth in the lower 32; and its splat, int32 [isects], an index into all images' splats or into nnz.
+        Tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects], of image, tile, and the bits
+        of the depth in the lower 32; and its splat, int32 [isects], an index into all images' splats or into nnz.
 
     Raises:
         SplatError: an argument has the wrong shape, or images and tiles do not fit the keys.

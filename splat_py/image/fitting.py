@@ -88,7 +88,7 @@ class FitStep:
         recorder.dispatch(
             "image_update",
             "updateBlobs",
-            linear_groups(self.parameters.size),
+            linear_groups(self.parameters.shape[1]),
             {
                 "blobs": self.parameters.shape[1],
                 "centerRate": self.rates.center * decay,
@@ -126,7 +126,7 @@ class ImageFitter:
         params: NDArray[np.float32],
         steps: int,
         rates: Rates | None = None,
-        device: Device | None = None,
+        device: Device | str | None = None,
         rasterizer: Rasterizer | None = None,
         resume: FitCheckpoint | None = None,
     ) -> None:
@@ -134,7 +134,7 @@ class ImageFitter:
             resume.check_picture(picture)
             params, steps = resume.params, resume.steps
         self.picture, self.steps, self.rates = picture, steps, rates or Rates()
-        self.device = device or get_device()
+        self.device = get_device(device)
         self.profile: Profile | None = None
         memory = self.device.memory
         height, width, _ = picture.shape
@@ -223,7 +223,7 @@ def fit(
     rates: Rates | None = None,
     seed: int = 42,
     method: Method = "auto",
-    device: Device | None = None,
+    device: Device | str | None = None,
     on_report: Callable[[FitReport], None] | None = None,
     checkpoint: Path | None = None,
     resume: FitCheckpoint | None = None,
@@ -260,7 +260,7 @@ def fit(
     picture = read_picture(image, background) if is_file else to_picture(image, background)  # type: ignore[arg-type]
     start = blobs_on_detail if init == "detail" else blobs_anywhere
     params = resume.params if resume else start(picture, blobs, np.random.default_rng(seed))
-    device = device or get_device()
+    device = get_device(device)
     height, width, _ = picture.shape
     rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
     fitter = ImageFitter(picture, params, steps, rates, device, rasterizer, resume)

@@ -48,9 +48,14 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
         name: what messages call the array.
 
     Raises:
-        SplatError: another shape or type, no pixels, or floats that are not from 0 to 1.
+        SplatError: another shape or type, no pixels, floats that are not from 0 to 1, or such a background, alpha or not.
     """
-    array = np.asarray(pixels)
+    try:
+        behind, array = np.asarray(background, np.float32), np.asarray(pixels)
+    except (ValueError, TypeError):
+        behind = array = np.zeros(0, np.float32)
+    if behind.shape != (3,) or not ((behind >= 0) & (behind <= 1)).all():
+        raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or array.size == 0:
@@ -64,9 +69,6 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
     else:
         raise SplatError(f"{name} is of type {array.dtype}; use uint8, uint16, or floats from 0 to 1")
     if values.shape[2] == 4:
-        behind = np.asarray(background, np.float32)
-        if behind.shape != (3,) or not ((behind >= 0) & (behind <= 1)).all():
-            raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
         values = values[..., :3] * values[..., 3:] + behind * (1 - values[..., 3:])
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], 3)))
 

@@ -1,6 +1,7 @@
-"""Blobs → picture, and back: three ways to find the blobs that a pixel may see, with the same pixels.
+"""Blobs → picture, and back: ways to find the blobs that a pixel may see, with the same pixels.
 
-    TileRasterizer    lists for all tiles by a radix sort, as for a scene: the kernels of blobs.slang and rasterize.slang
+    TileRasterizer    lists for all tiles by a radix sort, as for a scene: the kernels of blobs.slang and rasterize.slang; in
+                      software CpuTileRasterizer, by a counting sort
     GroupRasterizer   one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
     SimpleRasterizer  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/image_simple.slang)
 
@@ -20,6 +21,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.image.cpu_tiles import CpuTileRasterizer
 from splat_py.image.method import Method
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.rasterize import Image, Rasterization
@@ -74,8 +76,8 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
         limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU
         method = "group" if blobs * groups <= limit else "tiles"
-    kinds: dict[str, type[TileRasterizer | GroupRasterizer | SimpleRasterizer]] = {
-        "tiles": TileRasterizer,
+    kinds: dict[str, type[TileRasterizer | CpuTileRasterizer | GroupRasterizer | SimpleRasterizer]] = {
+        "tiles": CpuTileRasterizer if device.software else TileRasterizer,
         "group": GroupRasterizer,
         "simple": SimpleRasterizer,
     }

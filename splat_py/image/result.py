@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fields import require_number
 from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.checked import require_finite, require_layout, whole_number
 from splat_py.fit.checkpoint import reading
@@ -37,7 +38,7 @@ class ImageFit:
     height: int
     psnr: float
 
-    def render(self, width: int | None = None, height: int | None = None, *, device: Device | None = None) -> Picture:
+    def render(self, width: int | None = None, height: int | None = None, *, device: Device | str | None = None) -> Picture:
         """The picture [height, width, 3], 0 to 1, at any size; by default that of the original, and if one side is given, in
         its proportions.
 
@@ -53,7 +54,7 @@ class ImageFit:
         width, height = check_size(width, height or 0)
         # Blobs are as sharp as the picture they were fitted to: a smaller one is the mean of what would alias.
         across, down = -(-self.width // width), -(-self.height // height)
-        device = device or get_device()
+        device = get_device(device)
         image = draw(device, device.memory.array(check_params(self.params)), across * width, down * height)
         return image.reshape(height, down, width, across, 3).mean(axis=(1, 3))
 
@@ -116,6 +117,7 @@ def check_size(width: int, height: int) -> tuple[int, int]:
     Raises:
         SplatError: one of them is no side of a picture.
     """
-    if not (1 <= width <= 65_535 and 1 <= height <= 65_535):
-        raise SplatError(f"the size is {width}×{height}; both sides must be from 1 to 65,535 pixels")
-    return width, height
+    require_number(width=width, height=height)
+    if not (1 <= width <= 65_535 and 1 <= height <= 65_535 and int(width) == width and int(height) == height):
+        raise SplatError(f"the size is {width}×{height}; both sides must be from 1 to 65,535 whole pixels")
+    return int(width), int(height)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fields import require_number
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -87,7 +88,10 @@ class Camera:
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
         for field, shape in (("viewmat", (4, 4)), ("K", (3, 3))):
-            matrix = np.array(getattr(self, field), dtype=np.float64)
+            try:
+                matrix = np.array(getattr(self, field), dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise SplatError(f"{label}: {field} holds something else than numbers; pass a {list(shape)} matrix") from error
             if matrix.shape != shape:
                 raise SplatError(f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix")
             if not np.isfinite(matrix).all():
@@ -114,9 +118,10 @@ class Camera:
                 raise SplatError(f"{label}: the {field} in K is {pixels:g} pixels; calibrate the camera again")
         for field in ("width", "height"):
             side = getattr(self, field)
+            require_number(**{f"{label}: {field}": side})
             if not 1 <= side <= MOST_DISTANCE or int(side) != side:
                 raise SplatError(f"{label}: {field} is {side}; it must be a whole number from 1")
-            object.__setattr__(self, field, int(getattr(self, field)))
+            object.__setattr__(self, field, int(side))
 
     @property
     def position(self) -> Float64Array:

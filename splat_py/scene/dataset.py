@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fields import LARGEST, require_number
 from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
@@ -58,6 +59,10 @@ class Dataset:
         """Depth of the near plane, world units: gsplat's 0.01, and less in a scene so small that this would hide it."""
         return min(NEAR, NEAR * self.scene_scale)
 
+    def hold(self, memory_limit_bytes: int) -> None:
+        """Keep decoded photographs up to so many bytes, all of them from now on if they take no more."""
+        self._images.hold(memory_limit_bytes)
+
     def image(self, index: int) -> UInt8Array:
         """View `index` as [H, W, 4] uint8: rgb, and each pixel's weight: 255 counts, 0 is left out.
 
@@ -79,7 +84,7 @@ def load_dataset(
     """Load a folder of posed photographs, undistorted to pinhole cameras or as they were taken.
 
     Args:
-        path: the folder. COLMAP: images/ and sparse/0, sparse or the model's files themselves. Nerfstudio,
+        path: the folder. COLMAP: images/ and sparse/0, sparse, colmap/sparse/0 or the model's files themselves. Nerfstudio,
             instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or
             transforms_val.json).
         format: "colmap", "transforms" or "synthetic"; "auto" takes the first of these that the folder holds.
@@ -100,9 +105,10 @@ def load_dataset(
         UserWarning: photographs that are described but do not exist, once, with their number.
     """
     root = Path(path)
-    if not downscale >= 1 or not np.isfinite(downscale):
+    require_number(downscale=downscale, test_every=test_every, memory_limit_bytes=memory_limit_bytes)
+    if not downscale >= 1:
         raise SplatError(f"downscale is {downscale}; it must be 1 or more")
-    if test_every != int(test_every) or test_every < 0 or test_every == 1:
+    if test_every != int(test_every) or not 0 <= test_every <= LARGEST or test_every == 1:
         raise SplatError(f"test_every is {test_every}; it must be 0 (hold out nothing) or a whole number from 2")
     if memory_limit_bytes < 0:
         raise SplatError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 0 or more")

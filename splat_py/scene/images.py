@@ -152,7 +152,9 @@ def read_header(path: Path) -> tuple[int, int, bool]:
         shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
     if len(shape) not in (2, 3):
         raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
-    return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4)
+    # The four channels of a JPEG are those of a printer.
+    is_jpeg = path.suffix.lower() in (".jpg", ".jpeg")
+    return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4) and not is_jpeg
 
 
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
@@ -343,11 +345,15 @@ class ImageStore:
 
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
-        sizes = [4 * view.camera.width * view.camera.height for view in views]
-        fits = sum(sizes) <= memory_limit_bytes
-        self._capacity = len(views) if fits else max(1, memory_limit_bytes // max(sizes))
         self._images: OrderedDict[int, UInt8Array] = OrderedDict()
         self._lock = threading.Lock()
+        self.hold(memory_limit_bytes)
+
+    def hold(self, memory_limit_bytes: int) -> None:
+        """Change the limit. What fits is decoded now."""
+        sizes = [4 * view.camera.width * view.camera.height for view in self._views]
+        fits = sum(sizes) <= memory_limit_bytes
+        self._capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
         if fits:
             self._load_all()
 

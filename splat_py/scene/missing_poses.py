@@ -16,8 +16,11 @@ _CAPTURE = "find poses first: `splat capture {} --out FOLDER`, and pass FOLDER (
 
 
 def find_model(root: Path) -> Path | None:
-    """The folder below `root` that holds a COLMAP model: sparse/0, sparse, or `root` itself."""
-    folders = (root / "sparse" / "0", root / "sparse", root)
+    """The folder below `root` that holds a COLMAP model: sparse/0, sparse, or `root` itself; or where nerfstudio puts it,
+    colmap/sparse/0, if transforms.json is not there."""
+    folders = [root / "sparse" / "0", root / "sparse", root]
+    if not any((root / name).is_file() for name in DESCRIPTIONS):
+        folders.append(root / "colmap" / "sparse" / "0")
     return next((f for f in folders for end in ("bin", "txt") if (f / f"cameras.{end}").is_file()), None)
 
 
@@ -71,6 +74,16 @@ def require_scene(scene: Path, data: Path | None = None) -> None:
         raise SplatError(f"{scene} is not the folder of a training run: it has no run.json")
     if data is not None:
         require_capture(data)
+
+
+def require_cameras(scene: Path, data: Path | None) -> None:
+    """Refuse a scene's file without a capture, where cameras are needed.
+
+    Raises:
+        SplatError: as it says.
+    """
+    if is_scene_file(scene) and data is None:
+        raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
 
 
 def missing_poses(root: Path) -> str:

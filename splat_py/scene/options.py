@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from splat_py.byte_sizes import bytes_of
 from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
 
-_RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST), "memory_limit": (0, LARGEST)}
+_RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)}
+# A field of run.json that is no longer one.
+_OLD_LIMIT = "memory_limit"
 # Decimals of poses and intrinsics that a fingerprint keeps: another machine may compute the last ones differently.
 _DECIMALS = 5
 
@@ -40,24 +43,33 @@ class DataOptions:
     # Make of each photograph what a pinhole camera would have taken, instead of rendering through its lens; `splat fit-volume`
     # always does.
     undistort: bool = False
-    # Keep decoded photographs in memory up to this many MiB, and stream them from disk beyond.
-    memory_limit: int = 4096
+    # Memory that the run may take, such as 8GB; by default three quarters of what is free. What `splat train` would take is
+    # predicted, and refused if it is more; photographs are streamed from disk where they do not fit beside the rest.
+    max_memory: str | None = None
 
     def validate(self) -> None:
         """Raise SplatError if an option has a wrong type or is out of its range."""
         check_fields(self, _RANGES)
+        self.max_bytes  # noqa: B018
 
-    def load(self) -> Dataset:
-        """The dataset."""
-        from splat_py.scene.dataset import load_dataset
+    @property
+    def max_bytes(self) -> int | None:
+        """`max_memory` in bytes."""
+        return None if self.max_memory is None else bytes_of("max_memory", self.max_memory)
+
+    def load(self, memory_limit_bytes: int | None = None) -> Dataset:
+        """The dataset, which keeps decoded photographs up to so many bytes; by default half of `max_memory`, or 4 GiB."""
+        from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, load_dataset
 
         self.validate()
+        if memory_limit_bytes is None:
+            memory_limit_bytes = DEFAULT_MEMORY_LIMIT if self.max_bytes is None else self.max_bytes // 2
         return load_dataset(
             self.data,
             downscale=self.downscale,
             format=self.format,
             test_every=self.test_every,
-            memory_limit_bytes=self.memory_limit << 20,
+            memory_limit_bytes=memory_limit_bytes,
             undistort=self.undistort,
         )
 
@@ -67,13 +79,15 @@ class DataOptions:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> DataOptions:
-        """What `to_json` has written, in any version: the first ones undistorted.
+        """What `to_json` has written, in any version: the first ones undistorted, and had a limit of decoded photographs.
 
         Raises:
             TypeError, SplatError: it has not.
         """
-        options = dataclass_of(cls, {"undistort": True, **content} if isinstance(content, dict) else content)
-        check_fields(options, _RANGES)
+        if isinstance(content, dict):
+            content = {"undistort": True, **{name: value for name, value in content.items() if name != _OLD_LIMIT}}
+        options = dataclass_of(cls, content)
+        options.validate()
         return options
 
 

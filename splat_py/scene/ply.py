@@ -12,6 +12,7 @@ A comment `splat_py antialiased` says that they were trained to be rendered so.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -213,6 +214,16 @@ def _read_weights(path: str | os.PathLike[str], ply: PlyData) -> Float32Array | 
         return data["weight"].astype(np.float32)
 
 
+def write_points(path: str | os.PathLike[str], points: Float32Array, colors: NDArray[np.uint8]) -> None:
+    """Write a point cloud, xyz [P, 3] and rgb [P, 3]; the file appears complete or not at all."""
+    columns = [(axis, "<f4") for axis in "xyz"] + [(channel, "u1") for channel in ("red", "green", "blue")]
+    vertices = np.empty(len(points), columns)
+    for (name, _), column in zip(columns, [*points.T, *colors.T], strict=True):
+        vertices[name] = column
+    with atomic_path(path) as temporary:
+        PlyData([PlyElement.describe(vertices, "vertex")], byte_order="<").write(str(temporary))
+
+
 def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.uint8]]:
     """Read a point cloud: xyz [P, 3] float32 and rgb [P, 3] uint8, mid-grey where the file has no colour.
 
@@ -232,10 +243,16 @@ def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.
     return xyz, np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
 
 
-def _check_counts(file: BinaryIO) -> None:
-    """Raise ValueError where a file is shorter than its rows, which plyfile allocates before it reads them."""
-    size, rows = os.fstat(file.fileno()).st_size, 0
+def _checked(file: BinaryIO) -> BinaryIO:
+    """What plyfile is to read: the file, or a copy in which letters of the header that are not ASCII, say of a comment, are
+    question marks.
+
+    Raises:
+        ValueError: the file is shorter than its rows, which plyfile allocates before it reads them.
+    """
+    size, rows, header = os.fstat(file.fileno()).st_size, 0, b""
     for line in iter(lambda: file.readline(_MOST_LINE_BYTES), b""):
+        header += line
         if len(line) == _MOST_LINE_BYTES:
             raise ValueError(f"its header has a line of more than {_MOST_LINE_BYTES} bytes")
         words = line.split()
@@ -245,7 +262,10 @@ def _check_counts(file: BinaryIO) -> None:
             rows += int(words[-1])
     if not 0 <= rows <= size:
         raise ValueError(f"{rows} rows in {size} bytes")
+    if header.startswith(b"ply") and not header.isascii():
+        return io.BytesIO(header.decode(errors="replace").encode("ascii", "replace") + file.read())
     file.seek(0)
+    return file
 
 
 def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyData]:
@@ -254,9 +274,9 @@ def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyD
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     try:
         with Path(path).open("rb") as file:
-            _check_counts(file)
-            ply = PlyData.read(file)
-            rest = b"" if ply.text else file.read(1)
+            stream = _checked(file)
+            ply = PlyData.read(stream)
+            rest = b"" if ply.text else stream.read(1)
     # plyfile lets the decoder's and NumPy's own errors through where a header is damaged.
     except Exception as error:
         raise SplatError(f"{path} is not a PLY file or is damaged ({reason(error)}); export it again") from error

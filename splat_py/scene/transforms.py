@@ -40,7 +40,7 @@ def read_transforms(file: Path) -> Capture:
             unusable.
     """
     try:
-        content = parse_json(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise SplatError(f"{file} is not readable JSON ({reason(error)}); export it again") from error
     frames = content.get("frames") if isinstance(content, dict) else None
@@ -75,7 +75,7 @@ def _find(folder: Path, stated: str) -> Path | None:
 
 def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     root = file.parent
-    name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    name = _name(path, root, frame["file_path"])
     mask_path = find_mask(root, path)
     if "mask_path" in frame:
         mask_path = root / _string(file, frame, "mask_path").replace("\\", "/")
@@ -90,6 +90,13 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
         raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {_MOST:g}")
     depth_path = root / _string(file, frame, "depth_file_path").replace("\\", "/")
     return replace(view, depth_path=depth_path, depth_unit=float(unit))
+
+
+def _name(path: Path, root: Path, stated: str) -> str:
+    """A photograph's, from whichever folder the file is read."""
+    if Path(stated).is_absolute() and not path.is_relative_to(root):
+        return path.as_posix()
+    return Path(os.path.relpath(path, root)).as_posix()
 
 
 def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ from splat_py.scene.images import View
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
 
 
-def write_transforms(file: Path, dataset: Dataset) -> None:
+def write_transforms(file: Path, dataset: Dataset, views: Sequence[int] | None = None, points: str | None = None) -> None:
     """Write the cameras of a dataset and where its photographs are, relative to the file.
+
+    Args:
+        views: which ones; by default all.
+        points: a file of points to start from, relative to this one.
 
     Lenses are of the photographs as they are stored. Where the dataset's cameras are those of undistorted photographs, a lens
     whose focal length has been corrected by a factor s bends light as before at each pixel: k1 becomes k1 s², k2 becomes k2 s⁴.
     """
-    write_json(file, {"frames": [_frame(file, view) for view in dataset.views]})
+    frames = [_frame(file, view) for view in (dataset.views if views is None else [dataset.views[i] for i in views])]
+    write_json(file, {**({} if points is None else {"ply_file_path": points}), "frames": frames})
 
 
 def _frame(file: Path, view: View) -> dict[str, Any]:
@@ -30,6 +36,8 @@ def _frame(file: Path, view: View) -> dict[str, Any]:
     frame: dict[str, Any] = {"file_path": _relative(view.path, file.parent), **_lens(view, view.camera)}
     if view.mask_path is not None:
         frame["mask_path"] = _relative(view.mask_path, file.parent)
+    if view.depth_path is not None:
+        frame |= {"depth_file_path": _relative(view.depth_path, file.parent), "depth_unit_scale_factor": view.depth_unit}
     return frame | {"transform_matrix": pose.tolist()}
 
 

@@ -23,6 +23,8 @@ _ENCODERS = {
     ".webm": ["-c:v", "libvpx-vp9", "-crf", "30", "-b:v", "0", "-cpu-used", "4", "-pix_fmt", "yuv420p", "-f", "webm"],
     ".gif": ["-filter_complex", "split[a][b];[a]palettegen[p];[b][p]paletteuse", "-f", "gif"],
 }
+# Almost an hour.
+MOST_FRAMES = 100_000
 # Rows that a video has at least, if nobody asks for a size: photographs are often trained on at a tenth of theirs.
 _LEAST_HEIGHT = 480
 

@@ -92,7 +92,7 @@ class SelfTest:
     """All cases on a device, by default the default one."""
 
     def __init__(self, device: Device | None = None) -> None:
-        self.device = device or get_device()
+        self.device = get_device(device)
         self.cases = cases()
         self.outcomes: list[Outcome] = []
         self.timings: dict[str, float] = {}

@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from splat_py.gpu.device import Device
+from splat_py.gpu.device_memory import process_bytes
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import load_dataset
 from splat_py.scene.gaussians import SH_C0
@@ -111,7 +112,7 @@ def step_times(device: Device, data: Path, downscale: float, count: int, repeats
     figures = _medians(once, max(repeats, len(dataset.train)))
     camera = dataset.views[dataset.train[0]].camera
     figures["device memory MiB"] = device.memory.peak_bytes / 2**20
-    figures["process memory MiB"] = psutil.Process().memory_info().rss / 2**20
+    figures["process memory MiB"] = process_bytes() / 2**20
     return f"training step {data.name} {camera.width}×{camera.height} {count:,} Gaussians", figures
 
 

@@ -18,23 +18,28 @@ _OF_INITIAL = 1.5
 
 
 def budget_of(config: TrainConfig, pixels: float, initial: int) -> int:
-    """Gaussians at the end: `config.budget`, or by default 5.5 √(steps · pixels), or half more than there were at first, if
-    that is more. `config.max_gaussians` at most.
+    """Gaussians at the end: `config.budget`, or by default 5.5 √(photographs · pixels), those of all steps, or half more than
+    there were at first, if that is more. `config.max_gaussians` at most.
 
     Args:
         pixels: of a photograph, on average.
         initial: Gaussians at first.
     """
-    usual = math.ceil(max(_OF_STEPS_AND_PIXELS * math.sqrt(config.steps * pixels), _OF_INITIAL * initial))
+    usual = math.ceil(max(_OF_STEPS_AND_PIXELS * math.sqrt(config.steps * config.photographs * pixels), _OF_INITIAL * initial))
     return min(config.budget or usual, config.max_gaussians)
 
 
 def budget_for(config: TrainConfig, dataset: Dataset) -> int:
     """The same, of a run on a dataset."""
     cameras = [dataset.views[i].camera for i in dataset.train]
+    pixels = float(np.mean([camera.width * camera.height for camera in cameras]))
+    return budget_of(config, pixels, initial_count(config, dataset))
+
+
+def initial_count(config: TrainConfig, dataset: Dataset) -> int:
+    """Gaussians at first: as many as `initial_gaussians` makes."""
     from_points = config.init != "random" and dataset.points is not None
-    initial = len(dataset.points[0]) if from_points and dataset.points else config.init_num_pts
-    return budget_of(config, float(np.mean([camera.width * camera.height for camera in cameras])), initial)
+    return len(dataset.points[0]) if from_points and dataset.points else config.init_num_pts
 
 
 def growth_limit(config: TrainConfig, step: int, count: int, budget: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, UseAppendAction
@@ -36,6 +36,7 @@ _STEP: Range = (0, LARGEST)
 _EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
     "steps": _EVERY,
+    "batch": (0, 1 << 16),
     "sh_degree": (0, 3),
     "sh_interval": _EVERY,
     "init_num_pts": (1, _MOST_GAUSSIANS),
@@ -75,8 +76,11 @@ class TrainConfig:
     """Defaults are the field's: Kerbl et al. 2023 and gsplat's trainer, for runs of 30,000 steps, but for small photographs in
     the beginning. Shorter runs learn faster, raise the degree, densify and stop densifying earlier, and have a budget."""
 
-    # Steps of the whole run; one photograph a step.
+    # Steps of the whole run.
     steps: int = 30_000
+    # Photographs a step, of all processes together: gradients are their mean, learning rates √batch times as large. 0 is one
+    # for each process, so one where nobody has started several (torchrun --nproc-per-node N -m splat_py train ...).
+    batch: int = field(default=0, kw_only=True)
     # Highest degree of the spherical harmonics, 0 to 3.
     sh_degree: int = 3
     # The degree starts at 0 and rises every so many steps.
@@ -117,15 +121,15 @@ class TrainConfig:
     # of the run; 0 never does.
     coarse_stop: int = 3000
 
-    # Learning rates are those of 30,000 steps. Shorter runs learn faster: with r, the square root of how many times shorter one
-    # is, 8 at most, means and coefficients r times as fast, quaternions, scales and opacities √r times.
     # Weight of a loss of depth, the mean error of inverse depths in units of the scene's scale: by the maps that frames of
     # transforms.json name as depth_file_path, or else the points that COLMAP saw in a photograph. 0 is none, 0.01 usual.
     depth_lambda: float = 0.0
     # Weights of two more losses, the mean opacity and the mean scale in world units. 0 is none, but 0.01 with --strategy mcmc.
     opacity_reg: float = 0.0
     scale_reg: float = 0.0
-    # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth.
+    # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth. Learning rates are those of 30,000
+    # steps. Shorter runs learn faster: with r, the square root of how many times shorter one is, 8 at most, means and
+    # coefficients r times as fast, quaternions, scales and opacities √r times.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
     quats_lr: float = 1e-3
@@ -159,8 +163,8 @@ class TrainConfig:
     prune_contribution: float = 0.0
     # Opacities are capped every so many steps, so that what is not needed fades.
     opacity_reset_every: int = 3000
-    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · pixels of a photograph), and half
-    # more than at first at least. Each time those with the largest grow, as many as lead there evenly.
+    # Gaussians when densification ends, if so many have large gradients; 0 is 5.5 √(steps · batch · pixels of a photograph),
+    # half more than at first at least. Each time those with the largest grow, as many as lead there evenly.
     budget: int = 0
     # Never more Gaussians than this.
     max_gaussians: int = 1_000_000
@@ -196,8 +200,9 @@ class TrainConfig:
         """
         if not isinstance(content, dict):
             raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
-        fields = {_OLD_NAMES.get(name, name): value for name, value in content.items()}
-        if len(fields) < len(content):
+        # What is older than batches is of one photograph a step.
+        fields = {"batch": 1} | {_OLD_NAMES.get(name, name): value for name, value in content.items()}
+        if len(fields) < len(content.keys() | {"batch"}):
             raise TypeError("a field has both its present and its former name")
         config = dataclass_of(cls, fields)
         for slot in SLOTS:
@@ -232,13 +237,18 @@ class TrainConfig:
         return min(step // interval, self.sh_degree)
 
     @property
+    def photographs(self) -> int:
+        """Of a step."""
+        return max(self.batch, 1)
+
+    @property
     def haste(self) -> float:
-        """By what the learning rates of means and coefficients are raised, from 1 to 8."""
-        return min(max(math.sqrt(_FULL_RUN / self.steps), 1.0), _MOST_HASTE)
+        """By what the learning rates of means and coefficients are raised in runs of few photographs, from 1 to 8."""
+        return min(max(math.sqrt(_FULL_RUN / (self.steps * self.photographs)), 1.0), _MOST_HASTE)
 
     def means_lr_at(self, step: int, scene_scale: float) -> float:
         """Learning rate of the means."""
-        return self.haste * self.means_lr * scene_scale * 0.01 ** (step / self.steps)
+        return self.haste * self.means_lr * scene_scale * 0.01 ** (step / self.steps) * math.sqrt(self.photographs)
 
     @property
     def coarse_end(self) -> int:

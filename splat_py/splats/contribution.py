@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
+from splat_py.errors import RankLostError, SplatError
+from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.finiteness import check_finite
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
@@ -59,21 +60,28 @@ def contributions(
 
 
 def prune(
-    parameters: Parameters, gaussians: Gaussians, dataset: Dataset, config: TrainConfig, step: int
+    parameters: Parameters, gaussians: Gaussians, dataset: Dataset, config: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> tuple[Parameters, Removal]:
     """Without the Gaussians that contribute less than `config.prune_contribution`, and with the optimiser of the others.
 
     Args:
         gaussians: of the parameters, as they are shown.
+        ranks: processes of which each looks at its share of the photographs.
 
     Raises:
-        SplatError: none is left, or a parameter is not finite.
+        SplatError: none is left, or a parameter is not finite, or another process has ended.
     """
     state, least = parameters.state(), config.prune_contribution
     check_finite(state, step + 1)
+    share = replace(dataset, train=dataset.train[ranks.rank :: ranks.size], _images=dataset._images)
     found = contributions(
-        gaussians, dataset, antialiased=config.antialiased, accumulate=config.accumulate, device=parameters.device
+        gaussians, share, antialiased=config.antialiased, accumulate=config.accumulate, device=parameters.device
     )
+    try:
+        found = ranks.largest_values(found)
+    except RankLostError as error:
+        # Gaussians have been refined and not pruned: no checkpoint is to be written of that.
+        raise SplatError(str(error)) from error
     kept = found >= least
     if not kept.any():
         raise SplatError(f"no Gaussian contributes prune_contribution ({least:g}) pixels to any photograph; lower it")

@@ -56,6 +56,11 @@ def require_pinhole(camera: Camera) -> None:
         raise SplatError(f"{camera.name or 'a view'} has no pinhole camera; environment needs one, add undistort")
 
 
+def environment_parts(pixels: int) -> tuple[int, int]:
+    """Rows of an environment's gradient that a picture's workgroups leave."""
+    return -(-pixels // _PIXELS_PER_GROUP), 3 * COEFFICIENTS
+
+
 class LearntEnvironment:
     """An environment under training.
 
@@ -84,8 +89,8 @@ class LearntEnvironment:
         """Of the gradient of what `record` returned, which is the render's too, that of the alphas [1, H, W, 1], overwritten.
         Returns parts of that of the environment."""
         recorder.stage("environment")
-        groups = -(-image.final_T.size // _PIXELS_PER_GROUP)
-        parts = recorder.scratch((groups, 3 * COEFFICIENTS))
+        groups, _ = shape = environment_parts(image.final_T.size)
+        parts = recorder.scratch(shape)
         recorder.dispatch(
             "environment",
             "addEnvironmentBackward",

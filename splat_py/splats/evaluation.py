@@ -84,7 +84,7 @@ def evaluate(
     environment: Environment | None = None,
     pictures: Path | None = None,
     lpips: Lpips | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> Scores:
     """Render the held-out views and compare.
 
@@ -126,7 +126,7 @@ def evaluate_views(
     pictures: Path | None = None,
     *,
     lpips: Lpips | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1.
 
@@ -155,7 +155,9 @@ def evaluate_views(
     return Scores(scores)
 
 
-def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | None = None) -> tuple[float, float]:
+def compare(
+    image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | str | None = None
+) -> tuple[float, float]:
     """PSNR and SSIM, as torchmetrics has them, of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight).
 
     Both are black where the photograph does not count, for SSIM. NaN if no pixel counts.
@@ -165,7 +167,7 @@ def compare(image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device
     x, y = both(image, photograph)
     squared = (x.astype(np.float64) - y) ** 2
     psnr = psnr_of(float(squared.sum() / (3 * (photograph[..., 3] / 255).sum())))
-    device = device or get_device()
+    device = get_device(device)
     border = WINDOW // 2
     arrays = [device.memory.array(np.pad(a, ((border, border), (border, border), (0, 0)), mode="reflect")) for a in (x, y)]
     height, width, _ = arrays[0].shape

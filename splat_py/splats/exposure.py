@@ -25,6 +25,11 @@ _RATES = (0.05, 0.001)
 _WEIGHT = 1e-3
 
 
+def exposure_parts(pixels: int) -> tuple[int, int]:
+    """Rows of an exposure's gradient that a picture's workgroups leave."""
+    return -(-pixels // _PIXELS_PER_GROUP), EXPOSURE
+
+
 class Exposures:
     """An affine map of colours for each photograph: what the scene shows there is what the photograph shows.
 
@@ -60,8 +65,8 @@ class Exposures:
         """The gradient of what `record` returned becomes that of `colors`, in place. Returns parts of that of the exposure."""
         recorder.stage("exposure")
         pixels = colors.size // 3
-        groups = -(-pixels // _PIXELS_PER_GROUP)
-        parts = recorder.scratch((groups, EXPOSURE))
+        groups, _ = shape = exposure_parts(pixels)
+        parts = recorder.scratch(shape)
         recorder.dispatch(
             "exposure",
             "exposePixelsBackward",

@@ -4,6 +4,7 @@ Another loss of pixels may take the place of L1."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,13 @@ _RADIUS = constant("splat/ssim", "SSIM_RADIUS")
 WINDOW = 2 * _RADIUS + 1
 # Of the loss's sums: a row for each of the places that workgroups take turns to add to.
 SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
+# Of each channel, in the two arrays that sweeps leave for the next.
+FLOATS_A_PIXEL = (_MOMENTS, _ADJOINTS)
 # Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
 # every thread does the same arithmetic as without bands.
 _MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
 # Of the largest buffer: images of up to 8.9 megapixels are one band.
-_BAND_BYTES = 1 << 29
+BAND_BYTES = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ class LossValues:
     l1: float
     ssim: float
     psnr: float
+
+    @classmethod
+    def mean(cls, values: Sequence[LossValues], total: Callable[[list[float]], list[float]] = list) -> LossValues:
+        """Means over photographs; `total` adds up sums of several processes."""
+        known = [value.psnr for value in values if not math.isnan(value.psnr)]
+        sums = [sum(value.loss for value in values), sum(value.l1 for value in values), sum(value.ssim for value in values)]
+        loss, l1, ssim, psnr, count, compared = total([*sums, sum(known), len(values), len(known)])
+        return cls(loss / count, l1 / count, ssim / count, psnr / compared if compared else math.nan)
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ class Sweeps:
         SplatError: the images are too large for the device, or have more channels than a caller's own loss takes.
     """
 
-    def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = _BAND_BYTES) -> None:
+    def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = BAND_BYTES) -> None:
         self.width, self.height = width, height
         device.memory.limits.check_images(1, height, width, comparison.channels)
         if isinstance(comparison.pixel_loss, UserType) and comparison.channels > _MOST_CHANNELS:
@@ -213,7 +224,7 @@ class PhotometricLoss:
         width: int,
         height: int,
         ssim_lambda: float,
-        band_bytes: int = _BAND_BYTES,
+        band_bytes: int = BAND_BYTES,
         pixel_loss: str | UserType = "L1",
     ) -> None:
         self.width, self.height, self.ssim_lambda = width, height, ssim_lambda

@@ -16,7 +16,7 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.scene.gaussians import Gaussians
 from splat_py.splats.config import TrainConfig
-from splat_py.splats.data import GaussianArrays
+from splat_py.splats.data import GaussianArrays, StridedView
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
@@ -93,10 +93,18 @@ class Parameters:
         return {name: self._arrays[name].numpy().copy() for name in names}
 
     def record_statistics(
-        self, recorder: Recorder, v_splats: Array, radii: Array, width: int, height: int, status: Array
+        self,
+        recorder: Recorder,
+        v_splats: Array,
+        radii: Array,
+        width: int,
+        height: int,
+        status: Array,
+        statistics: Mapping[str, Array] | None = None,
     ) -> None:
-        """Add a step's screen-space gradients to the statistics (kernels/densify.slang)."""
+        """Add a photograph's screen-space gradients to the statistics, or to others than these (kernels/densify.slang)."""
         recorder.stage("statistics")
+        statistics = statistics or self._arrays
         recorder.dispatch(
             "densify",
             "addStatistics",
@@ -113,55 +121,61 @@ class Parameters:
                 "status": status,
                 "radii": radii,
                 "vMeans2d": v_splats,
-                "gradientNorms": self._arrays["gradient_norms"],
-                "timesSeen": self._arrays["times_seen"],
-                "maxRadii": self._arrays["max_radii"],
+                "gradientNorms": statistics["gradient_norms"],
+                "timesSeen": statistics["times_seen"],
+                "maxRadii": statistics["max_radii"],
             },
         )
 
     def record_adam(
-        self, recorder: Recorder, config: TrainConfig, step: int, scene_scale: float, v_splats: Array, status: Array
+        self,
+        recorder: Recorder,
+        config: TrainConfig,
+        step: int,
+        scene_scale: float,
+        v_extras: StridedView | None,
+        status: Array,
     ) -> None:
-        """One step of Adam on every group (kernels/optimize.slang). Gradients of extras lie in the splats' rows."""
+        """One step of Adam on every group (kernels/optimize.slang). Gradients are means over `config.photographs`."""
         recorder.stage("adam")
+        adam, faster = _ADAM.of_batch(config.photographs), math.sqrt(config.photographs)
         rates = {
             "means": config.means_lr_at(step, scene_scale),
-            "quats": config.quats_lr * math.sqrt(config.haste),
-            "log_scales": config.scales_lr * math.sqrt(config.haste),
-            "logit_opacities": config.opacities_lr * math.sqrt(config.haste),
+            "quats": config.quats_lr * math.sqrt(config.haste) * faster,
+            "log_scales": config.scales_lr * math.sqrt(config.haste) * faster,
+            "logit_opacities": config.opacities_lr * math.sqrt(config.haste) * faster,
         }
         v = self.v_gaussians
         gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities), strict=False))
         if "sh" in self._arrays:
-            rates["sh"], gradients["sh"] = config.haste * config.sh0_lr / 20, self.v_features
+            rates["sh"], gradients["sh"] = config.haste * config.sh0_lr / 20 * faster, self.v_features
         else:
-            rates[FEATURES], gradients[FEATURES] = config.color_lr, self.v_features
+            rates[FEATURES], gradients[FEATURES] = config.color_lr * faster, self.v_features
         if self.v_weights is not None:
-            rates[WEIGHTS], gradients[WEIGHTS] = config.color_lr, self.v_weights
+            rates[WEIGHTS], gradients[WEIGHTS] = config.color_lr * faster, self.v_weights
         for name, rate in rates.items():
             rows: dict[str, int | bool] = {"ROW": 1, "HEAD": 0}
             uniforms: dict[str, int | float] = {"active": 1}
             if name == "sh":
                 rows = {"ROW": 3 * self.features.shape[1], "HEAD": 3}
-                uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.haste * config.sh0_lr}
-            self._record_adam(recorder, name, gradients[name], step, status, uniforms | {"rate": rate}, rows)
-        if EXTRAS in self._arrays:
+                uniforms = {"active": 3 * (config.degree_at(step) + 1) ** 2, "headRate": config.haste * config.sh0_lr * faster}
+            self._record_adam(recorder, name, gradients[name], adam.uniforms(step), status, uniforms | {"rate": rate}, rows)
+        if v_extras is not None:
             limits = list(config.parameters().values())
             # Those of built-in types are one; types of one's own have no bounds.
             least, largest = limits[0].least, limits[0].largest
             bounded = math.isfinite(least) and math.isfinite(largest)
-            stride = v_splats.shape[-1]
-            rows = {"ROW": len(limits), "STRIDE": stride, "OFFSET": stride - len(limits), "BOUNDED": bounded}
-            uniforms = {"active": len(limits), "rate": config.splat_param_lr}
+            rows = {"ROW": len(limits), "STRIDE": v_extras.stride, "OFFSET": v_extras.offset, "BOUNDED": bounded}
+            uniforms = {"active": len(limits), "rate": config.splat_param_lr * faster}
             uniforms |= {"least": least, "largest": largest} if bounded else {}
-            self._record_adam(recorder, EXTRAS, v_splats, step, status, uniforms, rows)
+            self._record_adam(recorder, EXTRAS, v_extras.array, adam.uniforms(step), status, uniforms, rows)
 
     def _record_adam(
         self,
         recorder: Recorder,
         name: str,
         gradients: Array,
-        step: int,
+        adam: Mapping[str, int | float],
         status: Array,
         uniforms: Mapping[str, int | float],
         constants: Mapping[str, int | bool],
@@ -171,7 +185,7 @@ class Parameters:
             "optimize",
             "adam",
             linear_groups(-(-array.size // _ADAM_RUN)),
-            {"count": array.size, "headRate": 0.0, "least": 0.0, "largest": 0.0, **uniforms, **_ADAM.uniforms(step)},
+            {"count": array.size, "headRate": 0.0, "least": 0.0, "largest": 0.0, **uniforms, **adam},
             {
                 "status": status,
                 "parameters": array,

@@ -244,7 +244,7 @@ def project(
     viewmats_rs: Tensor | None = None,
     packed: bool = False,
     sparse_grad: bool = False,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> ProjectedSplats:
     """First stage: EWA projection (Zwicker et al. 2001), or by the unscented transform. Tensors as in `rasterization`.
 
@@ -264,7 +264,7 @@ def project(
     """
     inputs = {"means": means, "quats": quats, "scales": scales, "opacities": opacities, "covars": covars}
     check_tensors(inputs | {"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs})
-    device = device or device_for(means)
+    device = device_for(means, device)
     frame = _Frame(width, height, settings, device, packed, sparse_grad, extras)
     outputs = _Project.apply(means, quats, scales, opacities, viewmats, Ks, covars, lenses, viewmats_rs, frame)
     return ProjectedSplats(*outputs)
@@ -368,10 +368,10 @@ def project_backward(
     covars: Tensor | None = None,
     lenses: Tensor | None = None,
     viewmats_rs: Tensor | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> ProjectionGradients:
     """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
-    device = device or device_for(means)
+    device = device_for(means, device)
     cameras = _cameras(device, means, viewmats, Ks, lenses, viewmats_rs, width, height)
     work = Projection(_gaussians(device, means, quats, scales, opacities, covars), cameras, splats.arrays(device), settings)
     return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, viewmats.shape[:-2], True)

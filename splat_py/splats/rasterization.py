@@ -101,7 +101,7 @@ def rasterization(
     camera_params: Tensor | None = None,
     color: str | UserType | ShaderModule = "SphericalHarmonics",
     weights: Tensor | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023), with the signature and the conventions of gsplat 1.6 and 1.5.3.
 
@@ -280,9 +280,9 @@ def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **argument
     return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
 
 
-def _device_for(inputs: Inputs, device: Device | None) -> Device:
+def _device_for(inputs: Inputs, device: Device | str | None) -> Device:
     """A device that renders, by default the one for the tensors."""
-    device = device or device_for(inputs.means)
+    device = device_for(inputs.means, device)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.named().values())
     device.require(*((Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)))
     return device

@@ -50,7 +50,7 @@ def rasterization_2dgs(
     *,
     accumulate: Accumulate = "auto",
     max_alpha: float = 0.999,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, dict[str, Any]]:
     """Render surfels, flat Gaussians, from C pinhole cameras (Huang et al. 2024), with gsplat's signature and conventions.
 

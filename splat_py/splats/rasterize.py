@@ -237,7 +237,7 @@ def rasterize_to_pixels(
     backgrounds: Tensor | None,
     settings: Settings,
     *,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Last stage: blend splats over backgrounds → images [C, H, W, D], alphas [C, H, W, 1]. C are the cameras of all scenes.
 
@@ -263,7 +263,7 @@ def rasterize(
     *,
     distortion: bool = False,
     median: bool = False,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> RenderedImages:
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
 
@@ -274,7 +274,7 @@ def rasterize(
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
-    device = device or device_for(colors)
+    device = device_for(colors, device)
     if settings.absgrad:
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
     images = []
@@ -384,7 +384,7 @@ def rasterize_backward(
     v_images: Tensor,
     v_alphas: Tensor | None = None,
     *,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> RasterizationGradients:
     """The gradients of `rasterize` without autograd: what it was given and returned, and the gradients of that.
 
@@ -393,7 +393,7 @@ def rasterize_backward(
     """
     if colors.shape[-1] > MAX_CHANNELS:
         raise SplatError(f"colors has {colors.shape[-1]} channels; give at most {MAX_CHANNELS} at a time")
-    device = device or device_for(colors)
+    device = device_for(colors, device)
     work = _work(_Frame(splats, tiles, width, height, settings, device), colors, backgrounds, rendered.arrays)
     recorder = device.record()
     work.record_pack(recorder)

@@ -207,7 +207,7 @@ def project_for_rays(
         SplatError: a tensor is not float32, or on another device than the others.
     """
     check_tensors({"means": means, "quats": quats, "scales": scales, "opacities": opacities, "viewmats": viewmats, "Ks": Ks})
-    frame = _Frame(width, height, settings, device or device_for(means), packed, sparse_grad)
+    frame = _Frame(width, height, settings, device_for(means, device), packed, sparse_grad)
     outputs = _ProjectForRays.apply(means, quats, scales, opacities.detach(), viewmats, Ks, frame)
     means2d, depths, shapes, normals, radii, ids = outputs
     splats = ProjectedSplats(means2d, depths, shapes, depths, radii, ids)

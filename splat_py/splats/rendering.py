@@ -35,7 +35,7 @@ def render(
     *,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """What a camera sees, through its lens if it has one: [H, W, 3], from 0 to 1.
 
@@ -60,7 +60,7 @@ def renders(
     viewmat: torch.Tensor | None = None,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> torch.Tensor:
     """The same before it is limited to 1: [H, W, 3], differentiable in `viewmat` [4, 4], the camera's if None."""
     behind = (0.0, 0.0, 0.0) if isinstance(background, Environment) else background
@@ -78,7 +78,7 @@ def render_depth(
     *,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """Expected depths [H, W] in world units, 0 where there is nothing. Arguments and errors as of `render`."""
     images, alphas, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB+ED", _Rendering(antialiased, near, device))
@@ -92,7 +92,7 @@ def render_normals(
     *,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """Normals [H, W, 3] in the world's frame, towards the camera, of the surface that expected depths are
     (splat_py/splats/depth_maps.py); zero at the edges, and where there is nothing. Of a lens only the pinhole is taken.
@@ -120,7 +120,7 @@ def blending_weights(
     antialiased: bool = False,
     near: float = NEAR,
     accumulate: Accumulate = "auto",
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """Σ α T [N] of each Gaussian over the pixels, times `counts` [H, W]: the gradient of the sum of a picture for its colour.
 
@@ -155,7 +155,7 @@ def shown_alpha(
     *,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """How opaque the scene is, as a grey picture [H, W, 3]. Arguments and errors as of `render`."""
     _, alphas, _ = _rasterized(gaussians, camera, (0.0, 0.0, 0.0), "RGB", _Rendering(antialiased, near, device))
@@ -169,7 +169,7 @@ def shown_contributions(
     *,
     antialiased: bool = False,
     near: float = NEAR,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> NDArray[np.float32]:
     """`n_contrib`, how many splats of its tile's list a pixel was blended from, as a picture [H, W, 3]: from black by red and
     yellow to white, which is 1024 and more, by their square root. Arguments and errors as of `render`."""
@@ -184,7 +184,7 @@ class _Rendering:
 
     antialiased: bool
     near: float
-    device: Device | None
+    device: Device | str | None
     accumulate: Accumulate = "auto"
     viewmat: torch.Tensor | None = None
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splat_py.errors import DeviceLostError, SplatError
+from splat_py.errors import DeviceLostError, RankLostError, SplatError
+from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.resuming import finished, refuse_existing
 from splat_py.fit.run_lock import run_lock
 from splat_py.fit.run_record import RunRecord, removed_without
@@ -39,11 +41,14 @@ def train(
     given: Collection[str] = (),
     trust_source: bool = False,
     device: Device | None = None,
+    ranks: Ranks = ALONE,
     on_start: Callable[[Trainer], None] | None = None,
     on_step: Callable[[StepReport], None] | None = None,
     between_steps: Callable[[Callable[[], None]], None] | None = None,
 ) -> Scores | None:
     """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any.
+
+    Of several processes all read the capture and the run, and the first one alone writes, tells and evaluates.
 
     Args:
         resume: continue the run in `out` from its checkpoint. The run's own record, run.json, then decides about data and
@@ -52,6 +57,7 @@ def train(
         given: names of options that count as given although they have their default's value.
         trust_source: compile Slang source that a run carries which is resumed without naming its file again in `config.splat`.
         device: where to train and to evaluate; the default device if None.
+        ranks: processes that train together, from `joined`.
         on_start: told of the trainer before its first step.
         on_step, between_steps: as `Trainer.fit`.
 
@@ -65,7 +71,7 @@ def train(
     """
     config.validate()
     folder = RunFolder(out)
-    with run_lock(out):
+    with _held(out, ranks):
         if not resume:
             refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
@@ -79,15 +85,17 @@ def train(
                 config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
         if not resume:
             config = with_sizes(config, named.get("color", config.color))
+            config = replace(config, batch=ranks.batch_of(config.batch))
         record = RunRecord(options, config)
         if checkpoint and recorded:
             _refuse_other_types(folder, recorded.config, checkpoint.config, config)
             record = recorded.resumed(out, record, TrainConfig(), given, "steps")
             if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
-                warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
+                if ranks.first:
+                    warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
                 return _stored_scores(folder)
             checkpoint = replace(checkpoint, config=record.config)
-        record, dataset = record.load_dataset(out)
+        record, dataset = record.load_dataset(out, 0)
         trainer = Trainer(
             dataset,
             record.config,
@@ -97,13 +105,34 @@ def train(
             camera=named.get("camera"),
             color=named.get("color"),
             trust_source=trust_source,
+            distributed=ranks,
+            max_memory=record.data.max_bytes,
         )
+        dataset.hold(trainer.memory.decoded)
+        if not ranks.first:
+            try:
+                trainer.fit()
+            except RankLostError as error:
+                raise _with_advice(error, folder) from error
+            return None
         with removed_without(folder.checkpoint, folder.record_file):
             if recorded is None or record.changes(recorded):
                 folder.describe(record)
             if on_start is not None:
                 on_start(trainer)
             return _fit(trainer, folder, on_step, between_steps)
+
+
+@contextmanager
+def _held(out: Path, ranks: Ranks) -> Iterator[None]:
+    """Around a run: the first process holds its folder, before the others read it."""
+    if not ranks.first:
+        ranks.wait()
+        yield
+        return
+    with run_lock(out):
+        ranks.wait()
+        yield
 
 
 def _refuse_other_types(folder: RunFolder, recorded: TrainConfig, saved: TrainConfig, asked: TrainConfig) -> None:
@@ -138,9 +167,8 @@ def _fit(
     try:
         with translate_device_lost():
             gaussians = trainer.fit(record, folder.checkpoint, between_steps)
-    except DeviceLostError as error:
-        kept = f"{folder.checkpoint} is safe: continue from it with --resume"
-        raise DeviceLostError(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}") from error
+    except (DeviceLostError, RankLostError) as error:
+        raise _with_advice(error, folder) from error
     seconds = time.perf_counter() - began
     gaussians.save_ply(folder.scene)
     learnt = trainer.learnt_capture()
@@ -172,6 +200,11 @@ def _fit(
         metrics["held_out"] = scores.to_json()
     folder.write_metrics(metrics)
     return scores
+
+
+def _with_advice(error: SplatError, folder: RunFolder) -> SplatError:
+    kept = f"{folder.checkpoint} is safe: continue from it with --resume"
+    return type(error)(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}")
 
 
 def _stored_scores(folder: RunFolder) -> Scores | None:

@@ -22,6 +22,7 @@ from splat_py.fit.run_record import RunRecord
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.formats.endings import is_scene_file
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.missing_poses import require_cameras
 from splat_py.scene.options import DataOptions
 from splat_py.splats.capture_file import LearntCapture
 from splat_py.splats.config import TrainConfig
@@ -118,9 +119,8 @@ def open_scene(
         SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
     """
     own, is_file = own or OwnTypes(), is_scene_file(scene)
-    if is_file:
-        if data is None:
-            raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
+    require_cameras(scene, data)
+    if data is not None and is_file:
         gaussians, options = Gaussians.load(scene), DataOptions(data)
         config = TrainConfig(antialiased=gaussians.antialiased)
     else:

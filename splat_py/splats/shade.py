@@ -145,7 +145,7 @@ def shade(
     weights: Tensor | None = None,
     packed: PackedIds | None = None,
     as_color: bool = True,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> Tensor:
     """Colours [..., C, N, 3] that C cameras see, by directions from their centres to the means.
 
@@ -169,7 +169,7 @@ def shade(
     """
     tensors = {"means": means, "features": features, "viewmats": viewmats, "weights": weights}
     check_tensors(tensors, halves=("features",))
-    device = device or device_for(means)
+    device = device_for(means, device)
     frame = _frame(color, settings, device, packed, as_color)
     each_camera = features.dim() - (1 if isinstance(color, int) else 0) == means.dim() + 1
     if not each_camera:
@@ -248,10 +248,10 @@ def shade_backward(
     weights: Tensor | None = None,
     packed: PackedIds | None = None,
     as_color: bool = True,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> ShadingGradients:
     """The gradients of `shade` without autograd: what it was given, features of Gaussians, and the gradient of its colours."""
-    device = device or device_for(means)
+    device = device_for(means, device)
     work = _shading(means, features, viewmats, radii, weights, _frame(color, settings, device, packed, as_color))
     return _gradients(work, device, v_colors, viewmats.shape[:-2], features.shape, of_cameras=True)
 

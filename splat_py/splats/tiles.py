@@ -234,7 +234,7 @@ def bin_tiles(
     *,
     keep_isects: bool = False,
     bounds: Mapping[str, str | int | UserType] | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> BinnedTiles:
     """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
 
@@ -245,7 +245,7 @@ def bin_tiles(
     Raises:
         SplatError: there are more intersections than lists can hold.
     """
-    device = device or device_for(splats.means2d)
+    device = device_for(splats.means2d, device)
     arrays = splats.arrays(device)
     grid = TileGrid(tile_size, int(-(-width // tile_size)), int(-(-height // tile_size)), splats.cameras)
     binning = Binning(device, arrays, grid, keep_isects, bounds=bounds)

@@ -8,53 +8,46 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from splat_py.errors import SplatError
 from splat_py.fit.checkpoint import kept_checkpoint
+from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
 from splat_py.fit.finiteness import check_finite, diverged
 from splat_py.fit.in_flight import Overflow, StepsInFlight
-from splat_py.fit.photographs import Photographs, views_at
-from splat_py.gpu.accumulation import accumulation
-from splat_py.gpu.arrays import Array
+from splat_py.fit.interrupts import Interrupted, Interrupts
+from splat_py.fit.launch import launch_of
+from splat_py.fit.photographs import AHEAD, views_at
 from splat_py.gpu.device import Device, Operator, get_device
-from splat_py.gpu.kernels import UserType
+from splat_py.gpu.kernels import Recorder, UserType
 from splat_py.gpu.profiling import Profile
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders import ShaderModule
+from splat_py.splats.batch import BatchSums, extras_of
 from splat_py.splats.budget import budget_for, growth_limit
 from splat_py.splats.camera_arrays import camera_model, device_camera
 from splat_py.splats.capture_file import LearntCapture
-from splat_py.splats.capture_model import CaptureModel, is_of_capture
+from splat_py.splats.capture_model import CaptureModel, CaptureStep, is_of_capture
 from splat_py.splats.checkpoint import Checkpoint, gaussians_of
-from splat_py.splats.colors import harmonics
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.contribution import Removal, prune
-from splat_py.splats.data import COLOR_OFFSET, Cameras, Settings, SplatGradients, Splats, StridedView
+from splat_py.splats.data import Cameras
 from splat_py.splats.densification import reset_opacities
-from splat_py.splats.depth_supervision import CHANNELS, DepthSupervision, DepthTarget
 from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.gaussian_rows import check_parameters
 from splat_py.splats.initial import initial_gaussians
-from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
+from splat_py.splats.loss import SUMS, LossValues
+from splat_py.splats.memory import plan_memory
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
-from splat_py.splats.parameters import Parameters, State
-from splat_py.splats.project import Projection
-from splat_py.splats.rasterize import Image, Rasterization
+from splat_py.splats.parameters import Parameters, State, groups_of
+from splat_py.splats.photograph_gradients import PhotographGradients
 from splat_py.splats.rendering import through
-from splat_py.splats.resolution import coarse_camera, coarse_photograph, divisor_at, largest_divisor
-from splat_py.splats.shade import Shading
+from splat_py.splats.resolution import divisor_at, largest_divisor
 from splat_py.splats.spatial_order import in_spatial_order
 from splat_py.splats.splat_types import with_parameters
 from splat_py.splats.strategies import record_update, refine
-from splat_py.splats.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
-from splat_py.splats.training_colors import model_of, with_sizes
-from splat_py.splats.validation import SPLATS
-
-# Capacity of tile lists to begin with.
-_ISECTS_PER_GAUSSIAN = 4
-# What they get beyond what was needed, so that growing scenes rarely exceed it.
-_HEADROOM = 1.5
+from splat_py.splats.training_colors import with_sizes
+from splat_py.splats.training_views import TrainingViews
 
 
 @dataclass(frozen=True)
@@ -63,29 +56,9 @@ class StepReport:
 
     step: int
     gaussians: int
-    # Of the photograph at the size that the step compares it at, its sides divided by `divisor`.
+    # Means over the step's photographs, at the size that it compares them at, their sides divided by `divisor`.
     values: LossValues
     divisor: int = 1
-
-
-@dataclass(frozen=True)
-class _Views:
-    """Cameras and photographs on the device, at one size, by view."""
-
-    divisor: int
-    cameras: dict[int, Cameras]
-    photographs: Photographs
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Arrays for renders of one size."""
-
-    image: Image
-    grid: TileGrid
-    loss: PhotometricLoss
-    v_alphas: Array
-    depth: DepthTarget | None
 
 
 class Trainer:
@@ -102,10 +75,14 @@ class Trainer:
         params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in the order
             of `extras`. Built-in types have theirs.
         trust_source: or compile what the checkpoint carries. It could read and write any memory.
+        distributed: several processes train one scene, as torchrun has started them or torch.distributed knows them. Each
+            renders its share of a step's photographs; everything else is the same in all, and the first one reports and writes.
+            Or who they are.
+        max_memory: bytes that training may take; by default three quarters of what is free (`plan_memory`).
 
     Raises:
-        SplatError: the device cannot train, an option makes no sense or contradicts the checkpoint, or a source cannot be
-            compiled or is not trusted.
+        SplatError: the device cannot train, it would take more memory than it may, an option makes no sense or contradicts the
+            checkpoint, or a source cannot be compiled or is not trusted.
     """
 
     def __init__(
@@ -113,15 +90,19 @@ class Trainer:
         dataset: Dataset,
         config: TrainConfig | None = None,
         *,
-        device: Device | None = None,
+        device: Device | str | None = None,
         resume: Checkpoint | None = None,
         splat: str | UserType | ShaderModule | None = None,
         camera: str | UserType | ShaderModule | None = None,
         color: str | UserType | ShaderModule | None = None,
         params: Mapping[str, float] | None = None,
         trust_source: bool = False,
+        distributed: bool | Ranks = False,
+        max_memory: int | None = None,
     ) -> None:
-        self.device = device or get_device()
+        if distributed is True and isinstance(device, str | None):
+            device = device_of(launch_of(), device)
+        self.device = get_device(device)
         self.device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
         config = resume.config if resume else config or TrainConfig()
         resumed = resume is not None
@@ -129,37 +110,32 @@ class Trainer:
         config, model = CAMERA.begun_with(config, camera, resumed=resumed, trust_source=trust_source)
         config, self.color = COLOR.begun_with(config, color, resumed=resumed, trust_source=trust_source)
         self.config = with_parameters(config if resumed else with_sizes(config, self.color), params, resumed)
+        self.ranks = distributed if isinstance(distributed, Ranks) else joined(self.device) if distributed else ALONE
+        self.config = replace(self.config, batch=self.ranks.batch_of(self.config.batch))
         self.config.validate()
+        if self.config.batch > len(dataset.train):
+            raise SplatError(
+                f"batch is {self.config.batch}, but {dataset.root} has {len(dataset.train)} photographs to train on; "
+                + ("start fewer processes" if self.config.batch == self.ranks.size > 1 else "choose a smaller batch")
+            )
         self.dataset = through(dataset, model)
-        self._color = model_of(self.config, self.color)
+        count = len(resume.state["means"]) if resume else 0
+        self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.launch.local_size)
         self.profile: Profile | None = None
         # What has been pruned by contribution.
         self.removals: list[Removal] = []
         memory = self.device.memory
-        self._settings = Settings(
-            self.device.tuning.tile_size,
-            raw_params=not self.config.filter_3d,
-            antialiased=self.config.antialiased,
-            accumulation=accumulation(self.device, self.config.accumulate),
-            native_atomics=self.device.native_float_atomics,
-            falloff=SPLATS[self.splat][0] if isinstance(self.splat, str) else self.splat,
-            extras=len(self.config.parameters()),
-            near=dataset.near,
-            camera_gradient=self.config.refine_cameras,
-        )
-        self._depth = DepthSupervision.of(self.device, dataset, self.config)
-        self._row = self._settings.row(CHANNELS if self._depth else 3)
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
-        self._sums = [memory.empty(SUMS) for _ in range(self.device.tuning.steps_ahead + 1)]
-        # Known depths, and photographs over other backgrounds, are of their own size.
-        whole = self._depth is not None or self.config.random_background
-        self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
+        # Of the photographs of each step in flight, and what the processes made of them together.
+        each = self.config.photographs // self.ranks.size
+        ahead = self.device.tuning.steps_ahead + 1
+        self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
+        self._values: dict[int, LossValues] = {}
+        self._interrupts = Interrupts()
+        self._stopped_by = 0
         self._budget = budget_for(self.config, self.dataset)
-        self._views: _Views | None = None
-        self._targets: dict[tuple[int, int], _Target] = {}
+        self._views: TrainingViews | None = None
         self._finished: deque[StepReport] = deque()
-        self._binning: Binning | None = None
-        self._segments = 1
         state = resume.state if resume else None
         self._filter: Filter3D | None = None
         if self.config.filter_3d:
@@ -168,12 +144,17 @@ class Trainer:
         if resume:
             of_scene = {name: v for name, v in resume.state.items() if name != FILTER and not is_of_capture(name)}
             self.parameters = Parameters(self.device, of_scene)
-            self._capacity = resume.capacity
         else:
             fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
             self.parameters = in_spatial_order(fresh, dataset.bounds)
-            self._capacity = _ISECTS_PER_GAUSSIAN * self.parameters.count
-        self._reserve()
+        capacity = resume.capacity if resume else None
+        self._gradients = PhotographGradients(
+            self.device, self.dataset, self.config, self.splat, self.color, self.parameters, capacity
+        )
+        self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
+        # Known depths, and photographs over other backgrounds, are of their own size.
+        whole = self._gradients.one_size or self.config.random_background
+        self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
 
     # What a user asks of it
 
@@ -199,11 +180,15 @@ class Trainer:
 
         Raises:
             SplatError: a parameter is no longer finite, or none of the Gaussians is left. A checkpoint from before stays.
-            KeyboardInterrupt: a signal has come, and the checkpoint is written.
+            KeyboardInterrupt: a signal has come, to any process, and the checkpoint is written.
+            RankLostError: another process has ended, and the checkpoint is written.
         """
+        if not self.ranks.first:
+            on_step = checkpoint = between_steps = None
         with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
+            self._interrupts = kept.interrupts
             while self.step < self.config.steps:
-                kept.act_on_interrupt()
+                self._act_on_interrupt()
                 if between_steps is not None:
                     between_steps(kept.act_on_interrupt)
                 self.advance()
@@ -212,6 +197,7 @@ class Trainer:
                 self._report(on_step)
             gaussians = self.gaussians()
             check_finite(self.parameters.state(), self.step)
+            self._require_equal()
             self._report(on_step)
             kept.save()
             kept.act_on_interrupt()
@@ -232,7 +218,7 @@ class Trainer:
         """Everything that a later run needs to continue from here."""
         self.finish()
         state = self.parameters.state() | self._filter_state() | self._capture.state()
-        return Checkpoint(self.step, self.config, state, self._capacity)
+        return Checkpoint(self.step, self.config, state, self._gradients.capacity)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write `checkpoint()` to a file, atomically.
@@ -249,7 +235,7 @@ class Trainer:
     def advance(self) -> None:
         """Send the next step to the device, without waiting for it."""
         step = self.step
-        self._steps.send(self._submit, self._reserve_lists, self._on_done)
+        self._steps.send(self._submit, self._gradients.reserve_lists, self._on_done)
         refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
         if refines or self._divisor_at(step + 1) != self._divisor_at(step):
             self.finish()
@@ -257,98 +243,102 @@ class Trainer:
             self._refine(step)
         if self.config.prunes_contribution_at(step):
             self._prune(step)
+        if refines:
+            self._require_equal()
 
     def finish(self) -> None:
         """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
-        self._steps.finish(self._submit, self._reserve_lists, self._on_done)
+        self._steps.finish(self._submit, self._gradients.reserve_lists, self._on_done)
 
     def view_at(self, step: int) -> int:
-        """The dataset's view that a step renders."""
-        (index,) = views_at(step, len(self.dataset.train), 1, self.config.seed)
-        return self.dataset.train[index]
+        """The dataset's view that a step renders, the first one of a batch."""
+        return self.views_of(step)[0]
+
+    def views_of(self, step: int) -> list[int]:
+        """The dataset's views that a step renders, of all processes together."""
+        train = self.dataset.train
+        return [train[index] for index in views_at(step, len(train), self.config.photographs, self.config.seed)]
+
+    def _own_views(self, step: int) -> list[int]:
+        """Those of this process."""
+        views = self.views_of(step)
+        return views[self.ranks.own(len(views))]
+
+    def _views_ahead(self, step: int) -> list[int]:
+        """Of this process, in this step and the next ones, while photographs stay of that size."""
+        ahead = range(step, min(step + 1 + AHEAD, self.config.steps))
+        return [view for at in ahead if self._divisor_at(at) == self._divisor_at(step) for view in self._own_views(at)]
 
     def _submit(self, step: int) -> int:
-        view = self.view_at(step)
-        recorder, photographs = self.device.record(self.profile), self._views_at(step).photographs
-        capture = self._capture.step(recorder, step, view, self._cameras_of(view, step))
-        cameras = capture.cameras
-        target = self._target_of(cameras)
-        parameters, splats, settings = self.parameters, self._splats, self._settings
-        model = camera_model(self.dataset.views[view].camera)
-        if model != settings.camera_model:
-            settings = replace(settings, camera_model=model)
-        binning = self._binning_for(target)
-        sums, status = self._sums[step % len(self._sums)], self._steps.status
+        if self.ranks.alone:
+            recorder = self.device.record(self.profile)
+            self._record_update(recorder, step, self._record_photographs(recorder, step))
+            return recorder.submit(wait=False)
+        while True:
+            recorder = self.device.record(self.profile)
+            captures = self._record_photographs(recorder, step)
+            recorder.submit()
+            if self._fitted(step):
+                break
+        self._exchange(step, captures)
+        recorder = self.device.record(self.profile)
+        self._record_update(recorder, step, captures)
+        return recorder.submit(wait=False)
 
+    def _record_photographs(self, recorder: Recorder, step: int) -> list[CaptureStep]:
+        """The gradients of this process' photographs. Returns what is learnt of all of them beside the scene."""
+        parameters, gradients, batch, status = self.parameters, self._gradients, self._batch, self._steps.status
+        sums, own = iter(self._sums[step % len(self._sums)]), self._own_views(step)
+        photographs = self._views_at(step).photographs
+        photographs.prefetch(self._views_ahead(step))
         gaussians = parameters.gaussians
         if self._filter is not None:
             gaussians = self._filter.record(recorder, gaussians, step, status)
-        projection = Projection(gaussians, cameras, splats, settings)
-        means, degree = parameters.gaussians.means, self.config.degree_at(step)
-        color = self._color or harmonics(degree)
-        shading = Shading(
-            means, parameters.features, cameras, splats.radii, self._colors, color, settings, weights=parameters.weights
-        )
-        projection.record(recorder)
-        shading.record(recorder)
-        binning.record_count(recorder)
-        binning.record_lists(recorder)
-        # No list is longer than there are Gaussians.
-        if segments_for(self.device, parameters.count) > self._segments:
-            binning.record_max_tile_count(recorder)
-        max_list_length = self._segments * (self.device.tuning.segment or ANY_LENGTH)
-        binning.record_capacity_check(recorder, status, step, max_list_length)
-        features, background, depth = self._colors, capture.background, self._depth
-        if depth is not None:
-            features, background = depth.record_features(recorder, features, splats.depths), depth.background
-        rasterization = Rasterization.of(
-            self.device,
-            splats,
-            features,
-            background,
-            binning.lists(self._segments),
-            target.grid,
-            target.image,
-            **settings.splat_constants(),
-        )
-        rasterization.record(recorder)
-        shown = target.image
-        if depth is not None and target.depth is not None:
-            shown = replace(shown, colors=depth.record_colors(recorder, shown, target.depth))
-        target.loss.record(recorder, capture.shown(shown), capture.photograph(photographs[view]), sums)
-        v_render = target.loss.v_render
-        capture.backward(v_render, target.v_alphas)
-        if depth is not None and target.depth is not None:
-            v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
-        rasterization.record_backward(recorder, v_render, target.v_alphas, self._v_splats, settings)
-        if depth is not None:
-            depth.record_splat_gradients(recorder, self._v_splats, self._v_depths)
-        v_splats = SplatGradients.of_rows(self._v_splats, self._v_depths)
-        v_gaussians = parameters.v_gaussians
-        projection.record_backward(recorder, v_splats, v_gaussians, capture.v_projection)
-        if self._filter is not None:
-            self._filter.record_backward(recorder, v_gaussians)
-        v_colors = StridedView(self._v_splats, self._row, COLOR_OFFSET)
-        v_features, v_weights = parameters.v_features, parameters.v_weights
-        if v_weights is not None:
-            recorder.clear(v_weights)
-        shading.record_backward(
-            recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
-        )
-        if self.config.strategy == "default":
-            parameters.record_statistics(recorder, self._v_splats, splats.radii, cameras.width, cameras.height, status)
-        record_update(recorder, parameters, self.config, step, self.dataset.scene_scale, self._v_splats, status)
-        capture.update(status)
-        return recorder.submit(wait=False)
+        if batch is not None:
+            batch.begin(recorder)
+        captures = []
+        for order, view in enumerate(self.views_of(step)):
+            cameras = self._cameras_of(view, step)
+            # A view is in a batch once.
+            if view not in own:
+                captures.append(self._capture.absent(step, order, view, cameras))
+                continue
+            capture = self._capture.step(recorder, step, order, view, cameras)
+            captures.append(capture)
+            gradients.record(recorder, parameters, gaussians, capture, photographs[view], next(sums), status)
+            if self._filter is not None:
+                self._filter.record_backward(recorder, parameters.v_gaussians)
+            if self.config.strategy == "default":
+                of_batch = None if batch is None else batch.statistics
+                size = capture.cameras.width, capture.cameras.height
+                parameters.record_statistics(recorder, gradients.v_splats, gradients.splats.radii, *size, status, of_batch)
+            if batch is not None:
+                batch.add(recorder, gradients.v_splats)
+        return captures
+
+    def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
+        """Learn from what all photographs of a step have left."""
+        config, status, v_extras = self.config, self._steps.status, None
+        if self._batch is not None:
+            v_extras = self._batch.end(recorder, len(captures), status)
+        elif config.parameters():
+            v_extras = extras_of(self._gradients.v_splats, len(config.parameters()))
+        record_update(recorder, self.parameters, config, step, self.dataset.scene_scale, v_extras, status)
+        for capture in captures:
+            capture.update(recorder, status)
 
     def _on_done(self, step: int) -> None:
-        loss = self._target_of(self._cameras_of(self.view_at(step), step)).loss
-        values = loss.values(self._sums[step % len(self._sums)])
+        values = self._values.pop(step, None) or LossValues.mean(self._own_values(step))
         if not np.isfinite(values.loss):
             self.device.handle.wait_for_idle()
             check_finite(self.parameters.state(), step + 1)
             raise diverged("the loss", step + 1)
         self._finished.append(StepReport(step, self.parameters.count, values, self._divisor_at(step)))
+
+    def _own_values(self, step: int) -> list[LossValues]:
+        """Of this process' photographs."""
+        own = zip(self._own_views(step), self._sums[step % len(self._sums)], strict=True)
+        return [self._gradients.loss_of(self._cameras_of(view, step)).values(sums) for view, sums in own]
 
     def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
         while self._finished:
@@ -356,64 +346,51 @@ class Trainer:
             if on_step is not None:
                 on_step(report)
 
+    # Several processes
+
+    def _fitted(self, step: int) -> bool:
+        """Whether the lists of all processes were long enough. Where they were not, more is reserved, and all repeat it."""
+        status = self._steps.status
+        overflow = Overflow(*map(int, status.numpy()))
+        missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
+        if overflow.isect_count:
+            status.write(np.zeros(3, np.uint32))
+            self._gradients.reserve_lists(overflow)
+        return missing == 0
+
+    def _exchange(self, step: int, captures: list[CaptureStep]) -> None:
+        """What this process has found in its photographs becomes what all have."""
+        assert self._batch is not None
+        self._values.pop(step - len(self._sums), None)
+        self._values[step] = LossValues.mean(self._own_values(step), self.ranks.total)
+        self.ranks.add_up([*self._batch.sums, *(array for capture in captures for array in capture.gradients)])
+        self.ranks.take_largest(self._batch.largest)
+
+    def _act_on_interrupt(self) -> None:
+        """Raise Interrupted if a signal has come; of several processes, when all of them know."""
+        if self.ranks.alone:
+            self._interrupts.act()
+        elif self._stopped_by:
+            raise Interrupted(self._stopped_by)
+
+    def _require_equal(self) -> None:
+        self.ranks.require_equal([self.parameters.arrays[name] for name in groups_of(self.parameters.arrays)], self.step)
+
     # Arrays on the device
-
-    def _reserve(self) -> None:
-        """Arrays whose size follows the number of Gaussians."""
-        count, memory = self.parameters.count, self.device.memory
-        self._splats = replace(Splats.empty(self.device, 1, count), extras=self.parameters.gaussians.extras)
-        self._colors = memory.empty((1, count, 3))
-        self._v_splats = memory.empty((1, count, self._row))
-        self._v_depths = memory.array(np.zeros((1, count), np.float32))
-        self._binning = None
-
-    def _reserve_lists(self, overflow: Overflow) -> None:
-        """Tile lists that hold what did not fit."""
-        self._capacity = max(self._capacity, int(overflow.isect_count * _HEADROOM))
-        self._segments = max(self._segments, segments_for(self.device, int(overflow.max_tile_count * _HEADROOM)))
-        self._binning = None
-
-    def _binning_for(self, target: _Target) -> Binning:
-        if self._binning is None or self._binning.grid != target.grid:
-            bounds = self._settings.bounds_constants()
-            self._binning = Binning(self.device, self._splats, target.grid, self._settings.per_isect, bounds=bounds)
-            self._binning.reserve(self._capacity)
-        return self._binning
-
-    def _target_of(self, cameras: Cameras) -> _Target:
-        size = cameras.width, cameras.height
-        if size not in self._targets:
-            device, (width, height) = self.device, size
-            self._targets[size] = _Target(
-                Image.empty(device, 1, height, width, CHANNELS if self._depth else 3),
-                TileGrid.over(cameras, self._settings.tile_size),
-                PhotometricLoss(device, width, height, self.config.ssim_lambda),
-                device.memory.array(np.zeros((1, height, width, 1), np.float32)),
-                self._depth.target(width, height) if self._depth else None,
-            )
-        return self._targets[size]
 
     def _divisor_at(self, step: int) -> int:
         return divisor_at(self.config, step, self._largest_divisor)
 
-    def _views_at(self, step: int) -> _Views:
+    def _views_at(self, step: int) -> TrainingViews:
         """Those of a step's size; others are let go of."""
-        divisor, dataset = self._divisor_at(step), self.dataset
-
-        def photograph(view: int) -> NDArray[np.uint32]:
-            return pack(coarse_photograph(dataset.image(view), coarse_camera(dataset.views[view].camera, divisor)))
-
+        divisor = self._divisor_at(step)
         if self._views is None or self._views.divisor != divisor:
-            self._views = _Views(divisor, {}, Photographs(self.device.memory, photograph))
-            self._targets.clear()
+            self._views = TrainingViews(self.device, self.dataset, divisor, self.memory.photographs)
+            self._gradients.forget_sizes()
         return self._views
 
     def _cameras_of(self, view: int, step: int) -> Cameras:
-        views = self._views_at(step)
-        if view not in views.cameras:
-            camera = coarse_camera(self.dataset.views[view].camera, views.divisor)
-            views.cameras[view] = device_camera(self.device, camera)
-        return views.cameras[view]
+        return self._views_at(step).cameras_of(view)
 
     def _training_cameras(self) -> Iterator[tuple[Cameras, str | UserType]]:
         for view in self.dataset.train:
@@ -425,21 +402,28 @@ class Trainer:
 
     def _refine(self, step: int) -> None:
         """Densify and reset opacities."""
-        before = self.parameters
-        check_parameters(before, step + 1)
+        before = self.parameters.count
+        check_parameters(self.parameters, step + 1)
+        # It has the arrays of those before.
+        self._batch = None
         if self.config.densifies_at(step):
-            limit = growth_limit(self.config, step, before.count, self._budget)
-            refined = refine(before, replace(self.config, max_gaussians=limit), step, self.dataset.scene_scale)
-            self.parameters = in_spatial_order(refined, self.dataset.bounds)
+            limited = replace(self.config, max_gaussians=growth_limit(self.config, step, before, self._budget))
+            self.parameters = refine(self.parameters, limited, step, self.dataset.scene_scale)
+            # Lets go of those that were before: there are no more than two copies of the Gaussians at once.
+            self._gradients.reserve(self.parameters)
+            self.parameters = in_spatial_order(self.parameters, self.dataset.bounds)
         if self.config.resets_opacities_at(step):
             reset_opacities(self.parameters, self.config)
-        if self.parameters.count != before.count:
-            self._capacity = int(self._capacity * self.parameters.count / max(before.count, 1))
-        if self.parameters.count != before.count or self._settings.extras:
-            self._reserve()
+        if self.parameters.count != before:
+            self._gradients.capacity = int(self._gradients.capacity * self.parameters.count / max(before, 1))
+        self._reserve()
 
     def _prune(self, step: int) -> None:
         """Remove Gaussians that contribute little, and tell it in `removals`."""
-        self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step)
+        self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step, self.ranks)
         self.removals.append(removal)
         self._reserve()
+
+    def _reserve(self) -> None:
+        self._gradients.reserve(self.parameters)
+        self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None

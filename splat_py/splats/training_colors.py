@@ -32,6 +32,9 @@ def with_sizes(config: TrainConfig, color: str | UserType) -> TrainConfig:
         SplatError: a type of one's own does not say so, nor does `config`, or they do not fit.
     """
     if color == "SphericalHarmonics":
+        for name in ("color_features", "color_weights"):
+            if number := getattr(config, name):
+                raise SplatError(f"{name} is {number}, which harmonics have none of; leave it out, or choose a color")
         return config
     features, weights = config.color_features, config.color_weights
     if isinstance(color, str):

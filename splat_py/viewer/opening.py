@@ -108,12 +108,12 @@ def open_viewed(
     own = own or OwnTypes()
     if is_scene_file(target):
         gaussians = _trusted(Gaussians.load(target), own, target)
-        dataset = None if data is None else _options(data, downscale).load()
+        dataset = None if data is None else _options(data, downscale).load(0)
         look = _look(dataset, gaussians.antialiased, gaussians, device)
         return ViewedScene(look, gaussians, dataset, folder or target.absolute().parent)
     if (target / "run.json").exists():
         return _open_run(target, data, downscale, own, folder, device)
-    dataset = _options(target, downscale).load()
+    dataset = _options(target, downscale).load(0)
     return ViewedScene(_look(dataset, False, None, device), None, dataset, folder or Path.cwd())
 
 
@@ -123,7 +123,7 @@ def _open_run(
     run = RunFolder(target)
     record = run.record()
     options, config = record.data, record.config
-    options = replace(options, data=data or options.data, downscale=downscale or options.downscale, memory_limit=0)
+    options = replace(options, data=data or options.data, downscale=downscale or options.downscale)
     # The scene is written after the last checkpoint; a run that was extended since has a newer one.
     finished = run.scene.exists() and not (
         run.checkpoint.exists() and run.checkpoint.stat().st_mtime > run.scene.stat().st_mtime
@@ -137,7 +137,7 @@ def _open_run(
     named = None if own.camera is None else CAMERA.named(own.camera)
     camera = CAMERA.trusted(CAMERA.of(config), named, own.trust_source, str(target))
     try:
-        dataset = through(options.load(), camera)
+        dataset = through(options.load(0), camera)
     except DeviceLostError:
         raise
     except SplatError as error:
@@ -156,8 +156,8 @@ def _open_run(
 
 
 def _options(data: Path, downscale: float | None) -> DataOptions:
-    """Photographs are read one by one, when they are wanted."""
-    return DataOptions(data, downscale or 1.0, memory_limit=0)
+    """Photographs are then read one by one, when they are wanted."""
+    return DataOptions(data, downscale or 1.0)
 
 
 def _look(dataset: Dataset | None, antialiased: bool, gaussians: Gaussians | None, device: Device | None) -> Look:

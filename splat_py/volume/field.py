@@ -67,7 +67,7 @@ class RadianceField:
         height: int,
         *,
         steps_per_unit: float | None = None,
-        device: Device | None = None,
+        device: Device | str | None = None,
     ) -> NDArray[np.float32]:
         """What a camera sees: [height, width, 3], from 0 to 1.
 
@@ -81,7 +81,7 @@ class RadianceField:
         """
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
         self._warn_of_wall(camera)
-        device = device or get_device()
+        device = get_device(device)
         box = Box.of(self.box)
         steps = steps_per_unit or voxels_per_unit(box, tuple(self.density.shape), self.contracted)
         march = March(box, steps, contracted=self.contracted)

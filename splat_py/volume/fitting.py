@@ -63,7 +63,7 @@ class VolumeTrainer:
         config: VolumeConfig | None = None,
         *,
         background: ArrayLike = (0.0, 0.0, 0.0),
-        device: Device | None = None,
+        device: Device | str | None = None,
         resume: VolumeCheckpoint | None = None,
         field: str | UserType | ShaderModule | None = None,
         trust_source: bool = False,
@@ -71,7 +71,7 @@ class VolumeTrainer:
         if len(views) == 0:
             raise SplatError("there is no photograph to fit; give at least one view")
         self.views = views
-        self.device = device or get_device()
+        self.device = get_device(device)
         config = resume.config if resume else config or VolumeConfig()
         self.config, kind = FIELD.begun_with(config, field, resumed=resume is not None, trust_source=trust_source)
         # Steps done.
@@ -219,7 +219,7 @@ def fit(
     background: ArrayLike | None = None,
     *,
     on_step: Callable[[FitReport], None] | None = None,
-    device: Device | None = None,
+    device: Device | str | None = None,
     field: str | UserType | ShaderModule = "grid",
     **options: float | int | bool,
 ) -> AnyField:

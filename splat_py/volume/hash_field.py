@@ -83,7 +83,7 @@ class HashRadianceField:
         jitter: bool = False,
         seed: int = 0,
         skip_empty: bool = True,
-        device: Device | None = None,
+        device: Device | str | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` has them of a grid.
 
@@ -113,11 +113,11 @@ class HashRadianceField:
         height: int,
         *,
         steps_per_unit: float | None = None,
-        device: Device | None = None,
+        device: Device | str | None = None,
     ) -> NDArray[np.float32]:
         """What a camera sees: [height, width, 3], from 0 to 1. See `RadianceField.render`."""
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
-        device = device or get_device()
+        device = get_device(device)
         volume = self._volume(device, *(stored(device, part.detach()) for part in self._parameters()))
         march = March(Box.of(self.box), steps_per_unit or self.steps_per_unit)
         return picture_of(volume, march, camera, self.background)

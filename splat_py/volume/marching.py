@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.persistent_groups import persistent_groups
 from splat_py.gpu.sources import constant
 from splat_py.volume.box import Box
 from splat_py.volume.half_storage import features_of, halves_of
@@ -24,8 +24,6 @@ _BRICK = constant("kernels/voxel_layout", "BRICK")
 _BLOCK = constant("kernels/volume_memory", "BLOCK")
 _REMEMBERED = constant("kernels/cpu/voxel_grid", "REMEMBERED")
 _WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
-# The most persistent workgroups on CPU drivers (llvmpipe).
-_MOST_GROUPS = 8
 # A ray that lets less light through than this has arrived.
 MIN_TRANSMITTANCE = 1e-6
 
@@ -428,4 +426,4 @@ def replicas_on(device: Device) -> int:
 
 def _persistent_groups(device: Device) -> int:
     """Workgroups of a replay: one a processor core on CPU drivers; 0: as many as there are rays."""
-    return min(psutil.cpu_count() or 1, _MOST_GROUPS) if device.software else 0
+    return persistent_groups() if device.software else 0

@@ -110,7 +110,7 @@ class OwnRadianceField:
         jitter: bool = False,
         seed: int = 0,
         skip_empty: bool = True,
-        device: Device | None = None,
+        device: Device | str | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` has them of a grid.
 
@@ -145,12 +145,12 @@ class OwnRadianceField:
         height: int,
         *,
         steps_per_unit: float | None = None,
-        device: Device | None = None,
+        device: Device | str | None = None,
     ) -> NDArray[np.float32]:
         """What a camera sees: [height, width, 3], from 0 to 1. See `RadianceField.render`."""
         kind = self._trusted
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
-        device = device or get_device()
+        device = get_device(device)
         parameters = np.zeros(padded(len(self.params)), np.float32)
         parameters[: len(self.params)] = self.params.detach().cpu().numpy()
         volume = OwnVolume(device, device.memory.array(parameters), kind)

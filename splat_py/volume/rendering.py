@@ -41,7 +41,7 @@ def render(
     seed: int = 0,
     skip_empty: bool = True,
     contracted: bool = False,
-    device: Device | None = None,
+    device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Render a radiance field along rays, by emission and absorption (Vicini et al. 2021, Path Replay Backpropagation).
 
@@ -119,7 +119,7 @@ def march_rays(
     rays_d: Tensor,
     background: Tensor | None,
     march: March,
-    device: Device | None,
+    device: Device | str | None,
     field: Callable[..., Marched],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Colours, transmittances and depths of rays through the field that `field` makes of a device and of these parameters, as
@@ -127,7 +127,7 @@ def march_rays(
     if background is None:
         background = rays_o.new_zeros(3)
     directions = torch.nn.functional.normalize(rays_d, dim=-1)
-    device = device or device_for(parameters[0])
+    device = device_for(parameters[0], device)
     shape = rays_o.shape[:-1]
     flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, directions))
     size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()

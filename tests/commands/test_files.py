@@ -41,7 +41,8 @@ def test_a_file_becomes_one_of_another_format(files: Path, tmp_path: Path) -> No
         assert splat("export", files / "scene.glb", "again.spz", "--spz-version", version, cwd=tmp_path).returncode == 0
         assert len(Gaussians.load(tmp_path / "again.spz")) == len(Gaussians.load(files / "scene.ply"))
     assert "version of SPZ is 7" in refusal("export", files / "scene.glb", "x.spz", "--spz-version", 7, cwd=tmp_path)
-    assert not (tmp_path / "x.spz").exists()
+    assert "version of SPZ is 0" in refusal("export", files / "scene.glb", "x.ply", "--spz-version", 0, cwd=tmp_path)
+    assert not list(tmp_path.glob("x.*"))
 
 
 def test_pages_are_written_from_runs_and_files(files: Path, run: Path, capture: Path, tmp_path: Path) -> None:

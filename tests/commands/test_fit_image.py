@@ -108,7 +108,7 @@ def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_checkpoints_that_are_none(photo: Path, tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match="there is no fit to resume"):
+    with pytest.raises(SplatError, match="there is no checkpoint to resume from"):
         FitImage(photo, tmp_path, resume=True).run()
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
     with pytest.raises(SplatError, match="is damaged; fit without --resume"):

@@ -30,6 +30,7 @@ def test_fit_volume(capture: Path, tmp_path: Path) -> None:
         (["capture", "--box", 0, 0, 0, 1, 0, 1], "box is degenerate"),
         (["capture", "--export", "field.ply"], "field.ply"),
         (["capture", "--frames", -1], "--frames"),
+        (["capture", "--frames", 10**20], "--frames"),
         (["capture", "--resume"], "checkpoint.safetensors does not exist"),
     ],
 )

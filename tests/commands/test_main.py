@@ -48,6 +48,10 @@ def test_usage_names_its_positionals(command: str, positionals: str, tmp_path: P
 
 def test_unknown_device(tmp_path: Path) -> None:
     assert "abacus" in refusal("bench", "--device", "abacus", cwd=tmp_path)
+    assert "--side is 1000000; it must be at most" in refusal("bench", "--side", 1_000_000, cwd=tmp_path)
+    assert "is a folder; name a file" in refusal("bench", "--out", tmp_path, cwd=tmp_path)
+    assert "steps is 0" in refusal("demo", "--steps", 0, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
     assert "abacus" in refusal("bench", cwd=tmp_path, SPLAT_DEVICE="abacus")
     assert "metal" in refusal("bench", "--device", "metal", cwd=tmp_path)
 

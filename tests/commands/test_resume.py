@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
@@ -17,6 +19,7 @@ from splat_py.fit.run_lock import run_lock
 from splat_py.image import ImageFit
 from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.memory import MemoryPlan, plan_memory
 from splat_py.splats.run_folder import RunFolder
 from splat_py.splats.trainer import Trainer
 from splat_py.volume import VolumeCheckpoint
@@ -114,7 +117,7 @@ def test_a_contradiction_is_refused_by_name(option: tuple, sentence: str, out: P
 def test_what_does_not_decide_may_differ(out: Path, capture: Path, tmp_path: Path) -> None:
     """The limit of memory; where the capture is, if it is the same."""
     moved = shutil.copytree(capture, tmp_path / "moved")
-    result = splat("train", moved, "--out", out, "--resume", "--memory-limit", 1, cwd=tmp_path)
+    result = splat("train", moved, "--out", out, "--resume", "--max-memory", "1TB", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads((out / "run.json").read_text())["data"]["data"] == str(moved)
 
@@ -171,9 +174,17 @@ def test_files_of_others_are_not_overwritten(command: str, name: str, capture: P
 
 
 @pytest.mark.parametrize("command", ["train", "fit-volume"])
-def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(command: str, capture: Path, tmp_path: Path) -> None:
+def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(
+    command: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are decoded one by one where they do not fit into memory. An older run that meets it stays."""
-    moved, short = shutil.copytree(capture, tmp_path / "capture"), ("--memory-limit", 0, "--test-every", 0)
+
+    def plan_without_photographs(*arguments: Any) -> MemoryPlan:
+        return replace(plan_memory(*arguments), photographs=0, decoded=0)
+
+    monkeypatch.setattr("splat_py.splats.trainer.plan_memory", plan_without_photographs)
+    limit = ("--max-memory", "1KB") if command == "fit-volume" else ()
+    moved, short = shutil.copytree(capture, tmp_path / "capture"), (*limit, "--test-every", 0)
     options = ("--sh-degree", 0, "--frames", 0, "--resolutions", 4) if command == "fit-volume" else ("--sh-degree", 0)
     steps = "--steps" if command == "train" else "--steps-per-resolution"
     begun = (command, "capture", *short, *options, "--out", "older")
@@ -186,7 +197,7 @@ def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(command:
     line = refusal(command, "capture", *short, *options, steps, 2, "--out", "deep/new", cwd=tmp_path)
     assert "cannot be decoded" in line or "damaged" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "older"]
-    resumed = (command, "capture", "--out", "older", "--resume", "--memory-limit", 0, *longer)
+    resumed = (command, "capture", "--out", "older", "--resume", *limit, *longer)
     refusal(*resumed, *(("--frames", 0) if command == "fit-volume" else ()), cwd=tmp_path)
     assert snapshot(tmp_path / "older").keys() == before
 

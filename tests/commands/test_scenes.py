@@ -50,6 +50,9 @@ def test_bad_scenes(run: Path, capture: Path, tmp_path: Path) -> None:
     assert "text.ply" in refusal("eval", "text.ply", "--data", capture, cwd=tmp_path)
     assert "absent.ply" in refusal("eval", "absent.ply", "--data", capture, cwd=tmp_path)
     assert "--out" in refusal("render", run, cwd=tmp_path)
+    assert "--frames is 1000000" in refusal("render", run, "--video", "a.mp4", "--frames", 1_000_000, cwd=tmp_path)
+    assert "name a file" in refusal("eval", run, "--json", tmp_path, cwd=tmp_path)
+    assert "--scale is 1e+308" in refusal("render", run, "--out", "views", "--scale", "1e308", cwd=tmp_path)
     assert ".ply" in refusal("export", run, "scene.obj", cwd=tmp_path)
 
 

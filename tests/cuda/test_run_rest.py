@@ -48,7 +48,7 @@ def test_adam(cuda: CudaOnCpu) -> None:
     rest.test_adam_takes_gradients_from_the_rows_of_splats(1, True, cuda)
 
 
-@pytest.mark.parametrize("way", pictures.WAYS)
+@pytest.mark.parametrize("way", [way for way in pictures.WAYS if way != "cpu tiles"])
 def test_pictures(way: str, cuda: CudaOnCpu) -> None:
     rest.test_pictures(way, 19, 13, _GPU_TUNING, cuda)
     rest.test_gradients_of_pictures(way, way != "group", _GPU_TUNING, cuda)
@@ -58,9 +58,9 @@ def test_steps_of_a_fit(cuda: CudaOnCpu) -> None:
     rest.test_steps_of_a_fit(rest.GroupRasterizer, cuda)
 
 
-@pytest.mark.parametrize("coefficients", [1, 4])
-def test_volumes(coefficients: int, cuda: CudaOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    rest.test_volumes(0, coefficients, 7, cuda, monkeypatch)
+@pytest.mark.parametrize(("coefficients", "skip_empty"), [(1, True), (4, False)])
+def test_volumes(coefficients: int, skip_empty: bool, cuda: CudaOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest.test_volumes(0, coefficients, True, skip_empty, cuda, monkeypatch)
 
 
 def test_gradients_of_rays_through_a_volume(cuda: CudaOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Tuning
+from splat_py.gpu.device import _GPU_TUNING
 from tests.cuda.device import CudaOnCpu
 from tests.emulation.kernels import ACCUMULATIONS
 from tests.emulation.schedules import every_order
@@ -17,16 +17,15 @@ from tests.splats import test_binning
 @pytest.mark.parametrize(
     ("tuning", "channels", "tile_size", "accumulation", "absgrad"),
     [
-        *((_GPU_TUNING, 3, 16, accumulation, False) for accumulation in ACCUMULATIONS),
-        (_GPU_TUNING, 4, 16, "PerGroup", True),
+        *(("GPU", 3, 16, accumulation, False) for accumulation in ACCUMULATIONS),
+        ("GPU", 4, 16, "PerGroup", True),
         # Half a warp, and a quarter of one.
-        (_GPU_TUNING, 1, 4, "PerWave", False),
-        (_SOFTWARE_TUNING, 3, 8, "PerWave", True),
+        ("GPU", 1, 4, "PerWave", False),
+        ("software", 3, 8, "PerWave", True),
     ],
-    ids=lambda value: "GPU" if value is _GPU_TUNING else "software" if value is _SOFTWARE_TUNING else str(value),
 )
 def test_rasterization(
-    tuning: Tuning, channels: int, tile_size: int, accumulation: str, absgrad: bool, cuda: CudaOnCpu
+    tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, cuda: CudaOnCpu
 ) -> None:
     splats.test_rasterization(tuning, channels, tile_size, accumulation, absgrad, cuda)
 

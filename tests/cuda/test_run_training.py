@@ -35,6 +35,7 @@ def test_between_steps(cuda: CudaOnCpu) -> None:
     training.test_parameters_that_are_not_finite(cuda)
     training.test_relocation_and_growth(training.KINDS[0], cuda)
     training.test_noise_and_prior(cuda)
+    training.test_batches(cuda)
     training.test_3d_filters(cuda)
 
 

@@ -121,7 +121,7 @@ class Compiler:
             command = [self._clang, *flags, *library, "-o", temporary, "-"]
             result = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
             if result.returncode:
-                Path(temporary).unlink()
+                Path(temporary).unlink(missing_ok=True)
                 raise KernelError(f"clang rejects the source of a kernel:\n{result.stderr[:4000]}")
             Path(temporary).replace(path)
         return path

@@ -1,12 +1,17 @@
-"""Every kernel that ships, in every specialisation: found by recording the stages, not by a list that could go stale."""
+"""Every kernel that ships, specialised: found by recording the stages, not by a list that could go stale.
+
+Any two values of constants that ship together are in one of the specialisations (`covering`), not every combination of more:
+there are twice as many, and what is wrong is wrong for one value, or for two together.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,11 +36,50 @@ from splat_py.volume.hash_volume import LEVELS, HashShape, HashVolume
 from splat_py.volume.own_volume import OwnVolume
 from tests.volume import own_fields
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+def covering(rows: Iterable[Row]) -> list[Row]:
+    """Of these rows few that have any two values, in their columns, that one of the rows has."""
+    pairs = {row: set(combinations(enumerate(row), 2)) for row in rows}
+    missing = set().union(*pairs.values())
+    kept: list[Row] = []
+    while missing:
+        best = max(pairs, key=lambda row: len(missing & pairs[row]))
+        kept.append(best)
+        missing -= pairs[best]
+    return kept
+
+
 TILE_SIZES = (4, 8, 16)
 MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
 # Depth alone; colours; colours and depth; features, up to as many as one pass takes.
 CHANNELS = (1, 3, 4, 32)
 ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerIntersection")
+# Tuning, channels, tile size, accumulation, gradients of absolute values. Where gradients add up has little to do with the
+# tile's size, and channels have nothing to do with the tuning, which differs in `PIXELS`.
+RASTERIZATIONS = covering(
+    (tuning, channels, tile_size, accumulation, absgrad)
+    for tuning, channels in (*product(["GPU"], CHANNELS), ("software", 3))
+    for tile_size in TILE_SIZES
+    for accumulation in (ACCUMULATIONS if tile_size == 16 else ("PerWave",))
+    for absgrad in (False, True)
+)
+# Stored parameters, mode, accumulation; and the degree of harmonics that goes with the first two.
+_DEGREES = {(False, "classic"): 0, (True, "classic"): 1, (False, "antialiased"): 2, (True, "antialiased"): 3}
+GAUSSIANS = [
+    (_DEGREES[stored, mode], stored, mode, accumulation)
+    for stored, mode, accumulation in covering(product((False, True), ("classic", "antialiased"), ACCUMULATIONS))
+]
+# Jitter and empty space skipped, by the number of coefficients of a volume.
+MARCHES: dict[int, list[tuple[bool, bool]]] = {coefficients: [] for coefficients in marching.COEFFICIENTS}
+for _coefficients, *_march in covering(product(marching.COEFFICIENTS, (False, True), (False, True))):
+    MARCHES[_coefficients].append((_march[0], _march[1]))
+
+
+def before(models: Iterable[str]) -> list[tuple[str, bool, bool]]:
+    """Kinds of cameras, with covariances or not, packed or not."""
+    return covering(product(models, (False, True), (False, True)))
 
 
 class Specialisation(NamedTuple):
@@ -91,11 +135,10 @@ class _Memory:
 
 
 def shipped() -> list[Specialisation]:
-    """All specialisations: project, shade, bin, sort and rasterise as recorded, the rest as their files declare them."""
+    """Specialisations: project, shade, bin, sort and rasterise as recorded, the rest as their files declare them."""
     dispatches = _Dispatches()
     recorder = cast(Recorder, dispatches)
-    for tuning in (_GPU_TUNING, _SOFTWARE_TUNING):
-        _record_tiles(recorder, tuning)
+    _record_tiles(recorder)
     _record_batched(recorder)
     _record_gaussians(recorder)
     _record_packed(recorder)
@@ -106,6 +149,9 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
     for row, bounded in ((1, True), (3, False)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=0, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
+    # Gradients of batches: as parameters lie, or in the rows of splats (splat_py/splats/batch.py).
+    dispatches.dispatch("batch", "addScaled")
+    dispatches.dispatch("batch", "addScaled", ROW=1, STRIDE=10, OFFSET=9)
     # The 3D smoothing filter, through a lens as well (splat_py/splats/filter_3d.py).
     for constants in ({}, {"CameraModel": "OpenCVPinhole", "WITH_LENS": True}):
         dispatches.dispatch("filter_3d", "findFilters", **constants)
@@ -115,6 +161,10 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("image_group", "differentiateByGroup", **how)
         dispatches.dispatch("image_simple", "renderSimply", BLOBS=8)
         dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)
+    # Of a processor of two cores (splat_py/image/cpu_tiles.py).
+    for linear in (False, True):
+        dispatches.dispatch("cpu/blob_tiles", "differentiateTiles", LINEAR=linear, QUEUES=3)
+    dispatches.dispatch("cpu/blob_tiles", "differentiateRows", QUEUES=3)
     for coefficients in marching.COEFFICIENTS:
         _record_volume(recorder, coefficients)
     _record_contracted(recorder)
@@ -155,7 +205,7 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
         device = _device_of_volumes(groups, native)
         volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
         volume.groups, volume.replicas = groups, groups + 1
-        for jitter, skip_empty in product((False, True), repeat=2) if native else ((False, True),):
+        for jitter, skip_empty in MARCHES[coefficients] if native else ((False, True),):
             march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
@@ -229,16 +279,12 @@ def _device(tuning: Tuning) -> Device:
     return cast(Device, SimpleNamespace(memory=_Memory(), tuning=tuning))
 
 
-def _record_tiles(recorder: Recorder, tuning: Tuning) -> None:
-    for tile_size in TILE_SIZES:
-        # Every number of channels where tiles are a GPU's; one of them in the software's tuning, which differs in `PIXELS`.
-        for channels in CHANNELS if tuning is _GPU_TUNING else (3,):
-            # Where gradients add up has little to do with the tile's size.
-            for accumulation in ACCUMULATIONS if tile_size == 16 else ("PerWave",):
-                for absgrad in (False, True):
-                    settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
-                    _record_rasterization(recorder, tuning, settings, channels)
-    for accumulation in ACCUMULATIONS:
+def _record_tiles(recorder: Recorder) -> None:
+    tunings = {"GPU": _GPU_TUNING, "software": _SOFTWARE_TUNING}
+    for name, channels, tile_size, accumulation, absgrad in RASTERIZATIONS:
+        settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
+        _record_rasterization(recorder, tunings[name], settings, channels)
+    for tuning, accumulation in product(tunings.values(), ACCUMULATIONS):
         settings = Settings(16, accumulation=accumulation, native_atomics=False)
         _record_rasterization(recorder, tuning, settings, 3)
         settings = Settings(16, accumulation=accumulation)
@@ -291,9 +337,12 @@ def _record_packed(recorder: Recorder) -> None:
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
     sh, v_colors = empty((8, 25, 3)), StridedView(empty((1, 8, 9)), 9)
     packed = PackedIds.empty(device, 8, 1)
-    for model, covars, ids, camera_gradient in product(
-        (*MODELS, "OpenCVPinhole", "bent Fisheye"), (None, empty((8, 6))), (None, packed), (False, True)
+    for (model, with_covars, is_packed), camera_gradient in product(
+        # What most renders are is one of them.
+        (("Pinhole", False, True), *before(MODELS), *before(("OpenCVPinhole", "bent Fisheye"))),
+        (False, True),
     ):
+        covars, ids = empty((8, 6)) if with_covars else None, packed if is_packed else None
         lenses = None if model in MODELS else empty((1, LENS))
         cameras = replace(cameras, lenses=lenses)
         model = model.removeprefix("bent ")
@@ -302,10 +351,10 @@ def _record_packed(recorder: Recorder) -> None:
         splats = Splats.empty(device, 8, packed=ids)
         projection = Projection(replace(gaussians, covars=covars), cameras, splats, settings)
         v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
-        if ids is None:
-            visible = PrefixSum(device, 8)
-            projection.record_visible(recorder, visible)
-            projection.record_packing(recorder, visible, packed)
+        if is_packed:
+            visible, dense = PrefixSum(device, 8), replace(projection, splats=Splats.empty(device, 8))
+            dense.record_visible(recorder, visible)
+            dense.record_packing(recorder, visible, packed)
         projection.record(recorder)
         projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
     cameras, v_cameras = replace(cameras, lenses=None), empty((1, CAMERA_ROW))
@@ -411,23 +460,20 @@ def _record_gaussians(recorder: Recorder) -> None:
     splats = Splats.empty(_device(_GPU_TUNING), 1, 8)
     v_cameras = empty((1, CAMERA_ROW))
     v_splats = SplatGradients.of_rows(empty((1, 8, 9)), splats.depths)
-    for stored, antialiased, camera_gradient, accumulation in product(*[(False, True)] * 3, ACCUMULATIONS):
+    sh, v_colors = empty((8, 16, 3)), StridedView(empty((1, 8, 9)), 9)
+    for (degree, stored, mode, accumulation), camera_gradient in product(GAUSSIANS, (False, True)):
         settings = Settings(
             16,
             raw_params=stored,
-            antialiased=antialiased,
+            antialiased=mode == "antialiased",
             camera_gradient=camera_gradient,
             accumulation=accumulation,
-            native_atomics=not (stored and antialiased),
+            native_atomics=degree < 3,
         )
         projection = Projection(gaussians, cameras, splats, settings)
         projection.record(recorder)
         projection.record_backward(recorder, v_splats, gaussians, v_cameras)
-    for degree in range(4):
-        sh, v_colors = empty((8, 16, 3)), StridedView(empty((1, 8, 9)), 9)
-        for camera_gradient, add_to_means, accumulation in product(*[(False, True)] * 2, ACCUMULATIONS):
-            native = degree < 3
-            settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
-            shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), settings)
-            shading.record(recorder)
+        shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), settings)
+        shading.record(recorder)
+        for add_to_means in (False, True):
             shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras, add_to_means)

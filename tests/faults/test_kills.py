@@ -44,7 +44,7 @@ CONFIG = TrainConfig(
     accumulate="pair",
 )
 # In all, of runs that go on at the same time; `make soak` sets SOAK_STEPS.
-KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 40, 2
+KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 24, 2
 # What a run calls, in order: it is killed before and after the first call of each. The others are spread over its time.
 CALLS: tuple[tuple[Any, str], ...] = (
     (RunRecord, "load_dataset"),

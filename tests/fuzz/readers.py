@@ -30,9 +30,11 @@ from splat_py.image.checkpoint import FitCheckpoint
 from splat_py.image.pictures import read_picture
 from splat_py.image.result import ImageFit
 from splat_py.scene import Gaussians, load_dataset
+from splat_py.scene.cells import CELL_FILE, Cell, read_cell
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.formats import compressed_ply, dot_splat, glb, ksplat, sog, spz
 from splat_py.scene.keyframes import KeyframePath
+from splat_py.scene.partition import Grid
 from splat_py.scene.ply import read_points
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
@@ -204,11 +206,29 @@ _RUN = {
         "format": "auto",
         "test_every": 8,
         "undistort": True,
-        "memory_limit": 4096,
+        "max_memory": "8GB",
     },
     "config": asdict(TrainConfig(**OWN)),  # type: ignore[arg-type]
     "dataset": "0" * 64,
 }
+
+
+@cache
+def _cell() -> dict[str, Any]:
+    grid = Grid(((0.6, 0.8, 0.0), (-0.8, 0.6, 0.0)), (-1.5, 2.0), ((0.0,), (0.25,), (-3.0,)))
+    return asdict(Cell(1, "0" * 64, (2, 1), **vars(grid)))
+
+
+def _write_cell(folder: Path, random: Random) -> None:
+    data = json.dumps(_cell()).encode()
+    damaged = damaged_json(_cell(), random) if random.random() < 0.7 else damaged_bytes(data, random)
+    (folder / CELL_FILE).write_bytes(damaged)
+
+
+def _read_cell(folder: Path) -> None:
+    cell = read_cell(folder)
+    inside = [cell.grid.inside(place, POINTS) for place in cell.grid.places]
+    assert cell.place in cell.grid.places and (np.sum(inside, 0) == 1).all()
 
 
 def _write_run(folder: Path, random: Random) -> None:
@@ -426,6 +446,7 @@ READERS: dict[str, Reader] = {
     "field npz": Reader(600, _write_field, _loads(RadianceField.load, "file.npz")),
     "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
     "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).record()),
+    "cell.json": Reader(500, _write_cell, _read_cell),
     "pictures": Reader(1000, _write_picture, _read_picture),
     "camera path": Reader(800, _write_path, _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),

@@ -1,14 +1,19 @@
-"""Blobs to test with, and the three ways to draw them."""
+"""Blobs to test with, and the four ways to draw them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from splat_py.gpu.device import get_device
+from splat_py.image.cpu_tiles import CpuTileRasterizer
 from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
 from tests.image.reference import Array
 
-WAYS = ["simple", "group", "tiles"]
+# Those that make lists, and all.
+LISTING = ["group", "tiles", "cpu tiles"]
+WAYS = ["simple", *LISTING]
 
 
 def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opacity: float = 0.0) -> Array:
@@ -23,8 +28,13 @@ def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opac
 
 
 def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:
-    kind = {"simple": SimpleRasterizer, "group": GroupRasterizer, "tiles": TileRasterizer}[way]
-    return kind(get_device(), raw.shape[1], width, height, native)
+    kinds: dict[str, Callable[..., Rasterizer]] = {
+        "simple": SimpleRasterizer,
+        "group": GroupRasterizer,
+        "tiles": TileRasterizer,
+        "cpu tiles": CpuTileRasterizer,
+    }
+    return kinds[way](get_device(), raw.shape[1], width, height, native)
 
 
 def draw(way: str, raw: Array, width: int, height: int) -> Array:

@@ -10,6 +10,7 @@ import pytest
 from splat_py import image
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
+from splat_py.image.cpu_tiles import CpuTileRasterizer
 from splat_py.image.fitting import ImageFitter, Rates
 from splat_py.image.initial import blobs_on_detail
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
@@ -35,7 +36,7 @@ def test_a_fit_is_good(fitted: image.ImageFit) -> None:
     assert fitted.psnr == pytest.approx(-10 * np.log10(error), abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
+@pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer, CpuTileRasterizer])
 def test_both_rasterizers_take_the_same_steps(kind: type) -> None:
     """Five steps of Adam against NumPy's, with the gradient of the simple rasterizer."""
     picture = checkers(20, 12)
@@ -66,17 +67,18 @@ def test_fits_by_every_method(method: str) -> None:
     assert results[0] == pytest.approx(results[1], abs=0.01)
 
 
-def test_lists_that_do_not_fit_lose_no_step() -> None:
+@pytest.mark.parametrize("kind", [TileRasterizer, CpuTileRasterizer])
+def test_lists_that_do_not_fit_lose_no_step(kind: type) -> None:
     """Blobs that grow exceed the capacity of the lists: the step is repeated, with the same result."""
     picture = checkers(64, 64)
     params = blobs_on_detail(picture, 200, np.random.default_rng(1))
     device = get_device()
 
     def run(tight: bool) -> tuple[Array, int]:
-        rasterizer = TileRasterizer(device, 200, 64, 64)
+        rasterizer = kind(device, 200, 64, 64)
         fitter = ImageFitter(picture, params, 8, Rates(final=0.3), device, rasterizer)
         if not tight:
-            rasterizer._binning.reserve(100_000)
+            rasterizer.reserve_isects(100_000)
         repeated, reserve = 0, rasterizer.reserve
 
         def counted(parameters) -> None:
@@ -86,7 +88,7 @@ def test_lists_that_do_not_fit_lose_no_step() -> None:
 
         rasterizer.reserve = counted  # type: ignore[method-assign]
         if tight:
-            rasterizer._binning.reserve(50)
+            rasterizer.reserve_isects(50)
         while fitter.step < 8:
             fitter.advance()
         return fitter.params(), repeated
@@ -149,8 +151,10 @@ def test_any_size(fitted: image.ImageFit) -> None:
 
 def test_a_device_that_is_passed_is_used(fitted: image.ImageFit, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, device = fitted.render(), get_device()
-    monkeypatch.setattr("splat_py.image.result.get_device", lambda: pytest.fail("asked for the default device"))
+    asked: list[object] = []
+    monkeypatch.setattr("splat_py.image.result.get_device", lambda given: asked.append(given) or given)
     np.testing.assert_array_equal(fitted.render(device=device), expected)
+    assert asked == [device]
 
 
 def test_save_and_load(fitted: image.ImageFit, tmp_path: Path) -> None:

@@ -97,6 +97,10 @@ def test_bad_arrays(pixels: Any, message: str) -> None:
 def test_bad_background() -> None:
     with pytest.raises(SplatError, match="background is 2; it must be three numbers"):
         to_picture(np.zeros((2, 2, 4), np.uint8), 2)
+    # It is kept in a fit's run.json, whether or not the picture has an alpha channel.
+    for bad in (np.nan, "red"):
+        with pytest.raises(SplatError, match=r"background is .*; it must be three numbers"):
+            to_picture(RGB, (bad, 0, 0))
 
 
 def test_bad_files(tmp_path: Path) -> None:

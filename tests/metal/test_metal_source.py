@@ -1,4 +1,4 @@
-"""Every kernel, in every specialisation that ships, as Metal source that clang accepts, address spaces included.
+"""Every kernel, specialised as in tests/emulation/kernels.py, as Metal source that clang accepts, address spaces included.
 
 This says nothing of how SlangPy binds arguments on a Mac, of Apple's own compiler, or of speed.
 """

@@ -24,7 +24,7 @@ from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterization import rasterization
 from splat_py.splats.shade import Shading, shade
 from splat_py.splats.tiles import bin_tiles
-from tests.emulation.kernels import ACCUMULATIONS, CHANNELS, TILE_SIZES
+from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before
 from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
@@ -43,16 +43,6 @@ from tests.splats.torch_rendering import covariances
 WIDTH, HEIGHT = 37, 29
 
 
-def rasterizations() -> list[Any]:
-    """Tunings, channels, tile sizes and ways to add gradients up, as they ship together."""
-    return [
-        pytest.param(TUNINGS[name], channels, tile_size, how, id=f"{name}-{channels}-{tile_size}-{how}")
-        for name, channels in (*product(["GPU"], CHANNELS), ("software", 3))
-        for tile_size in TILE_SIZES
-        for how in (ACCUMULATIONS if tile_size == 16 else ("PerWave",))
-    ]
-
-
 def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **options: Any) -> comparison.Case:
     """40 Gaussians on an image whose sides tiles do not divide."""
     return comparison.Case(
@@ -63,12 +53,11 @@ def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **
     )
 
 
-@pytest.mark.parametrize("absgrad", [False, True])
-@pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation"), rasterizations())
+@pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation", "absgrad"), RASTERIZATIONS)
 def test_rasterization(
-    tuning: Tuning, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu
+    tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu
 ) -> None:
-    metal.tuning = tuning
+    metal.tuning = TUNINGS[tuning]
     accumulate(metal, accumulation)
 
     def check() -> None:
@@ -187,17 +176,12 @@ def rasterization_of_stored(**inputs: Any) -> Any:
         return rasterization(**inputs | {"scales": inputs["scales"].log(), "opacities": inputs["opacities"].logit()})
 
 
-# Degree, stored or not, mode: each of these, with everything that ships for it.
-GAUSSIANS = [(0, False, "classic"), (1, True, "classic"), (2, False, "antialiased"), (3, True, "antialiased")]
-
-
 def accumulate_gaussians(metal: MetalOnCpu, accumulation: str, degree: int) -> None:
-    """The last of `GAUSSIANS` without atomic additions to floats."""
+    """Degree 3 of `GAUSSIANS` without atomic additions to floats."""
     accumulate(metal, accumulation, native=degree < 3)
 
 
-@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
-@pytest.mark.parametrize(("degree", "stored", "mode"), GAUSSIANS)
+@pytest.mark.parametrize(("degree", "stored", "mode", "accumulation"), GAUSSIANS)
 def test_projection_and_harmonics(
     degree: int, stored: bool, mode: str, accumulation: str, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,8 +195,7 @@ def test_projection_and_harmonics(
     every_order(metal, check)
 
 
-@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
-@pytest.mark.parametrize(("degree", "stored", "mode"), GAUSSIANS)
+@pytest.mark.parametrize(("degree", "stored", "mode", "accumulation"), GAUSSIANS)
 def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accumulation: str, metal: MetalOnCpu) -> None:
     """Those of the Gaussians are the same."""
     accumulate_gaussians(metal, accumulation, degree)
@@ -238,9 +221,8 @@ def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accu
     every_order(metal, check)
 
 
-@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 @pytest.mark.parametrize("camera_gradient", [False, True])
-@pytest.mark.parametrize("degree", range(4))
+@pytest.mark.parametrize(("degree", "accumulation"), [(degree, accumulation) for degree, *_, accumulation in GAUSSIANS])
 def test_colours_add_to_the_gradients_of_means(
     degree: int, camera_gradient: bool, accumulation: str, metal: MetalOnCpu
 ) -> None:
@@ -354,7 +336,7 @@ def scene_before(camera_model: str, covars: bool, with_lens: bool = False) -> di
     return inputs
 
 
-CAMERAS = list(product(camera_models.MODELS, (False, True), (False, True)))
+CAMERAS = before(camera_models.MODELS)
 
 
 @pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
@@ -382,9 +364,7 @@ def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> No
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("covars", [False, True])
-@pytest.mark.parametrize("camera_model", camera_models.LENSES)
+@pytest.mark.parametrize(("camera_model", "covars", "packed"), before(camera_models.LENSES))
 def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
     sigma = {"sigma_of": camera_models.of_covars} if covars else {}
 

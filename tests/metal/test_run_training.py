@@ -18,8 +18,8 @@ from splat_py.splats.trainer import Trainer
 from tests.emulation.program import Order, Schedule
 from tests.emulation.schedules import SCHEDULES, every_order
 from tests.metal.device import MetalOnCpu
+from tests.splats import test_batch, test_depth_supervision, test_filter_3d
 from tests.splats import test_densification as density_control
-from tests.splats import test_depth_supervision, test_filter_3d
 from tests.splats import test_mcmc as monte_carlo
 from tests.splats import test_spatial_order as spatial_order
 from tests.splats.refinement import KINDS
@@ -120,6 +120,10 @@ def test_noise_and_prior(metal: MetalOnCpu) -> None:
     every_order(metal, monte_carlo.test_prior)
     for counts in (True, False):
         every_order(metal, lambda counts=counts: monte_carlo.test_noise(counts))
+
+
+def test_batches(metal: MetalOnCpu) -> None:
+    every_order(metal, test_batch.test_sums_and_means)
 
 
 def test_3d_filters(metal: MetalOnCpu) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +84,7 @@ def test_slang_agrees_with_torch_on_a_large_image() -> None:
         torch.testing.assert_close(in_torch * 2000, in_slang * 2000, rtol=1e-4, atol=1e-3)
 
 
-def test_slang_runs_where_the_tile_renderer_cannot() -> None:
+def test_slang_runs_where_the_tile_renderer_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """SlangPy's own CPU target has neither waves nor atomic floats."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("SlangPy's CPU target needs a C++ compiler")
@@ -93,7 +92,9 @@ def test_slang_runs_where_the_tile_renderer_cannot() -> None:
     handle = spy.Device(type=spy.DeviceType.cpu, compiler_options=spy.SlangCompilerOptions(paths))
     assert native_operators("cpu", handle.features) == set()
     kernels, memory = KernelCache(handle), Memory(handle, Bridge.COPY)
-    device = cast(Device, SimpleNamespace(memory=memory, record=lambda: Recorder(handle, kernels, memory)))
+    device = object.__new__(Device)
+    device.memory = memory
+    monkeypatch.setattr(device, "record", lambda: Recorder(handle, kernels, memory), raising=False)
     tensors = inputs(70, 4)
     image = portable.splat_slang(**tensors, width=WIDTH, height=HEIGHT, device=device)
     expected = expression(tensors, WIDTH, HEIGHT)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pycolmap
 import pytest
+from PIL import Image
 from plyfile import PlyData, PlyElement
 
 from splat_py.errors import SplatError
@@ -49,7 +50,7 @@ def test_nerfstudio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("folder", ["sparse/0", "sparse", "."])
+@pytest.mark.parametrize("folder", ["sparse/0", "sparse", ".", "colmap/sparse/0"])
 def test_colmap(tmp_path: Path, folder: str, text: bool) -> None:
     write_colmap(tmp_path, ring(), folder=folder, text=text, points=POINTS)
     dataset = load_dataset(tmp_path)
@@ -223,6 +224,23 @@ def test_intrinsics_of_a_frame_override_the_shared_ones(tmp_path: Path) -> None:
     first, second = (view.lens for view in load_dataset(tmp_path).views)
     assert (first.fx, first.distortion[0]) == (content["fl_x"], 0)
     assert (second.fx, second.distortion[0]) == (99, 0.25)
+
+
+def test_a_byte_order_mark_before_the_poses(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring())
+    file = tmp_path / "transforms.json"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert len(load_dataset(tmp_path)) == 9
+
+
+def test_the_fourth_channel_of_a_jpeg_is_not_transparency(tmp_path: Path) -> None:
+    content = write_transforms(tmp_path, ring(1))
+    content["frames"][0]["file_path"] = "images/000.jpg"
+    save_json(tmp_path, content)
+    Image.fromarray(np.full((HEIGHT, WIDTH, 3), 200, np.uint8)).convert("CMYK").save(tmp_path / "images/000.jpg")
+    dataset = load_dataset(tmp_path)
+    assert dataset.background.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(dataset.image(0)[..., :3], 200, atol=2)
 
 
 @pytest.mark.parametrize("angle", ["camera_angle_x", "camera_angle_y"])

@@ -86,6 +86,18 @@ def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype:
         assert_equal(loaded, gaussians)
 
 
+@pytest.mark.parametrize("comment", ["café, 書".encode(), b"caf\xe9"])
+@pytest.mark.parametrize("text", [True, False])
+def test_comments_in_any_encoding(tmp_path: Path, comment: bytes, text: bool) -> None:
+    gaussians = sample(sh_degree=1)
+    gaussians.save_ply(tmp_path / "a.ply")
+    names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", names, "f8", text=text, byte_order="<")
+    data = (tmp_path / "b.ply").read_bytes()
+    (tmp_path / "b.ply").write_bytes(data.replace(b"SplatRenderMode: mip", comment, 1))
+    torch.testing.assert_close(Gaussians.load_ply(tmp_path / "b.ply").means, gaussians.means)
+
+
 def test_missing_properties_are_named(tmp_path: Path) -> None:
     sample().save_ply(tmp_path / "a.ply")
     names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)

@@ -175,3 +175,6 @@ def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(SplatError, match=r"nowhere\.slang does not exist"):
         shaders.load(tmp_path / "nowhere.slang")
+    (tmp_path / "mine.txt").write_text("public float f(float x) { return x; }")
+    with pytest.raises(SplatError, match=r"mine\.txt does not end in \.slang"):
+        shaders.load(tmp_path / "mine.txt")

@@ -110,8 +110,12 @@ class Expected:
         return cls(renders, masks, v_colors, v_alphas)
 
 
+# Of gradients; notebook 01 says the same.
+RTOL, FLOOR, SHARE_OF_LARGEST = 1e-4, 1e-6, 1e-5
+
+
 def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0) -> None:
-    """Each scalar within 1e-4 relative, with a floor of 1e-6, or of 1e-5 of the array's largest entry; or `looser` times that.
+    """Each scalar within RTOL, with a floor of FLOOR or of a share of the array's largest entry; or `looser` times that.
 
     A gradient is a sum over pixels (and cameras) of terms of both signs, each rounded to 6e-8 of its own size. Where they
     cancel, what is left may be as small as one likes, but its error is still that of the terms: their size, of which
@@ -120,7 +124,7 @@ def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0)
     assert actual.shape == expected.shape, name
     assert np.isfinite(actual).all(), name
     largest = float(np.abs(expected).max(initial=0.0))
-    rtol, atol = 1e-4 * looser, max(1e-6, 1e-5 * largest) * looser
+    rtol, atol = RTOL * looser, max(FLOOR, SHARE_OF_LARGEST * largest) * looser
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=name)
 
 

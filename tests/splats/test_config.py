@@ -47,6 +47,7 @@ EXPECTED = TrainConfig(
     accumulate="pixel",
     checkpoint_every=77,
     seed=9,
+    batch=1,
 )
 
 
@@ -81,8 +82,9 @@ def test_old_runs_open(tmp_path: Path) -> None:
 
 
 def test_fewer_fields_are_the_defaults() -> None:
-    assert TrainConfig.from_dict({}) == TrainConfig()
-    assert TrainConfig.from_dict({"rate_sh": 0.1, "seed": 1}) == TrainConfig(sh0_lr=0.1, seed=1)
+    """But of the batch: what is older has one photograph a step, however many processes go on with it."""
+    assert TrainConfig.from_dict({}) == TrainConfig(batch=1)
+    assert TrainConfig.from_dict({"rate_sh": 0.1, "seed": 1, "batch": 2}) == TrainConfig(sh0_lr=0.1, seed=1, batch=2)
 
 
 @pytest.mark.parametrize("content", [None, [], 3, "steps", {"speed": 1}, {"rate_sh": 0.1, "sh0_lr": 0.1}], ids=str)

@@ -9,7 +9,7 @@ import pytest
 import tests.reference as ref
 from splat_py.gpu.device import get_device
 from splat_py.gpu.limits import Limits
-from splat_py.splats.loss import _BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
+from splat_py.splats.loss import BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
 from tests.reference.arrays import Array
 from tests.reference.ssim import ssim_map
 
@@ -105,13 +105,13 @@ def test_bands_change_nothing(rows: int) -> None:
 
 
 def test_images_of_common_sizes_are_one_band() -> None:
-    assert len(_bands(3840, 2160, _BAND_BYTES)) == 1
+    assert len(_bands(3840, 2160, BAND_BYTES)) == 1
 
 
 def test_no_buffer_of_the_loss_exceeds_a_devices_limit() -> None:
     """They passed 2³¹ bytes at 35.8 megapixels: SSIM was 5, gradients were NaN."""
     for width, height in ((8000, 6000), (6000, 8000), (16384, 10922), (100_000, 1_000), (1_000, 100_000), (700_000, 60)):
-        bands = _bands(width, height, _BAND_BYTES)
+        bands = _bands(width, height, BAND_BYTES)
         assert max(band.rows for band in bands) * 5 * width * 3 * 4 <= Limits().buffer_bytes
 
 

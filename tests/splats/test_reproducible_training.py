@@ -46,7 +46,7 @@ def test_a_step_that_needs_more_segments_is_repeated(dataset: Dataset, monkeypat
         monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=length))
         trainer = Trainer(dataset, config)
         trainer.fit()
-        assert trainer._segments == 1 if length is None else trainer._segments > 1
+        assert trainer._gradients.segments == 1 if length is None else trainer._gradients.segments > 1
         results.append(trainer.checkpoint().state)
     for name, values in results[0].items():
         np.testing.assert_array_equal(values, results[1][name], err_msg=name)

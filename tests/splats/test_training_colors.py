@@ -180,6 +180,8 @@ def test_hostile_plys(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"color": "Rainbow"}, "color is 'Rainbow'; use SphericalHarmonics, SphericalGaussians, ColorNetwork, or the name"),
+        ({"color_features": 3}, "color_features is 3, which harmonics have none of"),
+        ({"color_weights": 3}, "color_weights is 3, which harmonics have none of"),
         ({"color": "SphericalGaussians", "color_features": 8}, "SphericalGaussians take 3 and 6 for each of their lobes"),
         ({"color": "ColorNetwork", "color_weights": 10}, "weights holds 10 numbers"),
         ({"color_features": -1}, "color_features is -1"),

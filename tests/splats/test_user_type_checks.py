@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from typing import Any
 
-from splat_py import SplatError, shaders
+import pytest
+import torch
+
+from splat_py import SplatError, rasterization, shaders
 from tests.splats import test_colors as colors
 from tests.splats import test_pixel_losses as pixel_losses
 
@@ -135,6 +139,71 @@ def test_what_other_devices_cannot_have() -> None:
     )
     with pytest.raises(SplatError, match=r"^Mine cannot be compiled for WebGPU, in ssimAlongColumns: non-void function must"):
         shaders.check(shaders.source(text))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ((2.0, 0.5), r"beta is \(2.0, 0.5\); give its lowest value first"),
+        ((math.nan, 1.0), "the range of beta is nan; it must be a finite number"),
+        ((0.0, "1"), "the end of the range of beta is '1'; it must be a finite number"),
+        (0.5, r"beta is 0.5; give its lowest and its highest value, such as beta=\(0.5, 2.0\)"),
+    ],
+    ids=str,
+)
+def test_ranges_that_are_none(limits: Any, message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        shaders.check("GeneralizedExponential", beta=limits)
+
+
+def test_what_is_no_source() -> None:
+    with pytest.raises(SplatError, match=r"kind is a NoneType; give what splat_py\.shaders\.source or load returns"):
+        shaders.check(None)  # type: ignore[arg-type]
+    with pytest.raises(SplatError, match="the source is a bytes; give the text"):
+        shaders.source(b"import splat.prelude;")  # type: ignore[arg-type]
+
+
+GREY = color("return features[0];")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it has to be static, .* \[Differentiable\]$"),
+        (GREY.replace("static float3", "float3"), r"line \d+: .*; it has to be static"),
+        (GREY.replace("import splat.prelude;", ""), r"'IColor'; begin with import splat\.prelude;$"),
+    ],
+    ids=["no [Differentiable]", "not static", "no import"],
+)
+def test_hints(text: str, message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        shaders.source(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("module mine;\n" + GREY, r"^Mine cannot be compiled: line \d+: 'Mine' is not accessible .*; leave out"),
+        (
+            GREY.replace("return", "if (features[0].x > 2.0) return color<K, W>(direction, features, weights); return"),
+            r"^Mine cannot be compiled: line \d+: recursion",
+        ),
+        (GREY.replace("Mine", "Mïne"), "^Mïne is no name that every compiler takes"),
+    ],
+    ids=["module", "recursion", "letters"],
+)
+def test_what_shows_only_where_it_is_called(text: str, message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        shaders.check(shaders.source(text))
+    ones, eyes = torch.ones(1, 3), torch.eye(4)[None]
+    tensors = ones, torch.ones(1, 4), ones, torch.ones(1), torch.ones(1, 4), eyes, eyes[:, :3, :3]
+    with pytest.raises(SplatError, match=message.replace("compiled:", "compiled, in \\w+:")):
+        rasterization(*tensors, 4, 4, color=shaders.source(text), weights=torch.ones(2))
+
+
+def test_a_name_that_is_taken() -> None:
+    with pytest.raises(SplatError, match="Camera is also the name of a type of splat_py's own; rename yours"):
+        shaders.check(shaders.source(GREY.replace("struct Mine", "struct Camera")))
 
 
 @pytest.mark.parametrize(

@@ -487,9 +487,10 @@ def test_waves_of_other_sizes(bits: int) -> None:
     """Gradients where the software driver's waves have 4 or 16 lanes, in a process of its own."""
     if not get_device().software:
         pytest.skip("only the software driver lets one choose the size of a wave")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "test_rays_from_outside and not compare"]
+    # For 16 lanes it takes most of a minute to compile the atomic additions of the highest degree.
+    without = "not compare and not 9-7 and not 9-None" if bits == 512 else "not compare"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", f"test_rays_from_outside and {without}"]
     # Mesa's cache would hand out kernels for waves of another size: the width is no part of its keys.
     environment = os.environ | {"LP_NATIVE_VECTOR_WIDTH": str(bits), "MESA_SHADER_CACHE_DISABLE": "true"}
-    # For 16 lanes it takes a minute to compile the atomic additions of the higher degrees.
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout

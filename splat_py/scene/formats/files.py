@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, is_file, reason
+from splat_py.files import atomic_path, reason
 from splat_py.scene.formats import compressed_ply, dot_splat, glb, ksplat, sog, spz
-from splat_py.scene.formats.endings import COMPRESSED_PLY, ENDINGS, META, PLY, ending_of
+from splat_py.scene.formats.endings import COMPRESSED_PLY, ENDINGS, META, PLY, ending_of, require_scene_file
 from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
 
 
@@ -40,11 +40,7 @@ def read_scene(path: str | os.PathLike[str]) -> GaussianArrays:
         SplatError: the name has another ending; there is no such file, or it is damaged.
     """
     path = Path(path)
-    ending = ending_of(path)
-    if ending is None:
-        raise SplatError(f"{str(path)[:300]} has no ending of a scene's file; {' '.join(ENDINGS)} are read")
-    if not is_file(path):
-        raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a scene's file")
+    ending = require_scene_file(path)
     if ending in (PLY, COMPRESSED_PLY):
         return read_gaussians(path)
     try:
@@ -75,6 +71,7 @@ def write_scene(path: str | os.PathLike[str], gaussians: GaussianArrays, spz_ver
     ending = ending_of(path)
     if ending is None or ending == META:
         raise SplatError(f"{path} does not end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, which are written")
+    spz.require_version(spz_version)
     if ending == PLY:
         write_gaussians(path, gaussians)
         return []

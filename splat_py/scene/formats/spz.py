@@ -38,14 +38,19 @@ _MOST_RATIO, _LITTLE = 64, 1 << 24
 _SH_BITS = (6, 5)
 
 
+def require_version(version: int) -> None:
+    """Raise SplatError for one that is not written."""
+    if version not in VERSIONS:
+        raise SplatError(f"the version of SPZ is {version}; use 2, 3 or 4")
+
+
 def encode(gaussians: GaussianArrays, version: int = DEFAULT_VERSION) -> bytes:
     """The file of Gaussians.
 
     Raises:
         SplatError: another version, positions beyond 2²³, or version 4 without the package that compresses it.
     """
-    if version not in VERSIONS:
-        raise SplatError(f"the version of SPZ is {version}; use 2, 3 or 4")
+    require_version(version)
     count, farthest = len(gaussians.means), float(np.abs(gaussians.means).max(initial=1e-9))
     bits = min(_MOST_FRACTION_BITS, int(np.floor(np.log2(((1 << 23) - 1) / farthest))))
     if bits < 0:

@@ -19,6 +19,7 @@ from splat_py.scene.images import ImageStore, View
 from splat_py.selftest import inputs
 from splat_py.selftest.cases.case import Arrays, Case
 from splat_py.selftest.inputs import HEIGHT, WIDTH, Floats
+from splat_py.splats.batch import BatchSums
 from splat_py.splats.camera_arrays import device_camera
 from splat_py.splats.checkpoint import Checkpoint
 from splat_py.splats.config import TrainConfig
@@ -57,6 +58,7 @@ def cases() -> list[Case]:
         Case("loss and SSIM", "loss", _loss, needs=needs),
         *(Case(f"Adam, rows of {row}", f"adam {row}", partial(_adam, row, head), needs=needs) for row, head in ADAM_ROWS),
         Case("densification statistics", "statistics", _statistics, needs=needs),
+        Case("statistics of a batch", "statistics", _batch, needs=needs),
         Case("3D smoothing filter", "filter", _filter, needs=needs),
         Case("depth beside colours", "depth", _depth, needs=needs),
         *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
@@ -113,6 +115,25 @@ def _statistics(device: Device, stored: Arrays) -> Arrays:
     recorder.submit()
     after = parameters.state()
     return {name: after[name] for name in Parameters.STATISTICS}
+
+
+def _batch(device: Device, stored: Arrays) -> Arrays:
+    """Of two photographs that are the same: the statistics of one, twice, and its gradients as their mean."""
+    parameters, array = Parameters(device, state_before()), device.memory.array
+    batch, v = BatchSums(parameters), inputs.uniform(99, -1, 1, inputs.GAUSSIANS, 3)
+    radii = array((inputs.bits(95, 1, inputs.GAUSSIANS, 2) % np.uint32(9)).astype(np.int32))
+    v_splats, status = array(inputs.uniform(96, -1, 1, 1, inputs.GAUSSIANS, 9)), array(np.zeros(3, np.uint32))
+    parameters.v_gaussians.means.write(v)
+    recorder = device.record()
+    batch.begin(recorder)
+    for _ in range(2):
+        parameters.record_statistics(recorder, v_splats, radii, WIDTH, HEIGHT, status, batch.statistics)
+        batch.add(recorder, v_splats)
+    batch.end(recorder, 2, status)
+    recorder.submit()
+    after, mean = parameters.state(), np.array_equal(parameters.v_gaussians.means.numpy(), v)
+    twice = {"gradient_norms": 2, "times_seen": 2, "max_radii": 1}
+    return {name: after[name] / number if mean else np.full_like(after[name], np.nan) for name, number in twice.items()}
 
 
 def _filter(device: Device, stored: Arrays) -> Arrays:

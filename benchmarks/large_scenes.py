@@ -1,0 +1,144 @@
+"""A scene trained whole, in two cells with half of the Gaussians each, and whole with as many as one of the cells: held-out
+PSNR, and the memory that each run takes.
+
+    python benchmarks/large_scenes.py --out benchmarks/large_scenes.json --picture docs/two-rooms.png
+
+The scene is two rooms with a door (`splat_py/demo/two_rooms.py`). A cell is trained for as many steps as the whole.
+Photographs that look through the door need what both cells have learnt. `held_out` are the means of all held-out
+photographs, and of those of which at least 3 % show the other room.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from splat_py.demo.two_rooms import render, trace, write_two_rooms
+from splat_py.files import write_json
+from splat_py.gpu.device import get_device
+from splat_py.scene.cells import RUN, cell_folders, write_cells
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.options import DataOptions
+from splat_py.scene.partition import divide
+from splat_py.scene.pictures import beside, write_image
+from splat_py.splats.benchmark import header
+from splat_py.splats.cell_merging import merge_cells
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.evaluation import evaluate
+from splat_py.splats.rendering import render as render_gaussians
+from splat_py.splats.run import train
+from splat_py.splats.trainer import Trainer
+
+# Of what a photograph shows, from which share on it is one through the door.
+THROUGH_DOOR = 0.03
+# Sides of the picture's renders over the photographs'.
+ENLARGED = 1.4
+
+
+@dataclass
+class Options:
+    """What to run."""
+
+    steps: int = 3000
+    views: int = 64
+    size: int = 128
+    budget: int = 12_000
+    # Folder for the photographs and runs; by default one that is removed.
+    folder: Path | None = None
+    # Write the figures here, as JSON, and not to the terminal.
+    out: Path | None = None
+    # Write whole, merged and truth side by side here.
+    picture: Path | None = None
+
+
+def main(options: Options) -> None:
+    """Make, train, merge, compare."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        data = write_two_rooms(folder / "rooms", views=options.views, size=options.size)
+        dataset = DataOptions(data).load()
+        doors = through_door(dataset)
+        runs = {"whole": run(data, folder / "whole", options.steps, options.budget)}
+        runs["half"] = run(data, folder / "half", options.steps, options.budget // 2)
+        cells = folder / "cells"
+        if not cells.exists():
+            grid, parts = divide(dataset, 2, 1, 0.2)
+            write_cells(dataset, grid, parts, cells)
+        for cell in cell_folders(cells):
+            runs[cell.name] = run(cell, cell / RUN, options.steps, options.budget // 2)
+        merged = merge_cells([cells])
+        scenes = {name: Gaussians.load(folder / name / "scene.ply") for name in ("whole", "half")}
+        scenes["merged"] = merged.gaussians
+        content: dict[str, Any] = header(get_device()) | {"photographs": len(dataset), "size": options.size, "runs": runs}
+        content["kept"] = merged.counts
+        content["held_out"] = {name: scores(scene, dataset, doors) for name, scene in scenes.items()}
+        if options.picture is not None:
+            write_picture(options.picture, scenes, dataset, doors)
+        write_json(options.out or "/dev/stdout", content)
+
+
+def run(data: Path, out: Path, steps: int, budget: int) -> dict[str, Any]:
+    """Train, unless that has been done, and say what it took."""
+    trainers: list[Trainer] = []
+    if not (out / "metrics.json").exists():
+        train(DataOptions(data), TrainConfig(steps=steps, budget=budget), out, on_start=trainers.append)
+    dataset = DataOptions(data).load()
+    trainer = trainers[0] if trainers else Trainer(dataset, TrainConfig(steps=steps, budget=budget))
+    gaussians = len(Gaussians.load(out / "scene.ply"))
+    return {
+        "steps": steps,
+        "budget": budget,
+        "photographs": len(dataset.train),
+        "gaussians": gaussians,
+        "predicted_bytes": trainer.memory.use.total + trainer.memory.photographs,
+    }
+
+
+def through_door(dataset: Dataset) -> list[bool]:
+    """Of each held-out photograph, whether it shows the other room, too."""
+    answers = []
+    for index in dataset.test:
+        camera = dataset.views[index].camera
+        y, x = np.mgrid[: camera.height : 4, : camera.width : 4].reshape(2, -1) + 0.5
+        directions = np.stack([x, y, np.ones(len(x))], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+        directions = (directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32)
+        origin = camera.position.astype(np.float32)
+        distance, _ = trace(np.broadcast_to(origin, directions.shape), directions)
+        points = origin + distance[:, None] * directions
+        answers.append(bool((points[:, 0] * np.sign(origin[0]) < -0.2).mean() > THROUGH_DOOR))
+    return answers
+
+
+def scores(scene: Gaussians, dataset: Dataset, doors: list[bool]) -> dict[str, Any]:
+    """PSNR and SSIM."""
+    result = evaluate(scene, dataset)
+    through = [view.psnr for view, door in zip(result.views, doors, strict=True) if door]
+    return {
+        "gaussians": len(scene),
+        "psnr": round(result.psnr, 2),
+        "ssim": round(result.ssim, 4),
+        "psnr_through_door": round(float(np.mean(through)), 2),
+        "through_door": len(through),
+    }
+
+
+def write_picture(path: Path, scenes: dict[str, Gaussians], dataset: Dataset, doors: list[bool]) -> None:
+    """A held-out view of each room, whole | merged | truth, enlarged."""
+    rows = []
+    chosen = [index for index, door in zip(dataset.test, doors, strict=True) if door]
+    for index in (chosen[0], chosen[-1]):
+        camera = dataset.views[index].camera.scaled(ENLARGED)
+        drawn = [render_gaussians(scenes[name], camera, near=dataset.near) for name in ("whole", "merged")]
+        rows.append(beside(*drawn, render(camera.viewmat, camera.K, camera.width, camera.height)))
+    line = np.ones((4, rows[0].shape[1], 3), np.float32)
+    write_image(path, np.concatenate([rows[0], line, rows[1]]))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

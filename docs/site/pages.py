@@ -1,0 +1,223 @@
+"""Hooks of mkdocs: where pages come from, and those that are made of sources.
+
+The site has the repository's folders: README.md is its first page, docs/files.md is docs/files.html, and links and pictures
+stay as they are. Made here are the pages of examples, of notebooks with their pictures and formulas, of the command line and of
+Slang's functions.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+# Documents outside docs/, with the pictures beside them.
+_DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+    "tests/metal/README.md",
+    "tests/cuda/README.md",
+)
+_PICTURES = ("benchmarks/*.svg",)
+_SLANG_FOLDERS = ("slang/splat", "slang/parallel")
+_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Put everything where it is in the repository."""
+    for file in list(files):
+        if file.abs_src_path is not None and Path(file.abs_src_path).is_relative_to(config.docs_dir):
+            files.remove(file)
+            files.append(File.generated(config, f"docs/{file.src_uri}", abs_src_path=file.abs_src_path))
+    for path in [*_DOCUMENTS, *(path.relative_to(ROOT).as_posix() for glob in _PICTURES for path in ROOT.glob(glob))]:
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    for path, content in made():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """The first page has no others beside it, and its links to examples lead to their pages. Python's names are found first,
+    gsplat's are those that scripts write."""
+    if page.file.name == "gsplat":
+        markdown = re.sub(
+            r"^(::: [\w.]+)$(?!\n +options)", r"\1\n    options: {show_root_full_path: false}", markdown, flags=re.M
+        )
+    if page.file.src_uri.startswith("docs/reference/"):
+        page.meta["search"] = {"boost": 0.5 if page.file.src_uri.endswith("/slang.md") else 2}
+    if page.file.src_uri != "README.md":
+        return markdown
+    page.meta["hide"] = ["navigation"]
+    return re.sub(r"\((examples/\w+)\.py\)", r"(\1.md)", markdown)
+
+
+def made() -> Iterator[tuple[str, str | bytes]]:
+    """Pages and pictures that are no files."""
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        yield f"examples/{path.stem}.md", example(path)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        yield f"notebooks/{path.name}", path.read_bytes()
+        yield from notebook(path)
+    yield "docs/reference/commands.md", commands()
+    yield "docs/reference/slang.md", slang()
+
+
+def example(path: Path) -> str:
+    """A script, below the first line of its docstring."""
+    source = path.read_text(encoding="utf-8")
+    title = source.split('"""')[1].partition("\n")[0].rstrip(".")
+    return f"# {title}\n\n`python examples/{path.name}`\n\n```python\n{source}```\n"
+
+
+# --- Notebooks ------------------------------------------------------------------------------------------------
+
+
+def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
+    """What a notebook says, shows and has printed; its pictures as files."""
+    page: list[str] = []
+    pictures = 0
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            page.append(with_formulas(text))
+            continue
+        page.append(fenced(text, "python"))
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                page.append(fenced("".join(output["text"]), "text"))
+            elif "image/png" in output["data"]:
+                pictures += 1
+                name = f"{path.stem}-{pictures}.png"
+                yield f"notebooks/{name}", base64.b64decode(output["data"]["image/png"])
+                page.append(f"![What the cell above draws]({name})")
+    page.insert(1, f"This is [`notebooks/{path.name}`]({path.name}) as it was last run.")
+    yield f"notebooks/{path.stem}.md", "\n\n".join(page) + "\n"
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code."""
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def with_formulas(markdown: str) -> str:
+    """TeX between dollars becomes MathML, which browsers draw by themselves."""
+    parts = _CODE.split(markdown)
+    return "".join(part if number % 2 else _FORMULA.sub(_formula, part) for number, part in enumerate(parts))
+
+
+def _formula(match: re.Match[str]) -> str:
+    displayed, inline = match.groups()
+    if displayed:
+        return latex2mathml.converter.convert(displayed, display="block")
+    # Else one that begins a line would be a paragraph.
+    return f"<span>{latex2mathml.converter.convert(inline)}</span>"
+
+
+# --- The command line -----------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """What each command's --help prints."""
+    from splat_py.commands.main import Command
+
+    names = [get_args(command)[1].name for command in get_args(Command)]
+    page = ["# Command line", f"`splat COMMAND`, one of {len(names)}. Each prints with `--help` what stands here."]
+    for name in names:
+        page += [f"## splat {name}", fenced(help_of(name), "text")]
+    return "\n\n".join(page) + "\n"
+
+
+def help_of(command: str) -> str:
+    """In lines of 90 characters, without colours."""
+    from splat_py.commands.main import main
+
+    printed = io.StringIO()
+    arguments, columns = sys.argv, os.environ.get("COLUMNS")
+    sys.argv, os.environ["COLUMNS"] = ["splat", command, "--help"], "90"
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main()
+    finally:
+        sys.argv = arguments
+        os.environ.pop("COLUMNS")
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+
+
+# --- Slang ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Declaration:
+    """What a Slang module makes public."""
+
+    comment: str
+    text: str
+
+
+_PUBLIC = re.compile(r"((?:^///.*\n)*)((?:^\[.*\]\n)*^(?:\[.*\] )?public (?:[^{;]|\n)*?)(?=\n?\s*[{;])", re.MULTILINE)
+
+
+def slang() -> str:
+    """Public functions, types and interfaces of the shaders' mathematics, by module."""
+    page = ["# Shaders in Slang", (ROOT / "docs" / "reference" / "slang.txt").read_text(encoding="utf-8").strip()]
+    for folder in _SLANG_FOLDERS:
+        for path in sorted((ROOT / folder).glob("*.slang")):
+            source = path.read_text(encoding="utf-8")
+            found = list(declarations(source))
+            if not found:
+                continue
+            page += [f"## {path.stem}", f"`{path.relative_to(ROOT).as_posix()}`. {head(source)}"]
+            for declaration in found:
+                page += [fenced(declaration.text, "slang"), declaration.comment]
+    return "\n\n".join(part for part in page if part) + "\n"
+
+
+def head(source: str) -> str:
+    """The comment that a file begins with, if it is the file's."""
+    lines = re.match(r"(?:///.*\n)+\n", source)
+    return "" if lines is None else uncommented(lines[0])
+
+
+def declarations(source: str) -> Iterator[Declaration]:
+    """Those at the left margin, with their comments; of types all but the bodies of their functions."""
+    for match in _PUBLIC.finditer(source):
+        text = match[2]
+        if re.search(r"^public (struct|interface)", text, re.MULTILINE):
+            text += without_bodies(source[match.end() : source.index("\n}", match.end()) + 2])
+        yield Declaration(uncommented(match[1]), text.strip())
+
+
+def without_bodies(braced: str) -> str:
+    """What stands in a pair of braces, but not in those inside of it."""
+    kept, depth = "", 0
+    for character in braced:
+        if character == "{" and depth == 1:
+            kept = kept.rstrip() + ";"
+        depth += (character == "{") - (character == "}")
+        if depth < 2 and not (character == "}" and depth == 1):
+            kept += character
+    return kept
+
+
+def uncommented(comment: str) -> str:
+    """Markdown of a comment."""
+    return "\n".join(line.removeprefix("///").strip() for line in comment.strip().splitlines())

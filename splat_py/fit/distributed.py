@@ -1,0 +1,237 @@
+"""Several processes that train one scene, through torch.distributed: they add up what each has found, and stay equal."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from splat_py.errors import RankLostError, SplatError
+from splat_py.files import reason
+from splat_py.fit.launch import Launch, launch_of
+from splat_py.gpu.arrays import Array, Bridge
+from splat_py.gpu.device import Device, adapters, choose, get_device
+
+# A viewer may hold the first process for long; one that has died closes its connections, which the others notice at once.
+_PATIENCE = timedelta(days=7)
+# Seconds between two looks at the store, and within which all processes have to be there.
+_LOOK_EVERY, _MEET_SECONDS = 0.05, 300.0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a training; alone by default.
+
+    Every method that is collective is called by all of them, in the same order. It raises RankLostError if one is gone.
+    """
+
+    launch: Launch = field(default_factory=Launch)
+    # For tensors in the host's memory, and for those of CUDA devices, if each process has its own.
+    _host: Any = None
+    _cuda: Any = None
+
+    @property
+    def rank(self) -> int:
+        """Which one this is."""
+        return self.launch.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.launch.size
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only this one."""
+        return self.size == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that reports and writes."""
+        return self.rank == 0
+
+    def own(self, batch: int) -> slice:
+        """Which photographs of a step are this process'."""
+        each = batch // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def batch_of(self, batch: int) -> int:
+        """Photographs a step: `batch`, or one for each process if it is 0.
+
+        Raises:
+            SplatError: they cannot be divided evenly.
+        """
+        if batch % self.size:
+            raise SplatError(f"batch is {batch}, which {self.size} processes cannot divide evenly; start as many as divide it")
+        return batch or self.size
+
+    def add_up(self, arrays: Sequence[Array]) -> None:
+        """Each array becomes its sum over all processes. Collective; nothing that uses the arrays may be running."""
+        self._exchange(arrays, self._in_order)
+
+    def take_largest(self, arrays: Sequence[Array]) -> None:
+        """Each array becomes the largest of all processes, element by element. As `add_up`."""
+        self._exchange(arrays, lambda values, group: dist.all_reduce(values, dist.ReduceOp.MAX, group))
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Sums of numbers. Collective."""
+        return self._numbers(values, torch.float64, dist.ReduceOp.SUM)
+
+    def largest(self, values: Sequence[int]) -> list[int]:
+        """Of whole numbers. Collective."""
+        return self._numbers(values, torch.int64, dist.ReduceOp.MAX)
+
+    def wait(self) -> None:
+        """For all of them to come here. Collective."""
+        self.largest([0])
+
+    def largest_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The largest of all processes, element by element. Collective."""
+        if self.alone:
+            return values
+        together = torch.from_numpy(values)
+        with _peers():
+            dist.all_reduce(together, dist.ReduceOp.MAX, group=self._host)
+        return values
+
+    def leave(self) -> None:
+        """When nothing is left that is collective, the group may go."""
+        if self._host is dist.group.WORLD and dist.is_initialized() and not self.alone:
+            dist.destroy_process_group()
+
+    def require_equal(self, arrays: Sequence[Array], step: int) -> None:
+        """Compare what all processes should have the same of. Collective.
+
+        Raises:
+            SplatError: they differ.
+        """
+        if self.alone:
+            return
+        sums = [_checksum(array) for array in arrays]
+        if self.largest(sums) != [-value for value in self.largest([-value for value in sums])]:
+            raise SplatError(
+                f"the processes have parted after step {step:,}: their Gaussians are no longer the same; use devices and "
+                "drivers of one kind, and resume from the last checkpoint"
+            )
+
+    def _exchange(self, arrays: Sequence[Array], combine: Callable[[torch.Tensor, Any], Any]) -> None:
+        if self.alone:
+            return
+        parts = [array.tensor().reshape(-1) for array in arrays]
+        sizes = [len(part) for part in parts]
+        # Of equal shares, one for each process.
+        parts.append(parts[0].new_zeros(-sum(sizes) % self.size))
+        together = torch.cat(parts)
+        together = together.cpu() if self._cuda is None else together
+        with _peers():
+            combine(together, self._host if self._cuda is None else self._cuda)
+            if together.is_cuda:
+                torch.cuda.current_stream(together.device).synchronize()
+        for array, part in zip(arrays, together.split([*sizes, len(parts[-1])]), strict=False):
+            array.write(part.reshape(array.shape))
+
+    def _in_order(self, values: torch.Tensor, group: Any) -> None:
+        """Sums in place, the first process' values first: the same bits as one process has that adds one after another, which a
+        library's sum of more than two would not promise."""
+        shares = torch.empty_like(values)
+        dist.all_to_all_single(shares, values, group=group)
+        first, *others = shares.chunk(self.size)
+        for share in others:
+            first += share
+        dist.all_gather(list(values.chunk(self.size)), first, group=group)
+
+    def _numbers(self, values: Sequence[Any], dtype: torch.dtype, operation: Any) -> list[Any]:
+        if self.alone:
+            return list(values)
+        numbers = torch.tensor(values, dtype=dtype)
+        with _peers():
+            dist.all_reduce(numbers, operation, group=self._host)
+        return numbers.tolist()
+
+
+ALONE = Ranks()
+
+
+def device_of(launch: Launch, name: str | None = None) -> Device:
+    """The device of a process: of several of a kind on one machine, each process has the next one.
+
+    Args:
+        name: as `get_device` takes it; with an index it is the device of all.
+
+    Raises:
+        SplatError: as `get_device`.
+    """
+    if launch.alone or ":" in (name or os.environ.get("SPLAT_DEVICE", "")):
+        return get_device(name)
+    backend = choose(name).backend
+    count = sum(adapter.backend == backend for adapter in adapters())
+    return get_device(f"{backend}:{launch.local_rank % count}")
+
+
+def joined(device: Device, launch: Launch | None = None) -> Ranks:
+    """Meet the other processes, if there are any; a process group that torch.distributed has already is used.
+
+    Args:
+        device: that this process trains on.
+        launch: of this process; what the environment says by default.
+
+    Raises:
+        SplatError: the environment contradicts itself, or the others do not come.
+    """
+    if not dist.is_available():
+        raise SplatError("this torch was built without torch.distributed; train in one process, or install another torch")
+    if dist.is_initialized():
+        known = Launch(dist.get_rank(), dist.get_world_size())
+        return ALONE if known.alone else _grouped(device, known, dist.new_group(backend="gloo", timeout=_PATIENCE))
+    launch = launch or launch_of()
+    if launch.alone:
+        return ALONE
+    here = [f"splat_py/here/{rank}" for rank in range(launch.size)]
+    try:
+        store = launch.store(_MEET_SECONDS)
+        store.set(here[launch.rank], "")
+        # Within the store's own wait no signal would be acted on.
+        until = time.monotonic() + _MEET_SECONDS
+        while not store.check(here):
+            if time.monotonic() > until:
+                raise RuntimeError(f"not all of {launch.size} have come within {_MEET_SECONDS:.0f} seconds")
+            time.sleep(_LOOK_EVERY)
+        dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=_PATIENCE)
+    except RuntimeError as error:
+        raise SplatError(f"cannot meet the other processes at {launch.address}:{launch.port}: {reason(error)}") from error
+    return _grouped(device, launch, dist.group.WORLD)
+
+
+def _grouped(device: Device, launch: Launch, host: Any) -> Ranks:
+    """With NCCL, if every process has a CUDA device of its own whose memory torch shares."""
+    own = (socket.gethostname(), device.adapter.luid) if device.memory.bridge is Bridge.CUDA else None
+    devices: list[Any] = [None] * launch.size
+    with _peers():
+        dist.all_gather_object(devices, own, group=host)
+        distinct = None not in devices and len(set(devices)) == launch.size and dist.is_nccl_available()
+        return Ranks(launch, host, dist.new_group(backend="nccl", timeout=_PATIENCE) if distinct else None)
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Around what needs the other processes."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLostError("another process of this training has ended, and the training with it") from error
+
+
+def _checksum(array: Array) -> int:
+    """Of an array's bits, and of which rows they are in."""
+    rows = array.tensor().reshape(array.shape[0], -1).view(torch.int32).sum(1, dtype=torch.int64)
+    return int((rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum()) % (1 << 62)

@@ -1,0 +1,203 @@
+"""A large scene in cells that are trained one by one and put together: which cells, and what each is trained on.
+
+As VastGaussian (Lin et al. 2024) does it: cells divide the ground plane so that each has as many cameras and points, and are
+widened by a share of their size. A cell's photographs are those taken inside and those that see enough of what is in it; its
+points are those inside and those that its photographs see, since what lies beyond has to be there, too, while it is trained.
+CityGaussian (Liu et al. 2024) assigns photographs by what a coarse scene contributes to them; points that hide others are
+enough here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import ConvexHull, QhullError
+
+from splat_py.errors import SplatError
+from splat_py.scene.camera import Camera, mean_up
+from splat_py.scene.colmap import read_observations
+from splat_py.scene.dataset import Dataset
+
+Floats = NDArray[np.float64]
+
+MOST_CELLS = 64
+# Of a photograph's points, the share inside a cell from which on it is the cell's: each photograph more has Gaussians beyond.
+_SEEN = 0.4
+# Points outside are a cell's if so many of its photographs see them: one may see what only seems not to be hidden.
+_TIMES = 2
+# Of the sphere that points are flipped over, over the largest distance: larger ones hide fewer points.
+_RADIUS = 10.0
+# Without these no point is hidden; and of more than those only some are looked at.
+_FEWEST, _MOST_POINTS = 16, 20_000
+# By what share of a part two neighbours may differ from equal ones, so that few points are near where they meet: within this
+# share of all of the scene.
+_UNEVEN, _NEAR = 0.2, 0.03
+# Of positions, the share at either end that says nothing of how large a scene is.
+_OUTLIERS = 0.01
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Which part of space is whose: columns along one axis, and in each of them rows along another. The outer ones do not end.
+
+    Attributes:
+        axes: two unit vectors in the world, at right angles, in the ground plane.
+        columns: where columns meet, along the first axis, ascending.
+        rows: of each column, where its rows meet, along the second.
+    """
+
+    axes: tuple[tuple[float, float, float], tuple[float, float, float]]
+    columns: tuple[float, ...]
+    rows: tuple[tuple[float, ...], ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Columns and rows."""
+        return len(self.columns) + 1, len(self.rows[0]) + 1
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Column and row of each cell."""
+        columns, rows = self.shape
+        return [(column, row) for column in range(columns) for row in range(rows)]
+
+    def bounds(self, place: tuple[int, int]) -> tuple[Floats, Floats]:
+        """A cell's lowest and highest coordinates [2] along the axes; infinite at the outside."""
+        column, row = place
+        edges = ((-np.inf, *part, np.inf) for part in (self.columns, self.rows[column]))
+        (left, right), (near, far) = (list(each)[i : i + 2] for each, i in zip(edges, (column, row), strict=True))
+        return np.array([left, near]), np.array([right, far])
+
+    def on_plane(self, positions: ArrayLike) -> Floats:
+        """Positions in the world [N, 3] → along the axes [N, 2]."""
+        return np.asarray(positions, np.float64) @ np.array(self.axes).T
+
+    def inside(self, place: tuple[int, int], positions: ArrayLike) -> NDArray[np.bool_]:
+        """Which positions [N, 3] are in a cell. Each is in exactly one."""
+        low, high = self.bounds(place)
+        flat = self.on_plane(positions)
+        return np.asarray(((flat >= low) & (flat < high)).all(1))
+
+
+@dataclass(frozen=True, eq=False)
+class CellData:
+    """What a cell is trained on: views and points of the dataset, by their numbers."""
+
+    place: tuple[int, int]
+    train: list[int]
+    test: list[int]
+    points: NDArray[np.intp]
+
+
+def divide(dataset: Dataset, columns: int, rows: int, overlap: float) -> tuple[Grid, list[CellData]]:
+    """A grid that balances cameras and points, and what each of its cells is trained on.
+
+    Args:
+        overlap: by what share of its size a cell is widened at each side for training.
+
+    Raises:
+        SplatError: the dataset has no points, or a cell would have no photograph to train on.
+    """
+    if dataset.points is None:
+        raise SplatError(f"{dataset.root} has no points, by which cells are divided; find some with `splat capture`")
+    points = np.asarray(dataset.points[0], np.float64)
+    cameras = [view.camera for view in dataset.views]
+    positions = np.stack([camera.position for camera in cameras])
+    grid = balanced_grid([cameras[i] for i in dataset.train], points, columns, rows)
+    seen = visible_points(dataset, points)
+    flat = grid.on_plane(np.concatenate([positions, points]))
+    ends = np.quantile(flat, (_OUTLIERS, 1 - _OUTLIERS), axis=0)
+    cells = []
+    for place in grid.places:
+        low, high = grid.bounds(place)
+        margin = overlap * np.maximum(np.minimum(high, ends[1]) - np.maximum(low, ends[0]), 0)
+        within = ((flat >= low - margin) & (flat < high + margin)).all(1)
+        taken, held = within[: len(cameras)], within[len(cameras) :]
+        core = grid.inside(place, points)
+        taken |= [len(rows_seen) > 0 and core[rows_seen].mean() >= _SEEN for rows_seen in seen]
+        train, test = ([i for i in part if taken[i]] for part in (dataset.train, dataset.test))
+        if not train:
+            shape = f"{columns}x{rows}"
+            raise SplatError(f"cell {place[0]}-{place[1]} of {shape} has no photograph to train on; use fewer --cells")
+        times = np.bincount(np.concatenate([seen[i] for i in train]), minlength=len(points))
+        cells.append(CellData(place, train, test, np.flatnonzero(held | (times >= _TIMES))))
+    return grid, cells
+
+
+def balanced_grid(cameras: Sequence[Camera], points: Floats, columns: int, rows: int) -> Grid:
+    """Columns along the direction in which the cameras are spread most, and rows across, each with an equal share of the
+    cameras and of the points together."""
+    positions = np.stack([camera.position for camera in cameras])
+    up = mean_up(cameras)
+    level = positions - positions.mean(0)
+    level -= np.outer(level @ up, up)
+    _, spread, directions = np.linalg.svd(level, full_matrices=False)
+    first = directions[0] if spread[0] > 1e-9 else np.roll(up, 1)
+    first = first - (first @ up) * up
+    first *= np.sign(first[np.abs(first).argmax()]) / np.linalg.norm(first)
+    second = np.cross(up, first)
+    axes = np.stack([first, second])
+    flat = np.concatenate([positions, points]) @ axes.T
+    weights = np.concatenate([np.full(len(part), 0.5 / max(len(part), 1)) for part in (positions, points)])
+    edges = _shares(flat[:, 0], weights, columns)
+    column_of = np.searchsorted(edges, flat[:, 0], side="right")
+    inner = (_shares(flat[column_of == i, 1], weights[column_of == i], rows) for i in range(columns))
+    u, v = (tuple(map(float, axis)) for axis in axes)
+    return Grid((u, v), edges, tuple(inner))  # type: ignore[arg-type]
+
+
+def _shares(values: Floats, weights: Floats, parts: int) -> tuple[float, ...]:
+    """Where to cut so that each part has about the same weight: between two values, where few others are near. A cut along a
+    wall would leave either side of it to a cell that is not trained on what the other sees."""
+    order = np.argsort(values, kind="stable")
+    values, sums = values[order], np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    cuts = 0.5 * (values[1:] + values[:-1])
+    low, high = np.quantile(values, (_OUTLIERS, 1 - _OUTLIERS))
+    near = _NEAR * (high - low)
+    crowd = sums[np.searchsorted(values, cuts + near)] - sums[np.searchsorted(values, cuts - near)]
+    edges = []
+    for share in np.arange(1, parts) / parts:
+        off = np.abs(sums[1:-1] - share) * parts
+        if not (len(off) and off.min() < _UNEVEN):
+            raise SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
+        edges.append(float(cuts[np.argmin(np.where(off < _UNEVEN, crowd + 1e-3 * off, np.inf))]))
+    if (np.diff([low, *edges, high]) <= 0).any():
+        raise SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
+    return tuple(edges)
+
+
+def visible_points(dataset: Dataset, points: Floats) -> list[NDArray[np.intp]]:
+    """The numbers of the points [P, 3] that each view sees: those that COLMAP matched in it, else those that project into it
+    and that no nearer ones hide."""
+    observed = {} if dataset.model is None else read_observations(dataset.model)
+    # The model's own points have nothing but their coordinates in common with these.
+    numbers = {row.tobytes(): i for i, row in enumerate(points.astype(np.float32))} if observed else {}
+    step = -(-len(points) // _MOST_POINTS)
+    seen = []
+    for view in dataset.views:
+        if view.name in observed:
+            keys = (row.tobytes() for row in observed[view.name].astype(np.float32))
+            seen.append(np.array(sorted({numbers[key] for key in keys if key in numbers}), np.intp))
+        else:
+            seen.append(step * unhidden(view.camera, points[::step]))
+    return seen
+
+
+def unhidden(camera: Camera, points: Floats) -> NDArray[np.intp]:
+    """The numbers of the points [P, 3] in a camera's picture that others do not hide: those on the convex hull once all are
+    flipped over a sphere around the camera (Katz, Tal and Basri 2007). A lens's distortion does not matter so much."""
+    x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ points.T + camera.viewmat[:3, 3:])
+    rows = np.flatnonzero((depth > 1e-9) & (x >= 0) & (x < camera.width * depth) & (y >= 0) & (y < camera.height * depth))
+    if len(rows) < _FEWEST:
+        return rows
+    away = points[rows] - camera.position
+    distances = np.linalg.norm(away, axis=1)[:, None]
+    flipped = away * (2 * _RADIUS * distances.max() / distances - 1)
+    try:
+        hull = ConvexHull(np.concatenate([flipped, np.zeros((1, 3))]), "QJ").vertices
+    except QhullError:
+        return rows
+    return np.sort(rows[hull[hull < len(rows)]])

@@ -1,0 +1,220 @@
+"""Processes that train together: they find what one process finds, and what ends one ends all, with one sentence and a
+checkpoint from which any number goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from splat_py.commands.main import main
+from splat_py.demo.scene import write_demo_scene
+from splat_py.errors import RankLostError, SplatError
+from splat_py.fit.distributed import Ranks
+from splat_py.fit.interrupts import Interrupted
+from splat_py.fit.launch import Launch, launch_of
+from splat_py.gpu.device import get_device
+from splat_py.scene import load_dataset
+from splat_py.scene.options import DataOptions
+from splat_py.splats import run
+from splat_py.splats.checkpoint import Checkpoint
+from splat_py.splats.config import TrainConfig
+from splat_py.splats.parameters import State
+from splat_py.splats.run_folder import RunFolder
+from splat_py.splats.trainer import StepReport, Trainer
+
+# Refines after step 5, and prunes after steps 11 and 15.
+CONFIG = TrainConfig(
+    steps=20,
+    batch=2,
+    sh_degree=0,
+    init="random",
+    init_num_pts=150,
+    densify_every=6,
+    densify_start=1,
+    prune_contribution=0.01,
+    accumulate="pair",
+    exposure=True,
+)
+# Two processes go on after the first of these steps, and the second process is killed in the second.
+JOIN, KILL = 3, 13
+
+
+def same(state: State, other: State) -> None:
+    assert state.keys() == other.keys()
+    for name, values in state.items():
+        np.testing.assert_array_equal(values, other[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five photographs to train on: two processes leave one over in each epoch."""
+    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=6, size=32)
+
+
+def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> None:
+    """Nothing tells their result from one process'. The lists of one of the two do not fit at first, and then it is killed."""
+    straight = Trainer(load_dataset(capture), CONFIG)
+    straight.fit()
+    assert straight.parameters.count > 150 and straight.removals[0].after < straight.removals[0].before
+
+    def stop(report: StepReport) -> None:
+        if report.step == JOIN - 1:
+            raise KeyboardInterrupt
+
+    out = RunFolder(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run.train(DataOptions(capture), CONFIG, out.root, on_step=stop)
+    assert Checkpoint.load(out.checkpoint).step == JOIN
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200"}
+    command = [*torchrun, __file__, "train", capture, "--resume", "--out", out.root]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    printed = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert printed.count("Gaussians to begin with") == 1, printed
+    (sentence,) = re.findall(r"^splat: (.*)$", printed, re.MULTILINE)
+    assert sentence == (
+        "another process of this training has ended, and the training with it; "
+        f"{out.checkpoint} is safe: continue from it with --resume"
+    )
+    # Of Python's only torchrun's own.
+    assert printed.count("Traceback (most recent call last)") == 1 and "ChildFailedError" in printed, printed
+    assert Checkpoint.load(out.checkpoint).step == KILL
+
+    run.train(DataOptions(capture), replace(CONFIG, batch=0), out.root, resume=True)
+    same(Checkpoint.load(out.checkpoint).state, straight.checkpoint().state)
+    assert [point["step"] for point in out.metrics()["curve"]] == list(range(KILL, 20))
+
+
+# --- parts of it, in this process ---
+
+
+class Other(Ranks):
+    """The second of two processes, of which the first one finds the same, and may be told of a signal, or be gone."""
+
+    signals: ClassVar[dict[int, int]] = {}
+    calls: ClassVar[int] = 0
+
+    def largest(self, values: list[int]) -> list[int]:  # type: ignore[override]
+        type(self).calls += 1
+        if self.calls in self.signals:
+            number = self.signals[self.calls]
+            if number == signal.SIGKILL:
+                raise RankLostError("gone")
+            return [values[0], number]
+        return list(values)
+
+    def total(self, values: list[float]) -> list[float]:  # type: ignore[override]
+        return [2 * value for value in values]
+
+
+def other(number: int, call: int) -> type[Other]:
+    """One that is told so at a call."""
+    return type("Told", (Other,), {"signals": {call: number}})
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Interrupted), (signal.SIGKILL, RankLostError)])
+def test_all_stop_after_the_same_step(
+    number: int, error: type[BaseException], capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process keeps what all have: with the step in which they agreed to stop, or without the one that was lost."""
+    monkeypatch.setattr(Ranks, "_exchange", lambda *arguments: None)
+    trainer = Trainer(load_dataset(capture), CONFIG, distributed=other(number, 4)(Launch(0, 2)))
+    with pytest.raises(error):
+        trainer.fit(checkpoint=tmp_path / "checkpoint.safetensors")
+    assert Checkpoint.load(tmp_path / "checkpoint.safetensors").step == (4 if number == signal.SIGTERM else 3)
+
+
+def test_processes_that_have_parted() -> None:
+    class Parted(Ranks):
+        def largest(self, values: list[int]) -> list[int]:  # type: ignore[override]
+            return [max(value, 1) for value in values]
+
+    with pytest.raises(SplatError, match=r"the processes have parted after step 7: .* resume from the last checkpoint"):
+        Parted(Launch(0, 2)).require_equal([get_device().memory.array(np.ones((3, 2), np.float32))], 7)
+
+
+def test_shares_of_a_batch() -> None:
+    ranks = [Ranks(Launch(rank, 3)) for rank in range(3)]
+    assert [list(range(6))[one.own(6)] for one in ranks] == [[0, 1], [2, 3], [4, 5]]
+    assert [ranks[0].batch_of(batch) for batch in (0, 3, 9)] == [3, 3, 9] and Ranks().batch_of(0) == 1
+    with pytest.raises(SplatError, match="batch is 4, which 3 processes cannot divide evenly"):
+        ranks[1].batch_of(4)
+
+
+TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a whole number from 1 to 65536"),
+        ({"RANK": ""}, "WORLD_SIZE is 4, but RANK is not set; start several processes with torchrun"),
+        ({"RANK": "4"}, "RANK is '4'; it must be a whole number from 0 to 3"),
+        ({"MASTER_ADDR": ""}, "WORLD_SIZE is 4, but MASTER_ADDR is not set"),
+        ({"MASTER_PORT": "-1"}, "MASTER_PORT is '-1'"),
+        ({"MASTER_PORT": "9" * 50}, "MASTER_PORT is '9999"),
+    ],
+)
+def test_environments_that_contradict_themselves(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(SplatError, match=re.escape(says)):
+        launch_of(TORCHRUN | changes)
+
+
+def test_what_torchrun_says() -> None:
+    assert launch_of(TORCHRUN) == Launch(2, 4, 1, "here", 29500)
+    # Of containers that say so of one process.
+    assert launch_of({"WORLD_SIZE": "1"}) == launch_of({}) == Launch()
+
+
+@pytest.mark.parametrize("arguments", [("train", "nowhere", "--out", "run"), ("train", "--abacus"), ("render", "nowhere")])
+@pytest.mark.parametrize("rank", range(2))
+def test_what_all_would_say_one_says(
+    rank: int, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (TORCHRUN | {"RANK": str(rank)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["splat", *arguments])
+    monkeypatch.setattr(Launch, "speaks", lambda self: self.rank == 0)
+    monkeypatch.setattr("splat_py.commands.terminal.console.quiet", False)
+    monkeypatch.setattr("warnings.showwarning", None)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capfd.readouterr()
+    assert stop.value.code and (rank == 0) == bool(out + err), out + err
+
+
+# --- one of two processes ---
+
+
+def train_and_be_killed() -> None:
+    """As `splat`, but the second process has lists that are too short, and is killed."""
+    rank, submit, join = int(os.environ["RANK"]), Trainer._submit, Trainer.fit
+
+    def submit_or_die(trainer: Trainer, step: int) -> int:
+        if rank == 1 and step == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return submit(trainer, step)
+
+    def fit_in_little(trainer: Trainer, *arguments: object) -> object:
+        if rank == 1:
+            trainer._gradients.capacity = 8
+        return join(trainer, *arguments)  # type: ignore[arg-type]
+
+    Trainer._submit, Trainer.fit = submit_or_die, fit_in_little  # type: ignore[method-assign, assignment]
+    main()
+
+
+if __name__ == "__main__":
+    train_and_be_killed()

@@ -1,0 +1,142 @@
+"""Notebooks executed, and what they print compared with what is stored in them.
+
+    python -m tests.notebooks notebooks/01-gaussian-splatting.ipynb …
+
+executes notebooks and stores what they print and draw, and with each figure a hash of the code that made it. Tags of cells:
+
+    machine   what they print differs between machines, as times and names of devices do: only figures' code is compared
+    trained   numbers come from an optimisation, in which sums are taken in another order each time
+    capture   they use the capture that SPLAT_CAPTURE names, if it is set; else the embedded scene
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+CAPTURE = FOLDER.parents[1] / "shared" / "data" / "fox"
+# How far numbers may be from those stored, relative; and always a unit of the last digit that is printed.
+_TOLERANCE, _TRAINED_TOLERANCE = 1e-3, 0.05
+_NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_CODE = "made_by"
+
+
+def execute(path: Path, folder: Path) -> Any:
+    """The notebook run from top to bottom in `folder`."""
+    if CAPTURE.is_dir():
+        os.environ.setdefault("SPLAT_CAPTURE", str(CAPTURE))
+    notebook = nbformat.read(path, as_version=4)
+    for cell in code_cells(notebook):
+        cell.outputs = []
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+    for cell in code_cells(notebook):
+        cell.outputs = _tidy(cell.outputs)
+    return notebook
+
+
+def _tidy(outputs: list[Any]) -> list[Any]:
+    """What was printed in one piece, and without progress bars, which only slow machines show."""
+    tidy: list[Any] = []
+    for output in outputs:
+        if tidy and output.output_type == "stream" and tidy[-1].get("name") == output.name:
+            tidy[-1].text += output.text
+        elif "text/html" not in output.get("data", {}):
+            tidy.append(output)
+    return tidy
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def tags(cell: Any) -> set[str]:
+    return set(cell.metadata.get("tags", ()))
+
+
+def text_of(cell: Any) -> str:
+    """What a cell has printed, without what belongs to its figures."""
+    parts = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            parts.append(output.text)
+        elif "image/png" not in output.data:
+            parts.append(output.data.get("text/plain", ""))
+    return "".join(parts)
+
+
+def has_figure(cell: Any) -> bool:
+    return any("image/png" in output.get("data", {}) for output in cell.outputs)
+
+
+def code_hashes(notebook: Any) -> list[str]:
+    """Of each code cell and all before it: what a figure may depend on."""
+    whole, hashes = hashlib.sha256(), []
+    for cell in code_cells(notebook):
+        whole.update(cell.source.encode() + b"\0")
+        hashes.append(whole.hexdigest()[:16])
+    return hashes
+
+
+def stale_figures(notebook: Any) -> list[int]:
+    """The numbers of the code cells whose figures were made by other code."""
+    stamps = [cell.metadata.get(_CODE) if has_figure(cell) else None for cell in code_cells(notebook)]
+    found = enumerate(zip(stamps, code_hashes(notebook), code_cells(notebook), strict=True))
+    return [i for i, (stamp, now, cell) in found if has_figure(cell) and stamp != now]
+
+
+def difference(stored: str, printed: str, tolerance: float) -> str:
+    """Why one text is not the other, numbers apart by no more than the tolerance; empty if it is."""
+    if _NUMBER.sub("#", stored) != _NUMBER.sub("#", printed):
+        return f"stored:\n{stored}\nprinted:\n{printed}"
+    for one, other in zip(_NUMBER.findall(stored), _NUMBER.findall(printed), strict=True):
+        a, b = _value(one), _value(other)
+        if abs(a - b) > max(tolerance * max(abs(a), abs(b)), 1.01 * max(_last_digit(one), _last_digit(other))):
+            return f"{one} is stored and {other} printed:\n{printed}"
+    return ""
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").replace("−", "-"))
+
+
+def _last_digit(number: str) -> float:
+    """What a unit of it is worth; nothing in a whole number, which is a count."""
+    mantissa, _, exponent = number.partition("e")
+    digits = len(mantissa.partition(".")[2])
+    return 10.0 ** (int(exponent or 0) - digits) if digits or exponent else 0.0
+
+
+def tolerance_of(cell: Any) -> float:
+    return _TRAINED_TOLERANCE if "trained" in tags(cell) else _TOLERANCE
+
+
+def is_compared(cell: Any) -> bool:
+    return "machine" not in tags(cell) and ("capture" not in tags(cell) or CAPTURE.is_dir())
+
+
+def store(path: Path) -> None:
+    """Execute a notebook, and keep what it prints and draws."""
+    notebook = execute(path, path.parent)
+    for cell, code in zip(code_cells(notebook), code_hashes(notebook), strict=True):
+        cell.metadata.pop("execution", None)
+        cell.metadata.pop(_CODE, None)
+        if has_figure(cell):
+            cell.metadata[_CODE] = code
+        for output in cell.outputs:
+            if "image/png" in output.get("data", {}):
+                output.data.pop("text/plain", None)
+    notebook.metadata.get("language_info", {}).pop("version", None)
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        store(Path(name).resolve())
