@@ -59,7 +59,8 @@ class FitPanel {
     at("blobs").addEventListener("input", () => this.showValues());
     at("blobs").addEventListener("change", () => this.restart());
     at("rate").addEventListener("input", () => this.showValues());
-    at("pause").addEventListener("click", () => (this.running ? this.pause() : this.go()));
+    // What the button said when it was pressed is done, after a restart that may be under way.
+    at("pause").addEventListener("click", () => this.inTurn(this.wanted ? () => this.pause() : () => this.go()));
     at("reset").addEventListener("click", () => this.restart());
     at("take-view").addEventListener("click", () => this.takeView(scene).catch(complain));
     at("choose").addEventListener("change", ({ target }) => target.files[0] && this.take(target.files[0]));
@@ -88,11 +89,14 @@ class FitPanel {
   }
 
   async take(file) {
+    let picture;
     try {
-      await this.begin(await readPicture(file, PICTURE_PIXELS));
+      picture = await readPicture(file, PICTURE_PIXELS);
     } catch {
-      at("progress").textContent = "This file is no picture that the browser can read.";
+      at("refused").textContent = `${file.name} is no picture that the browser can read.`;
+      return;
     }
+    await this.begin(picture);
   }
 
   /** Fit what the scene's canvas shows. */
@@ -110,27 +114,41 @@ class FitPanel {
 
   async begin(picture) {
     this.picture = picture;
+    at("refused").textContent = "";
     await this.restart();
   }
 
   /** One after another, however fast a slider moves. */
-  restart() {
-    this.restarting = (this.restarting ?? Promise.resolve()).then(() => this.restartNow()).catch(complain);
-    return this.restarting;
+  inTurn(act) {
+    this.turn = (this.turn ?? Promise.resolve()).then(act).catch(complain);
+    return this.turn;
   }
 
-  async restartNow() {
-    if (!this.picture) return;
-    await this.pause();
-    this.fit.start(this.picture, this.blobs);
-    this.curve.clear(this.fit.steps);
-    this.go();
+  restart() {
+    return this.inTurn(async () => {
+      if (!this.picture) return;
+      await this.halt();
+      this.fit.start(this.picture, this.blobs);
+      this.curve.clear(this.fit.steps);
+      this.go();
+    });
+  }
+
+  /** End the loop, whatever the button says. */
+  async halt() {
+    this.running = false;
+    await this.loop;
   }
 
   async pause() {
-    this.running = false;
-    at("pause").textContent = "Go on";
-    await this.loop;
+    this.show(false, "Go on");
+    await this.halt();
+  }
+
+  /** What the button says, and whether steps are wanted while it does. */
+  show(wanted, text) {
+    this.wanted = wanted;
+    at("pause").textContent = text;
   }
 
   go() {
@@ -140,7 +158,7 @@ class FitPanel {
       return;
     }
     this.running = true;
-    at("pause").textContent = "Pause";
+    this.show(true, "Pause");
     // Behind a loop that may still be in its last steps.
     this.loop = (this.loop ?? Promise.resolve()).then(() => this.run()).catch(complain);
   }
@@ -157,7 +175,7 @@ class FitPanel {
     }
     if (this.fit.done) {
       this.running = false;
-      at("pause").textContent = "Again";
+      this.show(false, "Again");
     }
   }
 
