@@ -86,6 +86,8 @@ class Tuning:
     accumulation: str
     # Whether a tile's workgroup loads its splats together, batch by batch into group-shared memory, or each wave its own.
     batched: bool
+    # Whether a wave's lanes then read a splat from the lane that has tested it, or all load it again.
+    reads_lanes: bool
     # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
     segment: int | None
     # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
@@ -101,6 +103,7 @@ _GPU_TUNING = Tuning(
     sort_items=32,
     accumulation="PerWave",
     batched=False,
+    reads_lanes=False,
     segment=None,
     steps_ahead=2,
 )
@@ -116,6 +119,7 @@ _SOFTWARE_TUNING = Tuning(
     sort_items=256,
     accumulation="PerWave",
     batched=False,
+    reads_lanes=True,
     segment=None,
     steps_ahead=0,
 )

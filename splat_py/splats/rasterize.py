@@ -170,6 +170,8 @@ class Rasterization:
             constants = {"SEGMENTED": True, **constants}
         if self.device.tuning.batched:
             constants = {"BATCHED": True, **constants}
+        if self.device.tuning.reads_lanes:
+            constants = {"READS_LANES": True, **constants}
         constants = self.image.constants() | constants
         self._dispatch(recorder, entry, groups, uniforms, {"PIXELS": pixels, **constants}, **buffers)
 

@@ -17,6 +17,7 @@ KERNEL = """
 import parallel.gradient_accumulation;
 import splat.blending;
 import splat.blob2d;
+import splat.pixels;
 import splat.rasterization;
 import splat.shape;
 import splat.splat2d;
@@ -43,13 +44,14 @@ struct Parts : ISplatList<3, 9>
     uint thread;
     uint base() { return currentPart * params.part; }
     uint size() { return min(params.part, params.blobs - base()); }
-    BlobSplat load(uint position)
+    float[9] load(uint position)
     {
         float row[9];
         for (int k = 0; k < 9; k++)
             row[k] = blobs[(base() + position) * 9 + k];
-        return BlobSplat.unpack(row);
+        return row;
     }
+    static bool readsLanes() { return true; }
     [mutating]
     bool next(bool done)
     {
@@ -99,9 +101,10 @@ void blend(uint thread: SV_GroupIndex)
     Parts list;
     list.thread = thread;
     Pixels<2> pixels = {};
+    pixels.first = float2(thread * 2, 0) + 0.5;
     for (int p = 0; p < 2; p++)
     {
-        pixels.position[p] = float2(thread * 2 + p, 0) + 0.5;
+        pixels.offset[p] = float2(p, 0);
         // The last pixel is beyond the edge.
         pixels.inside[p] = thread * 2 + p < 15;
     }
