@@ -114,7 +114,7 @@ def test_lists_grow_and_sizes_change(page: Page) -> None:
 
 
 def until(page: Page, condition: str, every: int = 50) -> None:
-    """Wait until JavaScript is true, asked every so many ms. Playwright's own way evaluates text on the page, which the page forbids."""
+    """Wait until JavaScript is true, asked every so many ms. Playwright's own way evaluates text, which the page forbids."""
     deadline = time.monotonic() + 120  # a page in software, on a machine that does other things
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
