@@ -74,7 +74,8 @@ _RANGES: dict[str, Range] = {
 @dataclass(frozen=True)
 class TrainConfig:
     """Defaults are the field's: Kerbl et al. 2023 and gsplat's trainer, for runs of 30,000 steps, but for small photographs in
-    the beginning. Shorter runs learn faster, raise the degree, densify and stop densifying earlier, and have a budget."""
+    the beginning and for what is left at the end, the mean over the last two epochs. Shorter runs learn faster, raise the
+    degree, densify and stop densifying earlier, and have a budget."""
 
     # Steps of the whole run.
     steps: int = 30_000

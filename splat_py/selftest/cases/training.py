@@ -27,6 +27,7 @@ from splat_py.splats.data import GaussianArrays
 from splat_py.splats.depth_supervision import DepthSupervision
 from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
+from splat_py.splats.parameter_means import MEAN, ParameterMeans
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.rasterize import Image
 from splat_py.splats.trainer import Trainer
@@ -59,6 +60,7 @@ def cases() -> list[Case]:
         *(Case(f"Adam, rows of {row}", f"adam {row}", partial(_adam, row, head), needs=needs) for row, head in ADAM_ROWS),
         Case("densification statistics", "statistics", _statistics, needs=needs),
         Case("statistics of a batch", "statistics", _batch, needs=needs),
+        Case("means of steps", "means", _means, needs=needs),
         Case("3D smoothing filter", "filter", _filter, needs=needs),
         Case("depth beside colours", "depth", _depth, needs=needs),
         *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
@@ -134,6 +136,18 @@ def _batch(device: Device, stored: Arrays) -> Arrays:
     after, mean = parameters.state(), np.array_equal(parameters.v_gaussians.means.numpy(), v)
     twice = {"gradient_norms": 2, "times_seen": 2, "max_radii": 1}
     return {name: after[name] / number if mean else np.full_like(after[name], np.nan) for name, number in twice.items()}
+
+
+def _means(device: Device, stored: Arrays) -> Arrays:
+    """Of three steps, between which is one that does not count."""
+    means, array = ParameterMeans(device, first=0), device.memory.array
+    for step, counts in ((0, True), (1, True), (2, False), (2, True)):
+        scales = inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)
+        parameters = Parameters(device, state_before() | {"log_scales": scales if counts else scales + 1})
+        recorder = device.record()
+        means.record(recorder, parameters, step, array(np.array([not counts, 0, 0], np.uint32)))
+        recorder.submit()
+    return {"log_scales": means.state()["log_scales" + MEAN][::3]}
 
 
 def _filter(device: Device, stored: Arrays) -> Arrays:
