@@ -34,18 +34,18 @@ from splat_py.splats.trainer import Trainer
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
 # Learning rates are those that the stored step was taken with, not a short run's.
+STEP = 3
 _HASTE = TrainConfig(steps=12).haste
 CONFIG = TrainConfig(
     steps=12,
     sh_degree=3,
     seed=1,
-    means_lr=1.6e-4 / _HASTE,
+    means_lr=1.6e-4 * 0.01 ** (STEP / 12) / TrainConfig(steps=12, means_lr=1.0).means_lr_at(STEP, 1.0),
     quats_lr=1e-3 / math.sqrt(_HASTE),
     scales_lr=5e-3 / math.sqrt(_HASTE),
     opacities_lr=5e-2 / math.sqrt(_HASTE),
     sh0_lr=2.5e-3 / _HASTE,
 )
-STEP = 3
 SCENE_SCALE = 2.0
 _BOUNDS = np.array([[-1.6, -1.4, 3.0], [1.6, 1.4, 5.0]])
 # Floats of a Gaussian in a parameter tensor, and how many of them learn at a rate of their own.
