@@ -17,6 +17,7 @@ from splat_py.splats.capture_model import capture_shapes
 from splat_py.splats.config import TrainConfig
 from splat_py.splats.filter_3d import FILTER, filtered
 from splat_py.splats.own_types import COLOR, SPLAT
+from splat_py.splats.parameter_means import MEAN, averaged, averaged_groups
 from splat_py.splats.parameters import EXTRAS, FEATURES, GROUPS, MOMENTS, WEIGHTS, Parameters, State, groups_of
 from splat_py.splats.training_colors import shown_color
 
@@ -66,7 +67,7 @@ def gaussians_of(
     state: State, config: TrainConfig, splat: str | UserType | SlangSource, color: str | UserType | SlangSource
 ) -> Gaussians:
     """The Gaussians of a state. Its arrays are theirs."""
-    state = filtered(state)
+    state = filtered(averaged(state))
     tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
     features = tensors.get(FEATURES)
     weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
@@ -99,5 +100,7 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
     if config.color_weights and not config.has_harmonics:
         shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    if any(name.endswith(MEAN) for name in layout):
+        shapes |= {name + MEAN: shapes[name] for name in averaged_groups(shapes)}
     shapes |= capture_shapes(config, layout)
     require_layout(layout, shapes | dict.fromkeys(of_each, (count,)))

@@ -74,7 +74,8 @@ _RANGES: dict[str, Range] = {
 @dataclass(frozen=True)
 class TrainConfig:
     """Defaults are the field's: Kerbl et al. 2023 and gsplat's trainer, for runs of 30,000 steps, but for small photographs in
-    the beginning. Shorter runs learn faster, raise the degree, densify and stop densifying earlier, and have a budget."""
+    the beginning and for what is left at the end, the mean over the last two epochs. Shorter runs learn faster, raise the
+    degree, densify and stop densifying earlier, and have a budget."""
 
     # Steps of the whole run.
     steps: int = 30_000
@@ -129,7 +130,8 @@ class TrainConfig:
     scale_reg: float = 0.0
     # Learning rate of means, times the scene's scale; it falls exponentially to a hundredth. Learning rates are those of 30,000
     # steps. Shorter runs learn faster: with r, the square root of how many times shorter one is, 8 at most, means and
-    # coefficients r times as fast, quaternions, scales and opacities √r times.
+    # coefficients r times as fast, quaternions, scales and opacities √r times; and means' rate falls to r√r hundredths only,
+    # not with --strategy mcmc, whose noise follows it.
     means_lr: float = 1.6e-4
     # Learning rate of quaternions.
     quats_lr: float = 1e-3
@@ -248,7 +250,9 @@ class TrainConfig:
 
     def means_lr_at(self, step: int, scene_scale: float) -> float:
         """Learning rate of the means."""
-        return self.haste * self.means_lr * scene_scale * 0.01 ** (step / self.steps) * math.sqrt(self.photographs)
+        # What a high one leaves to chance averages out in the last epochs (parameter_means.py); MCMC's noise does not.
+        fall = 0.01 if self.strategy == "mcmc" else 0.01 * self.haste**1.5
+        return self.haste * self.means_lr * scene_scale * fall ** (step / self.steps) * math.sqrt(self.photographs)
 
     @property
     def coarse_end(self) -> int:

@@ -88,7 +88,7 @@ class MemoryUse:
         gaussians: parameters, moments, gradients and splats.
         lists: of intersections of splats with tiles.
         images: renders and the loss.
-        copies: of the Gaussians, while they are densified or saved.
+        copies: of the Gaussians, while they are densified, averaged or saved.
         freed: buffers that are kept to be used again.
         ahead: photographs on their way.
     """
@@ -165,7 +165,8 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     largest = max(work.train, key=lambda size: size.width * size.height)
     tiles = -(-largest.width // work.tile_size) * -(-largest.height // work.tile_size)
     isects = max(ISECTS_PER_GAUSSIAN * count, _ISECTS_PER_TILE * tiles)
-    lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + config.photographs * _rows(isects, [row] * work.per_isect)
+    per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
+    lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
 
     # Renders; with known depths, of colours apart; and what exposures, an environment or backgrounds need beside.
     floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
@@ -178,7 +179,10 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
 
     # While Gaussians are moved there are those before and those after, and which rows go where.
     moved = parameters + _rows(count, [1] * 13) - packed - sums
-    copies, freed = max(moved, state if shared else 0, 0), min(MOST_FREE_BYTES, parameters)
+    # Or their means, and what a checkpoint is made of when all steps are done.
+    means = _rows(count, groups)
+    saved = means + (state + means - packed - per_isect if shared else 0)
+    copies, freed = max(moved, means, saved), min(MOST_FREE_BYTES, parameters)
     ahead = (AHEAD + config.photographs) * 4 * largest.width * largest.height * (3 if shared else 1)
     return MemoryUse(parameters + splats + binning + packed + sums, lists, images, copies, freed, ahead)
 

@@ -39,6 +39,7 @@ from splat_py.splats.initial import initial_gaussians
 from splat_py.splats.loss import SUMS, LossValues
 from splat_py.splats.memory import plan_memory
 from splat_py.splats.own_types import CAMERA, COLOR, SPLAT
+from splat_py.splats.parameter_means import MEAN, ParameterMeans, first_averaged
 from splat_py.splats.parameters import Parameters, State, groups_of
 from splat_py.splats.photograph_gradients import PhotographGradients
 from splat_py.splats.rendering import through
@@ -142,11 +143,13 @@ class Trainer:
             self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state)
         self._capture = CaptureModel(self.device, self.config, self.dataset, state)
         if resume:
-            of_scene = {name: v for name, v in resume.state.items() if name != FILTER and not is_of_capture(name)}
+            beside = {name for name in resume.state if name == FILTER or name.endswith(MEAN) or is_of_capture(name)}
+            of_scene = {name: v for name, v in resume.state.items() if name not in beside}
             self.parameters = Parameters(self.device, of_scene)
         else:
             fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
             self.parameters = in_spatial_order(fresh, dataset.bounds)
+        self._means = ParameterMeans(self.device, first_averaged(self.config, len(dataset.train)), self.step, state)
         capacity = resume.capacity if resume else None
         self._gradients = PhotographGradients(
             self.device, self.dataset, self.config, self.splat, self.color, self.parameters, capacity
@@ -204,9 +207,9 @@ class Trainer:
         return gaussians
 
     def gaussians(self) -> Gaussians:
-        """A copy of the Gaussians as they are now."""
+        """A copy of the Gaussians as they are now, or in the last epochs their mean over these steps."""
         self.finish()
-        state = self.parameters.gaussian_state() | self._filter_state()
+        state = self.parameters.gaussian_state() | self._means.state() | self._filter_state()
         return gaussians_of(state, self.config, self.splat, self.color)
 
     def learnt_capture(self) -> LearntCapture:
@@ -217,7 +220,7 @@ class Trainer:
     def checkpoint(self) -> Checkpoint:
         """Everything that a later run needs to continue from here."""
         self.finish()
-        state = self.parameters.state() | self._filter_state() | self._capture.state()
+        state = self.parameters.state() | self._means.state() | self._filter_state() | self._capture.state()
         return Checkpoint(self.step, self.config, state, self._gradients.capacity)
 
     def save_checkpoint(self, path: Path) -> None:
@@ -324,6 +327,7 @@ class Trainer:
         elif config.parameters():
             v_extras = extras_of(self._gradients.v_splats, len(config.parameters()))
         record_update(recorder, self.parameters, config, step, self.dataset.scene_scale, v_extras, status)
+        self._means.record(recorder, self.parameters, step, status)
         for capture in captures:
             capture.update(recorder, status)
 

@@ -36,6 +36,7 @@ def test_between_steps(cuda: CudaOnCpu) -> None:
     training.test_relocation_and_growth(training.KINDS[0], cuda)
     training.test_noise_and_prior(cuda)
     training.test_batches(cuda)
+    training.test_means_of_epochs(cuda)
     training.test_3d_filters(cuda)
 
 

@@ -18,7 +18,7 @@ from splat_py.splats.trainer import Trainer
 from tests.emulation.program import Order, Schedule
 from tests.emulation.schedules import SCHEDULES, every_order
 from tests.metal.device import MetalOnCpu
-from tests.splats import test_batch, test_depth_supervision, test_filter_3d
+from tests.splats import test_batch, test_depth_supervision, test_filter_3d, test_parameter_means
 from tests.splats import test_densification as density_control
 from tests.splats import test_mcmc as monte_carlo
 from tests.splats import test_spatial_order as spatial_order
@@ -124,6 +124,10 @@ def test_noise_and_prior(metal: MetalOnCpu) -> None:
 
 def test_batches(metal: MetalOnCpu) -> None:
     every_order(metal, test_batch.test_sums_and_means)
+
+
+def test_means_of_epochs(metal: MetalOnCpu) -> None:
+    every_order(metal, test_parameter_means.test_means_of_steps_that_count)
 
 
 def test_3d_filters(metal: MetalOnCpu) -> None:

@@ -54,6 +54,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         "crowd": crowd(),
         "loss": loss(),
         "statistics": statistics(),
+        "means": parameter_means(),
         "filter": smoothing_filter(),
         "depth": depth_loss(),
         "training": training_step(),
@@ -297,6 +298,11 @@ def statistics() -> Arrays:
         "times_seen": np.where(seen, 1.0, 0.0),
         "max_radii": np.where(seen, radii.max(axis=1) / max(WIDTH, HEIGHT), 0.0),
     }
+
+
+def parameter_means() -> Arrays:
+    steps = [f64(inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)) for step in range(3)]
+    return {"log_scales": np.mean(steps, axis=0)[::3]}
 
 
 def key(use: Use) -> tuple[int, int]:

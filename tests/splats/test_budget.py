@@ -44,13 +44,18 @@ def test_none_are_removed_to_keep_a_budget() -> None:
 def test_full_runs_are_the_fields() -> None:
     config = TrainConfig()
     assert config.haste == 1 and config.means_lr_at(0, 2.0) == 2 * config.means_lr
+    assert config.means_lr_at(config.steps, 2.0) == pytest.approx(0.02 * config.means_lr)
     refined = [step + 1 for step in range(config.steps) if config.densifies_at(step)]
     assert (refined[0], refined[1] - refined[0], refined[-1]) == (600, 100, 15_000)
     assert [step + 1 for step in range(config.steps) if config.resets_opacities_at(step)] == [3000, 6000, 9000, 12_000]
 
 
 def test_shorter_runs_learn_faster_up_to_eight_times() -> None:
-    assert TrainConfig(steps=7500).haste == pytest.approx(2)
+    config = TrainConfig(steps=7500)
+    assert config.haste == pytest.approx(2)
+    assert config.means_lr_at(0, 1.0) == pytest.approx(2 * config.means_lr)
+    assert config.means_lr_at(7500, 1.0) == pytest.approx(2 * config.means_lr * 0.01 * 2**1.5)
+    assert replace(config, strategy="mcmc").means_lr_at(7500, 1.0) == pytest.approx(2 * config.means_lr * 0.01)
     assert TrainConfig(steps=10).haste == 8
     assert TrainConfig(steps=100_000).haste == 1
     assert TrainConfig(steps=200).densify_interval == 25

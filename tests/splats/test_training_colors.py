@@ -99,14 +99,14 @@ def test_lobes_learn_where_they_point(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path)
     rates = dict.fromkeys(("means_lr", "quats_lr", "scales_lr", "opacities_lr"), 0.0)
     config = replace(
-        CONFIG, steps=120, densify_every=1000, color="SphericalGaussians", color_features=9, color_lr=0.05, **rates
+        CONFIG, steps=160, densify_every=1000, color="SphericalGaussians", color_features=9, color_lr=0.05, **rates
     )
     wrong = lit((0.5, 1.5, 0))
     trainer = Trainer(dataset, replace(config, init="random", init_num_pts=150))
     trainer.parameters = Parameters.fresh(trainer.device, wrong)
     scores = [evaluate(gaussians, dataset).psnr for gaussians in (wrong, trainer.fit())]
-    # Measured: 23.1 and 29.5 dB.
-    assert scores[1] > scores[0] + 6
+    # Measured: 23.1 and 34.3 dB.
+    assert scores[1] > scores[0] + 10
 
 
 def test_runs_with_a_source(capture: Path, tmp_path: Path) -> None:

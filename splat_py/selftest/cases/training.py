@@ -27,24 +27,25 @@ from splat_py.splats.data import GaussianArrays
 from splat_py.splats.depth_supervision import DepthSupervision
 from splat_py.splats.filter_3d import FILTER, Filter3D
 from splat_py.splats.loss import SUMS, PhotometricLoss, pack
+from splat_py.splats.parameter_means import MEAN, ParameterMeans
 from splat_py.splats.parameters import GROUPS, MOMENTS, Parameters
 from splat_py.splats.rasterize import Image
 from splat_py.splats.trainer import Trainer
 
 # A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
 # Learning rates are those that the stored step was taken with, not a short run's.
+STEP = 3
 _HASTE = TrainConfig(steps=12).haste
 CONFIG = TrainConfig(
     steps=12,
     sh_degree=3,
     seed=1,
-    means_lr=1.6e-4 / _HASTE,
+    means_lr=1.6e-4 * 0.01 ** (STEP / 12) / TrainConfig(steps=12, means_lr=1.0).means_lr_at(STEP, 1.0),
     quats_lr=1e-3 / math.sqrt(_HASTE),
     scales_lr=5e-3 / math.sqrt(_HASTE),
     opacities_lr=5e-2 / math.sqrt(_HASTE),
     sh0_lr=2.5e-3 / _HASTE,
 )
-STEP = 3
 SCENE_SCALE = 2.0
 _BOUNDS = np.array([[-1.6, -1.4, 3.0], [1.6, 1.4, 5.0]])
 # Floats of a Gaussian in a parameter tensor, and how many of them learn at a rate of their own.
@@ -59,6 +60,7 @@ def cases() -> list[Case]:
         *(Case(f"Adam, rows of {row}", f"adam {row}", partial(_adam, row, head), needs=needs) for row, head in ADAM_ROWS),
         Case("densification statistics", "statistics", _statistics, needs=needs),
         Case("statistics of a batch", "statistics", _batch, needs=needs),
+        Case("means of steps", "means", _means, needs=needs),
         Case("3D smoothing filter", "filter", _filter, needs=needs),
         Case("depth beside colours", "depth", _depth, needs=needs),
         *(Case(f"training step, {how}", "training", partial(_training_step, how), needs=needs) for how in ("auto", "pair")),
@@ -134,6 +136,18 @@ def _batch(device: Device, stored: Arrays) -> Arrays:
     after, mean = parameters.state(), np.array_equal(parameters.v_gaussians.means.numpy(), v)
     twice = {"gradient_norms": 2, "times_seen": 2, "max_radii": 1}
     return {name: after[name] / number if mean else np.full_like(after[name], np.nan) for name, number in twice.items()}
+
+
+def _means(device: Device, stored: Arrays) -> Arrays:
+    """Of three steps, between which is one that does not count."""
+    means, array = ParameterMeans(device, first=0), device.memory.array
+    for step, counts in ((0, True), (1, True), (2, False), (2, True)):
+        scales = inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)
+        parameters = Parameters(device, state_before() | {"log_scales": scales if counts else scales + 1})
+        recorder = device.record()
+        means.record(recorder, parameters, step, array(np.array([not counts, 0, 0], np.uint32)))
+        recorder.submit()
+    return {"log_scales": means.state()["log_scales" + MEAN][::3]}
 
 
 def _filter(device: Device, stored: Arrays) -> Arrays:
