@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +72,15 @@ def test_what_is_no_similarity_is_refused() -> None:
     for scale in (0.0, -1.0, np.nan, np.inf):
         with pytest.raises(SplatError, match="above zero"):
             Similarity(scale=scale)
+
+
+@pytest.mark.parametrize("factor", [1e38, 1e-38])
+def test_what_leaves_float32_is_refused(factor: float) -> None:
+    tiny = scene()
+    tiny.log_scales[0] = -90.0
+    assert len(transform(tiny, Similarity(scale=2.0))) == 60
+    with pytest.raises(SplatError, match=rf"scaled by {re.escape(f'{factor:g}')} .* of 60 Gaussians are farther"):
+        transform(transform(tiny, Similarity(scale=factor)), Similarity(scale=factor))
 
 
 def test_crops_keep_what_is_inside() -> None:
