@@ -53,6 +53,12 @@ def select(gaussians: Gaussians, rows: NDArray[np.bool_] | NDArray[np.integer]) 
     )
 
 
+def remove_faulty(gaussians: Gaussians) -> tuple[Gaussians, int]:
+    """The scene without what holds NaN, infinity or a quaternion of zeros, as some trainers write it, and how many it was."""
+    faulty = gaussians.faulty().cpu().numpy()
+    return select(gaussians, np.asarray(~faulty)), int(faulty.sum())
+
+
 def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussians:
     """Those whose means are in a box, from `lowest` to `highest`, world units [3] each.
 

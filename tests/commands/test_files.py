@@ -10,6 +10,7 @@ import pytest
 
 from splat_py.scene import Gaussians
 from splat_py.scene.formats.endings import ENDINGS
+from splat_py.scene.ply import write_gaussians
 from tests.commands.program import refusal, splat
 
 
@@ -80,6 +81,14 @@ def test_mistakes_of_edits(files: Path, tmp_path: Path) -> None:
     assert "lowest corner first" in refusal("edit", scene, "x.ply", "--crop", 1, 1, 1, 0, 0, 0, cwd=tmp_path)
     assert "--remove-floaters" in refusal("edit", scene, "x.ply", "--faint", 0.1, cwd=tmp_path)
     assert "scale above zero" in refusal("edit", scene, "x.ply", "--scale", 0, cwd=tmp_path)
+    faulty = Gaussians.load(files / "scene.ply")
+    faulty.quats[1] = 0
+    write_gaussians(tmp_path / "faulty.ply", faulty.arrays())
+    message = refusal("edit", "faulty.ply", "x.ply", cwd=tmp_path)
+    assert "the first of them in row 2" in message and "--remove-faulty" in message
+    result = splat("edit", "faulty.ply", "x.ply", "--remove-faulty", cwd=tmp_path)
+    assert "removed: 1 faulty" in result.stdout, result.stderr
+    assert len(Gaussians.load(tmp_path / "x.ply")) == len(faulty) - 1
     assert "degree of harmonics is 9" in refusal("edit", scene, "x.ply", "--sh-degree", 9, cwd=tmp_path)
     (tmp_path / "text.spz").write_text("no SPZ")
     assert "text.spz is no .spz file or is damaged" in refusal("edit", "text.spz", "x.ply", cwd=tmp_path)
