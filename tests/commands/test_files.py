@@ -74,13 +74,7 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
 
 
-def test_mistakes_of_edits(files: Path, tmp_path: Path) -> None:
-    scene = files / "scene.ply"
-    assert "last, the one to write" in refusal("edit", scene, cwd=tmp_path)
-    assert "none of" in refusal("edit", scene, "x.ply", "--crop-sphere", 1000, 0, 0, 1, cwd=tmp_path)
-    assert "lowest corner first" in refusal("edit", scene, "x.ply", "--crop", 1, 1, 1, 0, 0, 0, cwd=tmp_path)
-    assert "--remove-floaters" in refusal("edit", scene, "x.ply", "--faint", 0.1, cwd=tmp_path)
-    assert "scale above zero" in refusal("edit", scene, "x.ply", "--scale", 0, cwd=tmp_path)
+def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -> None:
     faulty = Gaussians.load(files / "scene.ply")
     faulty.quats[1] = 0
     write_gaussians(tmp_path / "faulty.ply", faulty.arrays())
@@ -89,6 +83,15 @@ def test_mistakes_of_edits(files: Path, tmp_path: Path) -> None:
     result = splat("edit", "faulty.ply", "x.ply", "--remove-faulty", cwd=tmp_path)
     assert "removed: 1 faulty" in result.stdout, result.stderr
     assert len(Gaussians.load(tmp_path / "x.ply")) == len(faulty) - 1
+
+
+def test_mistakes_of_edits(files: Path, tmp_path: Path) -> None:
+    scene = files / "scene.ply"
+    assert "last, the one to write" in refusal("edit", scene, cwd=tmp_path)
+    assert "none of" in refusal("edit", scene, "x.ply", "--crop-sphere", 1000, 0, 0, 1, cwd=tmp_path)
+    assert "lowest corner first" in refusal("edit", scene, "x.ply", "--crop", 1, 1, 1, 0, 0, 0, cwd=tmp_path)
+    assert "--remove-floaters" in refusal("edit", scene, "x.ply", "--faint", 0.1, cwd=tmp_path)
+    assert "scale above zero" in refusal("edit", scene, "x.ply", "--scale", 0, cwd=tmp_path)
     assert "degree of harmonics is 9" in refusal("edit", scene, "x.ply", "--sh-degree", 9, cwd=tmp_path)
     (tmp_path / "text.spz").write_text("no SPZ")
     assert "text.spz is no .spz file or is damaged" in refusal("edit", "text.spz", "x.ply", cwd=tmp_path)
