@@ -121,8 +121,10 @@ def load_dataset(
         key=lambda pair: pair[0].name,
     )
     if not found:
-        where = f"none of the {len(missing)} photographs it describes exists" if missing else "it describes no photograph"
-        raise SplatError(f"{root}: {where}; put them where the poses' file expects them" + _first(missing))
+        if not missing:
+            raise SplatError(f"{root} describes the poses of no photograph; compute or export them again")
+        none = f"none of the {len(missing)} photographs it describes exists"
+        raise SplatError(f"{root}: {none}; put them where the poses' file expects them{_first(missing)}")
     if missing:
         total = len(missing) + len(found)
         warnings.warn(
@@ -188,7 +190,7 @@ def _names(available: dict[str, bool]) -> str:
 
 
 def _first(missing: list[str]) -> str:
-    return f" (the first is {min(missing)})" if missing else ""
+    return f" (the first is {min(missing)[:300]})" if missing else ""
 
 
 def _with_distortion(view: View) -> View:
