@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -397,3 +398,14 @@ def test_as_wide_as_float32(tmp_path, ending):
     write_scene(path, wide)
     x = np.sort(read_scene(path).means[:, 0])
     np.testing.assert_allclose(x, np.repeat([-3e38, 3e38], 25), rtol=0.02)
+
+
+@pytest.mark.parametrize("change", [{"scale": [np.nan] * 3}, {"translation": [1e300] * 3}, {"matrix": [1e200] * 16}])
+def test_numbers_of_a_node_that_are_none_are_one_sentence(tmp_path, change):
+    """With the file's name, and no warning before it."""
+    path = tmp_path / "scene.glb"
+    path.write_bytes(glb_with({"nodes": [{"mesh": 0} | change]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(SplatError, match=r"scene\.glb"):
+            Gaussians.load(path)

@@ -49,10 +49,12 @@ def read_scene(path: str | os.PathLike[str]) -> GaussianArrays:
     if ending in (PLY, COMPRESSED_PLY):
         return read_gaussians(path)
     try:
-        if ending == META:
-            return sog.decode_folder(path)
-        return _FORMATS[ending].decode(path.read_bytes())
-    except (SplatError, MemoryError):
+        # Whoever uses them looks for numbers that are not finite.
+        with np.errstate(all="ignore"):
+            return sog.decode_folder(path) if ending == META else _FORMATS[ending].decode(path.read_bytes())
+    except SplatError as error:
+        raise SplatError(f"{path}: {error}") from error
+    except MemoryError:
         raise
     # Decoders let all that NumPy, zipfile and the like raise of damaged numbers through.
     except Exception as error:
