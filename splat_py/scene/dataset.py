@@ -16,7 +16,7 @@ from splat_py.fields import LARGEST, require_number
 from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
-from splat_py.scene.missing_poses import find_model, missing_poses, require_capture
+from splat_py.scene.missing_poses import find_model, require_capture
 from splat_py.scene.options import Format
 from splat_py.scene.transforms import read_transforms
 
@@ -168,9 +168,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         "synthetic": train.is_file(),
     }
     if format == "auto":
-        format = next((name for name, present in available.items() if present), "")
-        if not format:
-            raise SplatError(missing_poses(root))
+        format = next(name for name, present in available.items() if present)
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
     if not available[format]:
