@@ -228,9 +228,11 @@ def test_what_shows_only_where_it_is_called(text: str, message: str) -> None:
         rasterization(*tensors, 4, 4, color=shaders.source(text), weights=torch.ones(2))
 
 
-def test_a_name_that_is_taken() -> None:
-    with pytest.raises(SplatError, match="Camera is also the name of a type of splat_py's own; rename yours"):
-        shaders.check(shaders.source(GREY.replace("struct Mine", "struct Camera")))
+@pytest.mark.parametrize("name", ["Camera", "Gaussian"])
+def test_a_name_that_is_taken(name: str) -> None:
+    """By a type of the shaders, or by an option: files say by it what they hold."""
+    with pytest.raises(SplatError, match=f"{name} is also the name of a type of splat_py's own; rename yours"):
+        shaders.check(shaders.source(GREY.replace("struct Mine", f"struct {name}")))
 
 
 @pytest.mark.parametrize(
