@@ -56,11 +56,12 @@ _HINTS = {
     "does not match interface requirement$": "; it has to be static, to have the interface's arguments and, if that has it, "
     "[Differentiable]",
     "is not accessible": "; leave out the declaration of a module, or make it public",
+    "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
     "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",
 }
 
-# Modules, by device and file, and the content that they were made from.
-_loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule]] = {}
+# Modules, by device and file, and the content that they were made from; of what could not be compiled, why.
+_loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
 
 
 class ShaderFunction:
@@ -295,14 +296,25 @@ def load(path: str | Path) -> ShaderModule:
         content = _content(file)
         known = _loaded.get((device, file))
         if known is None or known[0] != content:
-            # The compiler reads a file once a session.
-            session = known and device.handle.create_slang_session(device.compiler_options)
-            known = _loaded[device, file] = content, ShaderModule(device, file, session)
+            # The compiler reads a file once a session, and takes one that it has refused, or not found, for good the next time.
+            own = known is not None or _imports_others(content)
+            session = device.handle.create_slang_session(device.compiler_options) if own else None
+            known = _loaded[device, file] = content, _compiled(device, file, session)
     except (OSError, ValueError) as error:
         raise SplatError(f"{path} cannot be read: {reason(error)}; name a Slang file") from error
-    except Exception as error:  # SlangPy's own, which has another name in each version
-        raise SplatError(f"{path} cannot be compiled: {first_error(str(error))}") from error
+    if isinstance(known[1], str):
+        raise SplatError(f"{path} cannot be compiled: {known[1]}")
     return known[1]
+
+
+def _compiled(device: Device, file: Path, session: spy.SlangSession | None) -> ShaderModule | str:
+    """The module, or why it cannot be compiled."""
+    try:
+        return ShaderModule(device, file, session)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # SlangPy's own, which has another name in each version
+        return first_error(str(error))
 
 
 def __getattr__(name: str) -> Any:
@@ -333,10 +345,22 @@ def _content(file: Path) -> dict[Path, bytes]:
         if path in content or not path.is_file():
             continue
         content[path] = path.read_bytes()
-        for quoted, name in _REFERENCE.findall(content[path].decode(errors="replace")):
-            files = {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
-            new += [folder / imported for folder in (path.parent, shader_folder()) for imported in files]
+        for names in _references(content[path]):
+            new += [folder / name for folder in (path.parent, shader_folder()) for name in names]
     return content
+
+
+def _references(content: bytes) -> Iterator[set[str]]:
+    """Of each import and include of a source, the names that its file may have."""
+    for quoted, name in _REFERENCE.findall(content.decode(errors="replace")):
+        yield {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
+
+
+def _imports_others(content: dict[Path, bytes]) -> bool:
+    """Whether a source refers to files that are not ours, or that are nowhere."""
+    ours = shader_folder()
+    wanted = [names for text in content.values() for names in _references(text)]
+    return any(not any((ours / name).is_file() for name in names) for names in wanted)
 
 
 @cache
@@ -349,11 +373,12 @@ def first_error(messages: str) -> str:
     """The first of Slang's messages, of one line or with a drawing, as a clause."""
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
-    if line is None or what is None:
+    if what is None:
         return reason(ValueError(messages))
     said = what[1][:200].rstrip(".")
     hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said)), "")
-    return f"line {line[1] or line[2]}: {said}{hint}"
+    # What is only found where kernels are made has no line.
+    return f"line {line[1] or line[2]}: {said}{hint}" if line else f"{said}{hint}"
 
 
 def _imported(source: str) -> Iterator[Path]:

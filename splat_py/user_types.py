@@ -13,6 +13,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import shader_folder
 from splat_py.shaders import ShaderModule, library_types, load, types_of
+from splat_py.splats.splat_types import BUILT_IN
 
 
 def source(text: str) -> ShaderModule:
@@ -58,6 +59,7 @@ def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
     name = module.name if isinstance(module, UserType) else module.type_of(interface)
     if not name.isascii():
         raise SplatError(f"{name} is no name that every compiler takes; use letters from A to Z, digits and _")
-    if name in library_types() and not (isinstance(module, ShaderModule) and module.path.is_relative_to(shader_folder())):
+    ours = isinstance(module, ShaderModule) and module.path.is_relative_to(shader_folder())
+    if name in (*library_types(), *BUILT_IN) and not ours:
         raise SplatError(f"{name} is also the name of a type of splat_py's own; rename yours")
     return UserType(name, module.text, _THROUGH.get(interface, ""))

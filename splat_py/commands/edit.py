@@ -24,14 +24,16 @@ class Edit:
     """Crop, clean, move and merge scenes. The last file is written, all before it are read and merged;
     a name's ending says the format: .ply .compressed.ply .spz .sog .splat .ksplat .glb (.sog folders are read by meta.json).
 
-    Done in this order, whatever the order of the options: merge; crop, in the coordinates of the files that are
-    read; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
+    Done in this order, whatever the order of the options: merge; remove faulty ones; crop, in the coordinates of the
+    files that are read; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
 
     Example: splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
     """
 
     # Scenes to read, and the one to write.
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="IN [IN ...] OUT")]
+    # Leave out what holds NaN, infinity or a quaternion of zeros, and so has nowhere to be drawn.
+    remove_faulty: bool = False
     # Keep what is in a box: the lowest corner's x y z, then the highest's.
     crop: tuple[float, float, float, float, float, float] | None = None
     # Keep what is in a sphere: its centre's x y z, then its radius.
@@ -69,7 +71,7 @@ class Edit:
         from splat_py.scene.editing import merge
         from splat_py.scene.gaussians import Gaussians
 
-        read = [Gaussians.load(path) for path in inputs if path is not None]
+        read = [Gaussians.load(path, self.remove_faulty) for path in inputs if path is not None]
         before = sum(map(len, read))
         gaussians = self._edited(merge(read))
         if not len(gaussians):
@@ -87,6 +89,9 @@ class Edit:
         from splat_py.scene.similarity import Similarity
 
         similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, self.scale, np.array(self.translate))
+        if self.remove_faulty:
+            gaussians, count = editing.remove_faulty(gaussians)
+            console.print(f"removed: {count:,} faulty")
         if self.crop is not None:
             gaussians = editing.crop(gaussians, self.crop[:3], self.crop[3:])
         if self.crop_sphere is not None:

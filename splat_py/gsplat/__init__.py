@@ -76,6 +76,7 @@ _MODULES = (
     "compression",
     "cuda",
     "distributed",
+    "experimental",
     "exporter",
     "losses",
     "optimizers",

@@ -65,3 +65,38 @@ class RendererConfig_MixedBatch(RendererConfig):
 
 class RendererConfig_ParallelBatch(RendererConfig):
     """The other."""
+
+
+def render_mode_has_color(mode: RenderMode) -> bool:
+    """Whether there are colours."""
+    return mode.startswith("RGB")
+
+
+def render_mode_has_depth(mode: RenderMode) -> bool:
+    """Whether there is a depth along the camera's axis."""
+    return mode.endswith("D")
+
+
+def render_mode_has_hit_distance(mode: RenderMode) -> bool:
+    """Whether there is a distance along the ray."""
+    return mode.endswith("d")
+
+
+def render_mode_has_depth_channel(mode: RenderMode) -> bool:
+    """Whether there is either of these."""
+    return mode != "RGB"
+
+
+def render_mode_has_expected_depth(mode: RenderMode) -> bool:
+    """Whether depths are those of what is seen, and not weighted sums."""
+    return "E" in mode
+
+
+def render_mode_has_only_color(mode: RenderMode) -> bool:
+    """Whether there are colours alone."""
+    return mode == "RGB"
+
+
+def render_mode_has_only_depth_channel(mode: RenderMode) -> bool:
+    """Whether there are depths or distances alone."""
+    return not mode.startswith("RGB")

@@ -43,13 +43,30 @@ NAMES = (
 )
 
 
+# Of `gsplat.experimental`, which renders quantised Gaussians without gradients.
+EXPERIMENTAL = (
+    "GaussianInferenceRenderer",
+    "GaussianInferenceScene",
+    "RenderOnlyRasterizer",
+    "RenderReturn",
+    "rasterize_gaussian_inference_scene",
+    "render_scene",
+)
+
+
+class _Unsupported(type):
+    """A class without instances or attributes: scripts call it, call what it has, or ask `isinstance` of it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"splat_py.gsplat does not support {cls.__name__}")
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotImplementedError(f"splat_py.gsplat does not support {cls.__name__}")
+
+
 def __getattr__(name: str) -> Any:
-    if name not in NAMES:
+    if name not in (*NAMES, *EXPERIMENTAL):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(f"splat_py.gsplat does not support {name}")
-
-    unsupported.__name__ = unsupported.__qualname__ = name
-    unsupported.__doc__ = f"gsplat's `{name}`, which is not supported: raises NotImplementedError."
-    return unsupported
+    return _Unsupported(name, (), {"__doc__": f"gsplat's `{name}`, which is not supported: raises NotImplementedError."})

@@ -16,7 +16,7 @@ from splat_py.fields import LARGEST, require_number
 from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap
 from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
-from splat_py.scene.missing_poses import find_model, missing_poses, require_capture
+from splat_py.scene.missing_poses import find_model, require_capture
 from splat_py.scene.options import Format
 from splat_py.scene.transforms import read_transforms
 
@@ -121,8 +121,10 @@ def load_dataset(
         key=lambda pair: pair[0].name,
     )
     if not found:
-        where = f"none of the {len(missing)} photographs it describes exists" if missing else "it describes no photograph"
-        raise SplatError(f"{root}: {where}; put them where the poses' file expects them" + _first(missing))
+        if not missing:
+            raise SplatError(f"{root} describes the poses of no photograph; compute or export them again")
+        none = f"none of the {len(missing)} photographs it describes exists"
+        raise SplatError(f"{root}: {none}; put them where the poses' file expects them{_first(missing)}")
     if missing:
         total = len(missing) + len(found)
         warnings.warn(
@@ -166,9 +168,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         "synthetic": train.is_file(),
     }
     if format == "auto":
-        format = next((name for name, present in available.items() if present), "")
-        if not format:
-            raise SplatError(missing_poses(root))
+        format = next(name for name, present in available.items() if present)
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
     if not available[format]:
@@ -188,7 +188,7 @@ def _names(available: dict[str, bool]) -> str:
 
 
 def _first(missing: list[str]) -> str:
-    return f" (the first is {min(missing)})" if missing else ""
+    return f" (the first is {min(missing)[:300]})" if missing else ""
 
 
 def _with_distortion(view: View) -> View:

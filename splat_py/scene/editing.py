@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
+from splat_py.scene.formats.dot_splat import FLOAT32_LOGS
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.ply import GaussianArrays
 from splat_py.scene.similarity import Similarity
 
 _NEIGHBOURS = 8
@@ -51,6 +53,12 @@ def select(gaussians: Gaussians, rows: NDArray[np.bool_] | NDArray[np.integer]) 
     )
 
 
+def remove_faulty(gaussians: Gaussians) -> tuple[Gaussians, int]:
+    """The scene without what holds NaN, infinity or a quaternion of zeros, as some trainers write it, and how many it was."""
+    faulty = gaussians.faulty().cpu().numpy()
+    return select(gaussians, np.asarray(~faulty)), int(faulty.sum())
+
+
 def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussians:
     """Those whose means are in a box, from `lowest` to `highest`, world units [3] each.
 
@@ -81,14 +89,30 @@ def transform(gaussians: Gaussians, similarity: Similarity) -> Gaussians:
     """The scene moved, turned and scaled; harmonics turn with it, exactly.
 
     Raises:
-        SplatError: it is turned, and its colours are no harmonics: what they mean by directions is their own.
+        SplatError: it is turned, and its colours are no harmonics: what they mean by directions is their own. Or Gaussians
+            come to be farther, larger or smaller than float32 has numbers.
     """
     turned = not np.array_equal(similarity.rotation, np.eye(3))
     if turned and gaussians.color != "SphericalHarmonics":
         name = gaussians.color if isinstance(gaussians.color, str) else gaussians.color.name
         raise SplatError(f"colours of type {name} cannot be turned; move and scale only, or write .spz or .splat first")
-    moved = Gaussians.of_arrays(similarity.of_arrays(gaussians.arrays())).to(gaussians.means.device)
+    before = gaussians.arrays()
+    arrays = similarity.of_arrays(before)
+    lost = int((_beyond_float32(arrays) & ~_beyond_float32(before)).sum())
+    if lost:
+        raise SplatError(
+            f"scaled by {similarity.scale:g} and moved by {', '.join(f'{x:g}' for x in similarity.translation)}, "
+            f"{lost:,} of {len(gaussians):,} Gaussians are farther, larger or smaller than float32 has numbers; give less"
+        )
+    moved = Gaussians.of_arrays(arrays).to(gaussians.means.device)
     return replace(moved, splat=gaussians.splat, color=gaussians.color)
+
+
+def _beyond_float32(arrays: GaussianArrays) -> NDArray[np.bool_]:
+    """Which have no finite position, or a largest deviation that is 0 or infinite."""
+    largest = arrays.log_scales.max(axis=1)
+    held = np.isfinite(arrays.means).all(axis=1) & (largest >= FLOAT32_LOGS[0]) & (largest <= FLOAT32_LOGS[1])
+    return np.asarray(~held)
 
 
 def keep_degree(gaussians: Gaussians, degree: int) -> Gaussians:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -153,9 +154,16 @@ class Gaussians:
         return write_scene(path, self.arrays(), spz_version)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Gaussians:
-        """Read a file of any of these formats, or a SOG's meta.json. Raises SplatError with the file and its fault."""
-        return cls._read(read_scene(path), path)
+    def load(cls, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
+        """Read a file of any of these formats, or a SOG's meta.json.
+
+        Args:
+            with_faulty: read `faulty` Gaussians as well, for `splat_py.scene.editing.remove_faulty`.
+
+        Raises:
+            SplatError: with the file and its fault.
+        """
+        return cls._read(read_scene(path), path, with_faulty)
 
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, whatever its name ends in. Raises as `validate` does."""
@@ -168,13 +176,43 @@ class Gaussians:
         return cls._read(read_gaussians(path), path)
 
     @classmethod
-    def _read(cls, arrays: GaussianArrays, path: str | os.PathLike[str]) -> Gaussians:
+    def _read(cls, arrays: GaussianArrays, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
         gaussians = cls.of_arrays(arrays)
         try:
-            gaussians.validate()
+            gaussians._validate_form()
+            if not with_faulty and (clause := gaussians._faults()):
+                raise SplatError(f"{clause}; leave them out: splat edit {shlex.quote(str(path))} repaired.ply --remove-faulty")
         except SplatError as error:
             raise SplatError(f"{path}: {error}") from error
         return gaussians
+
+    def faulty(self) -> torch.Tensor:
+        """Which hold NaN or infinity, or quaternions of zeros, that give no rotation: bool [N]. `validate` refuses them."""
+        return torch.stack(list(self._faulty().values())).any(dim=0)
+
+    def _faulty(self) -> dict[str, torch.Tensor]:
+        """The same by tensor."""
+        rows = {name: tensor for name, tensor in self._tensors().items() if name != "weights"}
+        flat = {name: tensor.reshape(len(self), math.prod(tensor.shape[1:])) for name, tensor in rows.items()}
+        faulty = {name: ~tensor.isfinite().all(dim=1) for name, tensor in flat.items()}
+        return faulty | {"quats": faulty["quats"] | (self.quats == 0).all(dim=1)}
+
+    def _faults(self) -> str:
+        """A clause on faulty ones, or none."""
+        where = ", ".join(name for name, faulty in self._faulty().items() if faulty.any())
+        rows = self.faulty().nonzero()[:, 0].tolist()
+        if not rows:
+            return ""
+        found = f"{len(rows):,} of {len(self):,} Gaussians, the first of them in row {rows[0] + 1:,}"
+        return f"{found}, hold NaN, infinity or a quaternion of zeros, in {where}"
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """All that there are, by name."""
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        tensors |= {f"params[{name!r}]": tensor for name, tensor in self.params.items()}
+        return tensors | {
+            name: tensor for name, tensor in (("features", self.features), ("weights", self.weights)) if tensor is not None
+        }
 
     def arrays(self) -> GaussianArrays:
         """The same in NumPy, as files have them."""
@@ -208,6 +246,12 @@ class Gaussians:
 
     def validate(self) -> None:
         """Raise a SplatError that names the first tensor that is not what the class describes, and how."""
+        self._validate_form()
+        if clause := self._faults():
+            raise SplatError(f"{clause}; leave them out: splat_py.scene.editing.remove_faulty")
+
+    def _validate_form(self) -> None:
+        """The same, but for rows that are `faulty`."""
         count = len(self) if self.means.ndim else 0
         shapes: dict[str, tuple[int | None, ...]] = {
             "means": (count, 3),
@@ -215,6 +259,8 @@ class Gaussians:
             "log_scales": (count, 3),
             "logit_opacities": (count,),
             "sh": (count, None, 3),
+            "features": (count, None),
+            "weights": (None,),
         }
         if len(self.params) > MOST_PARAMS:
             raise SplatError(f"params has {len(self.params)} parameters; a splat has {MOST_PARAMS} at most")
@@ -225,15 +271,8 @@ class Gaussians:
                 SlangSource(kind.name, kind.text)
         if self.color != "SphericalHarmonics" and self.features is None:
             raise SplatError("features is None, which only harmonics do without; give [N, F]")
-        tensors = {name: getattr(self, name) for name in shapes}
-        for name, tensor in self.params.items():
-            tensors[f"params[{name!r}]"], shapes[f"params[{name!r}]"] = tensor, (count,)
-        if self.features is not None:
-            tensors["features"], shapes["features"] = self.features, (count, None)
-        if self.weights is not None:
-            tensors["weights"], shapes["weights"] = self.weights, (None,)
-        for name, shape in shapes.items():
-            tensor = tensors[name]
+        for name, tensor in self._tensors().items():
+            shape = shapes.get(name, (count,))
             if tensor.dtype != torch.float32:
                 raise SplatError(f"{name} is {tensor.dtype}; convert it to torch.float32")
             if tensor.ndim != len(shape) or any(w not in (None, g) for g, w in zip(tensor.shape, shape, strict=True)):
@@ -243,13 +282,8 @@ class Gaussians:
                 raise SplatError(f"{name} is on {tensor.device} and means on {self.means.device}; move them together")
         if self.sh.shape[1] not in _DEGREE_OF_COUNT:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
-        for name, tensor in tensors.items():
-            finite = tensor.isfinite().reshape(len(tensor), math.prod(tensor.shape[1:])).all(dim=1)
-            if not finite.all():
-                raise SplatError(f"{name}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; remove them")
-        zero = (self.quats == 0).all(dim=1)
-        if zero.any():
-            raise SplatError(f"quats: {int(zero.sum())} of {count} are zero and give no rotation; use 1 0 0 0")
+        if self.weights is not None and not self.weights.isfinite().all():
+            raise SplatError("weights hold NaN or infinity, and all Gaussians share them")
 
 
 def _spacing(points: NDArray[np.float64]) -> NDArray[np.float64]:

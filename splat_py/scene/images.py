@@ -18,6 +18,7 @@ import imageio.v3 as iio
 import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
@@ -152,9 +153,16 @@ def read_header(path: Path) -> tuple[int, int, bool]:
         shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
     if len(shape) not in (2, 3):
         raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
-    # The four channels of a JPEG are those of a printer.
-    is_jpeg = path.suffix.lower() in (".jpg", ".jpeg")
-    return shape[1], shape[0], len(shape) == 3 and shape[2] in (2, 4) and not is_jpeg
+    return shape[1], shape[0], _is_transparent(path, shape)
+
+
+def _is_transparent(path: Path, shape: Sequence[int]) -> bool:
+    """Whether there is an alpha channel, or a colour that stands for none; four channels may also be those of a printer."""
+    try:
+        with Image.open(path) as image:
+            return bool(image.has_transparency_data)
+    except Exception:  # a format that OpenCV alone knows
+        return len(shape) == 3 and shape[2] in (2, 4)
 
 
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
@@ -163,9 +171,12 @@ def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
         return lens
     # A pixel off is rounding; more is a cropped or rotated picture, which no scaling of K describes.
     if abs(width * lens.height / lens.width - height) > max(1.0, 0.02 * height):
+        what = f"{path} has {width}×{height} pixels but its lens was calibrated at {lens.width}×{lens.height}"
+        if (height, width) == (lens.width, lens.height):
+            upright = "if the poses are of upright photographs, store them so, for example with `magick mogrify -auto-orient`"
+            raise SplatError(f"{what}: it lies on its side, and EXIF's orientation is not heeded; {upright}")
         raise SplatError(
-            f"{path} has {width}×{height} pixels but its lens was calibrated at {lens.width}×{lens.height}, "
-            "another shape; use the photographs the poses were computed from, neither rotated nor cropped"
+            f"{what}, another shape; use the photographs the poses were computed from, neither rotated nor cropped"
         )
     return lens.resized(width, height)
 

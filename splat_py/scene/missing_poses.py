@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from splat_py.errors import SplatError
@@ -12,7 +13,12 @@ PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
 PHONE_PHOTOGRAPHS = {".heic", ".heif"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
 CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg *.heic`, or on a Mac `sips -s format jpeg`"
-_CAPTURE = "find poses first: `splat capture {} --out FOLDER`, and pass FOLDER (`splat train` does so by itself)"
+
+
+def _capture(source: Path) -> str:
+    """How poses are found."""
+    command = f"splat capture {shlex.quote(str(source))} --out FOLDER"
+    return f"find poses first: `{command}`, and pass FOLDER (`splat train` does so by itself)"
 
 
 def find_model(root: Path) -> Path | None:
@@ -28,9 +34,12 @@ def needs_poses(data: Path) -> bool:
     """Whether this is a video, or a folder of photographs or of a video that nothing describes the poses of."""
     if data.is_file():
         return data.suffix.lower() in VIDEOS
-    if find_model(data) is not None or any((data / name).is_file() for name in DESCRIPTIONS):
-        return False
-    return any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
+    return not _has_poses(data) and any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
+
+
+def _has_poses(folder: Path) -> bool:
+    """Whether something in a folder describes poses, well or badly."""
+    return find_model(folder) is not None or any((folder / name).is_file() for name in DESCRIPTIONS)
 
 
 def require_photographs(source: Path) -> None:
@@ -52,11 +61,13 @@ def require_capture(data: Path) -> None:
         SplatError: with the step that is missing.
     """
     if data.is_file() and data.suffix.lower() in VIDEOS:
-        raise SplatError(f"{data} is a video, and poses are needed: {_CAPTURE.format(data)}")
+        raise SplatError(f"{data} is a video, and poses are needed: {_capture(data)}")
     if data.is_file():
         raise SplatError(f"{data} is not a folder but a file; pass the folder of a capture")
     if not data.is_dir():
         raise SplatError(f"{data} is not a folder, and does not exist; pass the folder of a capture")
+    if not _has_poses(data):
+        raise SplatError(_missing_poses(data))
 
 
 def require_scene(scene: Path, data: Path | None = None) -> None:
@@ -86,15 +97,15 @@ def require_cameras(scene: Path, data: Path | None) -> None:
         raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
 
 
-def missing_poses(root: Path) -> str:
+def _missing_poses(root: Path) -> str:
     """Why a folder that holds no description of poses is no capture, in a sentence."""
     suffixes = _suffixes(root)
     photographs = sum(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS for suffix in suffixes)
     if photographs:
         count = f"{photographs} photograph{'s' * (photographs > 1)}"
-        return f"{root} holds {count} but nothing that says where they were taken from; {_CAPTURE.format(root)}"
+        return f"{root} holds {count} but nothing that says where they were taken from; {_capture(root)}"
     if any(suffix in VIDEOS for suffix in suffixes):
-        return f"{root} holds a video but no poses; {_CAPTURE.format(root)}"
+        return f"{root} holds a video but no poses; {_capture(root)}"
     return f"{root} holds no capture; expected a COLMAP model (sparse/0), {' or '.join(DESCRIPTIONS)}"
 
 

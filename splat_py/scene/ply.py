@@ -100,10 +100,10 @@ def _property(name: str) -> str:
 
 def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
     """Read Gaussians by the names of their properties: any order, any number type, any further properties; or compressed ones.
+    Numbers that are not finite are not looked for, but that opacities may have infinite logarithms.
 
     Raises:
-        SplatError: not a PLY, cut off, properties missing, f_rest not of a degree from 0 to 3, numbers not
-            finite, comments of ours damaged.
+        SplatError: not a PLY, cut off, properties missing, f_rest not of a degree from 0 to 3, comments of ours damaged.
     """
     vertices, ply = _read_vertices(path)
     present = set(vertices.dtype.names or ())
@@ -127,22 +127,19 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
             f"{path} has no {', '.join(missing)}; pass Gaussians in Inria's layout or compressed ones, not a point cloud"
         )
     count = len(vertices)
-    # Programs that unpack opacities of exactly 0 and 1 write the logarithm's infinities.
-    finite = np.ones(count, dtype=bool)
 
     def gather(names: list[str], most: float | None = None) -> Float32Array:
-        nonlocal finite
         block = np.empty((count, len(names)), dtype=np.float32)
-        with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite and is reported below
+        with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
             for i, name in enumerate(names):
                 block[:, i] = vertices[name]
+        # Programs that unpack opacities of exactly 0 and 1 write the logarithm's infinities.
         if most is not None:
             np.clip(block, -most, most, out=block, where=np.isinf(block))
-        finite &= np.isfinite(block).all(axis=1)
         return block
 
     higher = gather(_names("f_rest", rest)).reshape(count, 3, rest // 3).transpose(0, 2, 1)
-    arrays = GaussianArrays(
+    return GaussianArrays(
         means=gather(["x", "y", "z"]),
         quats=gather(_names("rot", 4)),
         log_scales=gather(_names("scale", 3)),
@@ -154,9 +151,6 @@ def read_gaussians(path: str | os.PathLike[str]) -> GaussianArrays:
         types=types,
         antialiased=_ANTIALIASED in ply.comments,
     )
-    if not finite.all():
-        raise SplatError(f"{path}: {int((~finite).sum())} of {count} Gaussians hold NaN or infinity; export it again")
-    return arrays
 
 
 def _read_compressed(path: str | os.PathLike[str], ply: PlyData) -> GaussianArrays:

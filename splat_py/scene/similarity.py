@@ -80,8 +80,10 @@ class Similarity:
     def of_arrays(self, gaussians: GaussianArrays) -> GaussianArrays:
         """The Gaussians where they come to be. What is no harmonic of their colours stays as it is."""
         turned = not np.array_equal(self.rotation, np.eye(3))
+        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, which is never written
+            means = self.points(gaussians.means).astype(np.float32)
         return gaussians._replace(
-            means=self.points(gaussians.means).astype(np.float32),
+            means=means,
             quats=_product(self.quat, gaussians.quats) if turned else gaussians.quats,
             log_scales=gaussians.log_scales + np.float32(np.log(self.scale)),
             sh=rotate_harmonics(gaussians.sh, self.rotation) if turned else gaussians.sh,

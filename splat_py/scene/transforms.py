@@ -46,7 +46,7 @@ def read_transforms(file: Path) -> Capture:
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")
-    shared = {key: value for key, value in content.items() if key != "frames"}
+    shared = _given({key: value for key, value in content.items() if key != "frames"})
 
     views: list[View] = []
     missing: list[str] = []
@@ -58,12 +58,17 @@ def read_transforms(file: Path) -> Capture:
         if path is None:
             missing.append(stated)
         else:
-            views.append(_read_frame(file, {**shared, **frame}, path))
+            views.append(_read_frame(file, _given({**shared, **frame}), path))
 
     points = None
     if "ply_file_path" in shared:
         points = read_points(file.parent / _string(file, shared, "ply_file_path"))
     return Capture(views, missing, points)
+
+
+def _given(entries: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null: programs write that of what they do not know."""
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 def _find(folder: Path, stated: str) -> Path | None:

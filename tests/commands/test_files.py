@@ -10,6 +10,7 @@ import pytest
 
 from splat_py.scene import Gaussians
 from splat_py.scene.formats.endings import ENDINGS
+from splat_py.scene.ply import write_gaussians
 from tests.commands.program import refusal, splat
 
 
@@ -71,6 +72,17 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     assert result.returncode == 0 and "removed: " in result.stdout and "faint" in result.stdout
     both = Gaussians.load(tmp_path / "both.sog")
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
+
+
+def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -> None:
+    faulty = Gaussians.load(files / "scene.ply")
+    faulty.quats[1] = 0
+    write_gaussians(tmp_path / "faulty.ply", faulty.arrays())
+    message = refusal("edit", "faulty.ply", "x.ply", cwd=tmp_path)
+    assert "the first of them in row 2" in message and "--remove-faulty" in message
+    result = splat("edit", "faulty.ply", "x.ply", "--remove-faulty", cwd=tmp_path)
+    assert "removed: 1 faulty" in result.stdout, result.stderr
+    assert len(Gaussians.load(tmp_path / "x.ply")) == len(faulty) - 1
 
 
 def test_mistakes_of_edits(files: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,19 @@ import torch
 
 from splat_py.errors import SplatError
 from splat_py.scene import Camera, Gaussians
-from splat_py.scene.editing import Floaters, crop, crop_sphere, keep_degree, merge, remove_floaters, select, transform
+from splat_py.scene.editing import (
+    Floaters,
+    crop,
+    crop_sphere,
+    keep_degree,
+    merge,
+    remove_faulty,
+    remove_floaters,
+    select,
+    transform,
+)
 from splat_py.scene.harmonics import harmonics_basis, rotate_harmonics
+from splat_py.scene.ply import write_gaussians
 from splat_py.scene.similarity import Similarity
 from splat_py.splats.rendering import render
 from tests.formats.scenes import random_gaussians
@@ -71,6 +84,32 @@ def test_what_is_no_similarity_is_refused() -> None:
     for scale in (0.0, -1.0, np.nan, np.inf):
         with pytest.raises(SplatError, match="above zero"):
             Similarity(scale=scale)
+
+
+@pytest.mark.parametrize("factor", [1e38, 1e-38])
+def test_what_leaves_float32_is_refused(factor: float) -> None:
+    tiny = scene()
+    tiny.log_scales[0] = -90.0
+    assert len(transform(tiny, Similarity(scale=2.0))) == 60
+    with pytest.raises(SplatError, match=rf"scaled by {re.escape(f'{factor:g}')} .* of 60 Gaussians are farther"):
+        transform(transform(tiny, Similarity(scale=factor)), Similarity(scale=factor))
+
+
+def test_faulty_ones_are_refused_with_a_count_and_left_out_when_asked(tmp_path: Path) -> None:
+    """As trainers write a few: quaternions of zeros, and numbers that are not."""
+    faulty = scene(5000, 0)
+    faulty.quats[16] = 0
+    faulty.means[99, 1] = torch.nan
+    faulty.sh[4999] = torch.inf
+    path = tmp_path / "a scene.ply"
+    write_gaussians(path, faulty.arrays())
+    with pytest.raises(SplatError, match=r"3 of 5,000 Gaussians, .* in row 17, .* in means, quats, sh;") as refused:
+        Gaussians.load(path)
+    assert str(refused.value).endswith(f"splat edit '{path}' repaired.ply --remove-faulty")
+    kept, count = remove_faulty(Gaussians.load(path, with_faulty=True))
+    assert count == 3 and len(kept) == 4997
+    kept.validate()
+    torch.testing.assert_close(kept.means[15:17], faulty.means[[15, 17]])
 
 
 def test_crops_keep_what_is_inside() -> None:

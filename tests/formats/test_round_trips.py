@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -358,3 +359,53 @@ def test_nodes_of_a_glb_that_never_end_are_refused(tmp_path: Path) -> None:
         (tmp_path / "scene.glb").write_bytes(glb_with({"nodes": nodes}))
         with pytest.raises(SplatError, match=f"{message}|repeat"):
             read_scene(tmp_path / "scene.glb")
+
+
+@pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e5), (".ksplat", 1e8), (".compressed.ply", 1e12), (".splat", 1e37)])
+def test_too_large_for_a_format(tmp_path, ending, factor):
+    """A few become the largest that there are, with a message; where they are most of a scene, nothing is written."""
+    scene, path = random_gaussians(50), tmp_path / f"scene{ending}"
+    far = np.float32(np.log(factor) + 8)
+    few = scene._replace(log_scales=np.where(np.arange(50)[:, None] < 3, far, scene.log_scales))
+    (loss,) = [text for text in write_scene(path, few) if "how large" in text]
+    assert "3 of 50" in loss
+    assert len(read_scene(path).means) == 50
+    path.unlink()
+    with pytest.raises(SplatError, match=rf"50 of 50 Gaussians are larger than \{ending} holds.*--scale"):
+        write_scene(path, scene._replace(log_scales=scene.log_scales + far))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e-5), (".ksplat", 1e-8)])
+def test_too_small_for_a_format(tmp_path, ending, factor):
+    """Thin ones do not matter; where most are smaller in all directions, nothing is written."""
+    scene, path = random_gaussians(50), tmp_path / f"scene{ending}"
+    smaller = scene.log_scales + np.float32(np.log(factor))
+    thin = scene.log_scales.copy()
+    thin[:, 1] = smaller[:, 1]
+    assert not any("how large" in text for text in write_scene(path, scene._replace(log_scales=thin)))
+    path.unlink()
+    with pytest.raises(SplatError, match=rf"50 of 50 Gaussians are smaller than \{ending} holds.*--scale"):
+        write_scene(path, scene._replace(log_scales=smaller))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("ending", [ending for ending in ENDINGS if ending != ".spz"])
+def test_as_wide_as_float32(tmp_path, ending):
+    """Positions whose differences overflow float32 stay where they are."""
+    scene, path = random_gaussians(50, 0), tmp_path / f"scene{ending}"
+    wide = scene._replace(means=np.where(np.arange(50)[:, None] % 2, np.float32(3e38), np.float32(-3e38)).repeat(3, 1))
+    write_scene(path, wide)
+    x = np.sort(read_scene(path).means[:, 0])
+    np.testing.assert_allclose(x, np.repeat([-3e38, 3e38], 25), rtol=0.02)
+
+
+@pytest.mark.parametrize("change", [{"scale": [np.nan] * 3}, {"translation": [1e300] * 3}, {"matrix": [1e200] * 16}])
+def test_numbers_of_a_node_that_are_none_are_one_sentence(tmp_path, change):
+    """With the file's name, and no warning before it."""
+    path = tmp_path / "scene.glb"
+    path.write_bytes(glb_with({"nodes": [{"mesh": 0} | change]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(SplatError, match=r"scene\.glb"):
+            Gaussians.load(path)

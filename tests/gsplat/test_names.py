@@ -7,14 +7,16 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import splat_py.gsplat as package
 from splat_py import SplatError
-from splat_py.gsplat import unsupported
+from splat_py.gsplat import rendering, unsupported
 from splat_py.gsplat._helper import load_test_data
+from splat_py.gsplat.options import RenderMode
 
 # What gsplat's tests and examples, and nerfstudio's splatfacto, import.
 IMPORTED = {
@@ -26,7 +28,9 @@ IMPORTED = {
     ".cuda._wrapper": "fully_fused_projection fully_fused_projection_2dgs isect_offset_encode isect_tiles proj "
     "quat_scale_to_covar_preci rasterize_to_indices_in_range rasterize_to_pixels rasterize_to_pixels_2dgs spherical_harmonics "
     "world_to_cam RollingShutterType FThetaCameraDistortionParameters has_3dgs",
+    ".cuda._constants": "ALPHA_THRESHOLD MIN_COMPENSATION",
     ".distributed": "cli",
+    ".experimental": "GaussianInferenceRenderer GaussianInferenceScene",
     ".optimizers": "SelectiveAdam",
     ".rendering": "_rasterization rasterization rasterization_2dgs RollingShutterType",
     ".strategy": "DefaultStrategy MCMCStrategy",
@@ -40,6 +44,33 @@ def test_what_scripts_import_is_there(module: str) -> None:
     home = import_module(f"splat_py.gsplat{module}")
     for name in IMPORTED[module].split():
         assert getattr(home, name) is not None, name
+
+
+def test_what_kinds_of_images_render_modes_have() -> None:
+    """In the order of the functions' names: colour, depth, either depth, expected, hit distance, only colour, only depth."""
+    functions = [getattr(rendering, name) for name in sorted(dir(rendering)) if name.startswith("render_mode_has_")]
+    has = {mode: "".join("-+"[function(mode)] for function in functions) for mode in get_args(RenderMode)}
+    assert has == {
+        "RGB": "+----+-",
+        "d": "--+-+-+",
+        "Ed": "--+++-+",
+        "D": "-++---+",
+        "ED": "-+++--+",
+        "RGB-d": "+-+-+--",
+        "RGB-Ed": "+-+++--",
+        "RGB+D": "+++----",
+        "RGB+ED": "++++---",
+    }
+
+
+def test_what_is_not_supported_says_so_however_it_is_used() -> None:
+    """simple_viewer.py of gsplat 1.6 imports these, and calls a method of the first when it is asked to."""
+    scene = package.experimental.GaussianInferenceScene
+    assert not isinstance(3, scene)
+    with pytest.raises(NotImplementedError, match="does not support GaussianInferenceScene"):
+        scene.from_gaussian_scene(None, id="scene")
+    with pytest.raises(NotImplementedError, match="does not support GaussianInferenceRenderer"):
+        package.experimental.GaussianInferenceRenderer(scene)
 
 
 @pytest.mark.parametrize("name", package.__all__)

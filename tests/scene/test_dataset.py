@@ -157,6 +157,37 @@ def test_transparent_pixels_show_the_background(tmp_path: Path) -> None:
         assert (dataset.image(0)[..., 3] == 255).all()
 
 
+def test_a_colour_that_stands_for_transparency(tmp_path: Path) -> None:
+    """As programs that shrink PNGs store photographs with an alpha channel: by a palette."""
+    content = write_transforms(tmp_path, ring(2))
+    pixels = np.arange(48 * 32, dtype=np.uint8).reshape(32, 48) % 4
+    for frame in content["frames"]:
+        stored = Image.fromarray(pixels, "P")
+        stored.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200, 9, 9, 9])
+        stored.save(tmp_path / frame["file_path"], transparency=0)
+    dataset = load_dataset(tmp_path)
+    assert dataset.views[0].has_alpha
+    np.testing.assert_array_equal(dataset.background, 1)
+    np.testing.assert_array_equal(dataset.image(0)[0, :2, :3], [[255, 255, 255], [0, 200, 0]])
+
+
+def test_what_is_null_is_not_given(tmp_path: Path) -> None:
+    content = write_transforms(tmp_path, ring(2), ply_file_path=None, k4=None)
+    content["frames"][0] |= {"mask_path": None, "depth_file_path": None, "camera_model": None}
+    save_json(tmp_path, content)
+    dataset = load_dataset(tmp_path)
+    assert len(dataset) == 2 and dataset.points is None and dataset.views[0].mask_path is None
+
+
+def test_a_photograph_that_lies_on_its_side(tmp_path: Path) -> None:
+    """Its EXIF says how to turn it, which the poses know and the stored pixels do not."""
+    camera = ring(1)[0]
+    content = write_transforms(tmp_path, [camera])
+    save_json(tmp_path, content | {"w": camera.height, "h": camera.width})
+    with pytest.raises(SplatError, match=r"000\.png has 48×32 pixels but .* 32×48: it lies on its side.*-auto-orient"):
+        load_dataset(tmp_path)
+
+
 def test_every_eighth_by_sorted_name_is_held_out(tmp_path: Path) -> None:
     cameras = ring(17)
     content = write_transforms(tmp_path, cameras)
@@ -351,7 +382,7 @@ def test_folders_without_a_capture(tmp_path: Path) -> None:
     with pytest.raises(SplatError, match="holds no capture; expected"):
         load_dataset(tmp_path)
     save_json(tmp_path, {"frames": []})
-    with pytest.raises(SplatError, match="it describes no photograph"):
+    with pytest.raises(SplatError, match="describes the poses of no photograph"):
         load_dataset(tmp_path)
 
 

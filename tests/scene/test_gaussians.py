@@ -80,9 +80,9 @@ def test_bad_points_are_refused(arguments: dict, message: str) -> None:
     [
         ("means", torch.zeros(4), "means has shape"),
         ("quats", torch.zeros(5, 4), r"quats has shape \[5, 4\]; it must be \[4, 4\]"),
-        ("quats", torch.zeros(4, 4), "4 of 4 are zero"),
+        ("quats", torch.zeros(4, 4), "4 of 4 Gaussians, the first of them in row 1, .* in quats;"),
         ("log_scales", torch.zeros(4, 3, dtype=torch.float64), "log_scales is torch.float64"),
-        ("logit_opacities", torch.tensor([0, torch.nan, torch.inf, 0]), "logit_opacities: 2 of 4"),
+        ("logit_opacities", torch.tensor([0, torch.nan, torch.inf, 0]), "2 of 4 Gaussians, .* in logit_opacities;"),
         ("sh", torch.zeros(4, 5, 3), "5 coefficients"),
         ("sh", torch.zeros(4, 4), "sh has shape"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,24 @@ def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> 
         (tmp_path / name).touch()
     with pytest.raises(SplatError, match=f"{tmp_path}.*{says}"):
         load_dataset(tmp_path)
+
+
+def test_commands_need_nothing_to_refuse_such_a_folder(tmp_path: Path) -> None:
+    """Torch, OpenCV and SlangPy take seconds."""
+    folder = tmp_path / "my photographs"
+    folder.mkdir()
+    (folder / "a.jpg").touch()
+    code = f"""
+import sys
+from splat_py.errors import SplatError
+from splat_py.scene.missing_poses import require_capture
+try:
+    require_capture(__import__("pathlib").Path({str(folder)!r}))
+except SplatError as error:
+    print(error, {{"torch", "cv2", "numpy", "slangpy"}} & set(sys.modules))"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert f"`splat capture '{folder}' --out FOLDER`" in said
+    assert said.endswith(" set()\n")
 
 
 def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:

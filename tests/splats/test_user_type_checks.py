@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,10 @@ BAD = {
         r"derivative of color by direction\[0\] is 0 at",
     ),
     "a colour that is not a number": (color("return log(features[0]) + float3(weights[0]);"), "color is not finite at"),
+    "a colour's index beyond its weights": (
+        color("return features[0] * weights[7];"),
+        "^Mine cannot be compiled: array index out of bounds; a colour has .* WEIGHTS weights$",
+    ),
     "a loss's lost gradient": (
         pixel_loss("vector<float, C> d = rendered - detach(photograph); return dot(d, d);"),
         r"derivative of loss by photograph\[0\] is 0 at",
@@ -166,6 +171,28 @@ def test_what_is_no_source() -> None:
 GREY = color("return features[0];")
 
 
+def test_what_was_refused_once_is_refused_again() -> None:
+    """The compiler takes a module that it has not found for an empty one the second time, and one that it refused for a good
+    one; kernels that were linked with those ended the process."""
+    missing = "import splat.nothing;" + GREY
+    loop = GREY.replace("return", "float x = 1.0; while (x > weights[0]) x *= 0.5; return")
+    for text, message in ((missing, "cannot open file"), (missing + "\n", "cannot open file"), (loop, "loops inside")):
+        for _ in range(2):
+            with pytest.raises(SplatError, match=rf"^the source cannot be compiled: line \d+: {message}"):
+                shaders.source(text)
+
+
+def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.slang").write_text('import "other.slang";\n' + GREY.replace("return", "return grey() *"))
+    with pytest.raises(SplatError, match="cannot open file"):
+        shaders.load(tmp_path / "mine.slang")
+    (tmp_path / "other.slang").write_text("[Differentiable] public float grey() { return 1.0 }")
+    with pytest.raises(SplatError, match="cannot be compiled"):
+        shaders.load(tmp_path / "mine.slang")
+    (tmp_path / "other.slang").write_text("[Differentiable] public float grey() { return 1.0; }")
+    assert shaders.load(tmp_path / "mine.slang").type_of("IColor") == "Mine"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -201,9 +228,11 @@ def test_what_shows_only_where_it_is_called(text: str, message: str) -> None:
         rasterization(*tensors, 4, 4, color=shaders.source(text), weights=torch.ones(2))
 
 
-def test_a_name_that_is_taken() -> None:
-    with pytest.raises(SplatError, match="Camera is also the name of a type of splat_py's own; rename yours"):
-        shaders.check(shaders.source(GREY.replace("struct Mine", "struct Camera")))
+@pytest.mark.parametrize("name", ["Camera", "Gaussian"])
+def test_a_name_that_is_taken(name: str) -> None:
+    """By a type of the shaders, or by an option: files say by it what they hold."""
+    with pytest.raises(SplatError, match=f"{name} is also the name of a type of splat_py's own; rename yours"):
+        shaders.check(shaders.source(GREY.replace("struct Mine", f"struct {name}")))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ _CHUNK = 256
 _WORDS = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
 _SH_RANGE = 8.0
 # Beyond these, scales would only widen a chunk's bounds.
-_MOST_LOG_SCALE = 20.0
+LOG_SCALES = (-20.0, 20.0)
 _COUNTS = (0, 9, 24, 45)
 
 
@@ -45,7 +45,7 @@ def encode(gaussians: GaussianArrays) -> PlyData:
     words = np.zeros(count, [(name, "<u4") for name in _WORDS])
     table = np.zeros(chunks, [(name, "<f4") for kind in ("", "scale_", "color") for name in _bounds_of(kind)])
     colors = colors_of(gaussians.sh)[order]
-    scales = np.clip(gaussians.log_scales[order], -_MOST_LOG_SCALE, _MOST_LOG_SCALE)
+    scales = np.clip(gaussians.log_scales[order], *LOG_SCALES)
     within = {kind: _within_chunks(table, kind, v) for kind, v in (("", gaussians.means[order]), ("scale_", scales))}
     for word, kind in (("packed_position", ""), ("packed_scale", "scale_")):
         x, y, z = (to_levels(within[kind][:, i], levels) for i, levels in enumerate((2047, 1023, 2047)))
@@ -74,8 +74,8 @@ def _within_chunks(table: NDArray[np.void], kind: str, values: NDArray[np.floati
         for axis, name in enumerate(names):
             table[name] = bounds[:, axis]
     chunk = np.arange(len(values)) // _CHUNK
-    extent = (high - low).astype(np.float64)[chunk]
-    return np.where(extent > 0, (values - low[chunk]) / np.where(extent > 0, extent, 1), 0)
+    extent = (high.astype(np.float64) - low)[chunk]
+    return np.where(extent > 0, (values - low.astype(np.float64)[chunk]) / np.where(extent > 0, extent, 1), 0)
 
 
 def decode(ply: PlyData) -> GaussianArrays:

@@ -11,6 +11,8 @@ import numpy as np
 from splat_py.scene.formats.packing import base_of, colors_of, logits_of, normalized, opacities_of, to_levels
 from splat_py.scene.ply import GaussianArrays
 
+# Logarithms of deviations that are float32.
+FLOAT32_LOGS = (float(np.log(np.finfo(np.float32).tiny)), float(np.log(np.finfo(np.float32).max)))
 _ROW = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 3), ("opacity", "u1"), ("quat", "u1", 4)])
 
 

@@ -29,6 +29,9 @@ _BUCKET, _RANGE, _BLOCKS = 256, 32767, 64
 _MOST_SECTIONS = 1 << 12
 _WRITTEN_COEFFICIENTS = 9
 _SH_BOUNDS = (-1.5, 1.5)
+# Of deviations, those of float16.
+_LEAST_SCALE, _MOST_SCALE = 2.0**-24, 65504.0
+LOG_SCALES = (float(np.log(_LEAST_SCALE)), float(np.log(_MOST_SCALE)))
 
 
 def _row(level: int, harmonics: int) -> np.dtype:
@@ -58,19 +61,20 @@ class _Section:
 def encode(gaussians: GaussianArrays) -> bytes:
     """The file of Gaussians, of level 1."""
     sh = gaussians.sh[:, :_WRITTEN_COEFFICIENTS]
-    lowest, highest = (f(gaussians.means, 0) if len(gaussians.means) else np.zeros(3) for f in (np.min, np.max))
+    means = gaussians.means.astype(np.float64)
+    lowest, highest = (f(means, 0) if len(means) else np.zeros(3) for f in (np.min, np.max))
     side = max(float((highest - lowest).max()) / _BLOCKS, 1e-6)
-    order, sizes, centers = _buckets(gaussians.means.astype(np.float64), lowest.astype(np.float64), side)
+    order, sizes, centers = _buckets(means, lowest, side)
     full = int((sizes == _BUCKET).sum())
     rows = np.zeros(len(order), _row(1, 3 * (sh.shape[1] - 1)))
-    offsets = (gaussians.means[order] - np.repeat(centers, sizes, 0)) / (side / 2) * _RANGE
+    offsets = (means[order] - np.repeat(centers, sizes, 0)) / (side / 2) * _RANGE
     rows["mean"] = np.clip(np.rint(offsets) + _RANGE, 0, 2 * _RANGE + 1)
     with np.errstate(over="ignore"):
-        rows["scale"] = np.clip(np.exp(gaussians.log_scales[order]), 2**-24, 65504)
+        rows["scale"] = np.clip(np.exp(gaussians.log_scales[order]), _LEAST_SCALE, _MOST_SCALE)
     rows["quat"] = normalized(gaussians.quats[order])
     rows["color"][:, :3] = to_levels(colors_of(gaussians.sh)[order], 255)
     rows["color"][:, 3] = to_levels(opacities_of(gaussians.logit_opacities[order]), 255)
-    rows["sh"] = np.clip(_by_bands(sh[order, 1:]), -65504, 65504)
+    rows["sh"] = np.clip(_by_bands(sh[order, 1:]), -_MOST_SCALE, _MOST_SCALE)
     count, degree = len(order), int(np.sqrt(sh.shape[1])) - 1
     header = _HEADER.pack(0, 1, 1, 1, count, count, 1, *(float(x) for x in (lowest + highest) / 2), *_SH_BOUNDS)
     partial = len(sizes) - full

@@ -23,6 +23,8 @@ from splat_py.scene.ply import Float32Array, GaussianArrays
 
 VERSIONS = (2, 3, 4)
 DEFAULT_VERSION = 3
+# What a byte holds of them, in steps of 1/16.
+LOG_SCALES = (-10.0, 255 / 16 - 10)
 _MAGIC = 0x5053474E
 _HEADER, _HEADER_4 = struct.Struct("<IIIBBBx"), struct.Struct("<IIIBBBBI12x")
 _ANTIALIASED = 1
@@ -61,7 +63,7 @@ def encode(gaussians: GaussianArrays, version: int = DEFAULT_VERSION) -> bytes:
         fixed.view(np.uint8).reshape(count, 3, 4)[:, :, :3],
         to_levels(opacities_of(gaussians.logit_opacities), 255).astype(np.uint8),
         to_levels(rgb, 255).astype(np.uint8),
-        np.clip(np.rint((gaussians.log_scales + 10) * 16), 0, 255).astype(np.uint8),
+        np.clip(np.rint((gaussians.log_scales - LOG_SCALES[0]) * 16), 0, 255).astype(np.uint8),
         _rotations(gaussians.quats, version),
         _harmonics(gaussians.sh),
     ]
@@ -117,7 +119,7 @@ def decode(data: bytes) -> GaussianArrays:
     return GaussianArrays(
         means=(means * _FLIP).astype(np.float32),
         quats=_quats(rotations.reshape(count, 4 if version > 2 else 3), version),
-        log_scales=(scales.reshape(count, 3) / 16 - 10).astype(np.float32),
+        log_scales=(scales.reshape(count, 3) / 16 + LOG_SCALES[0]).astype(np.float32),
         logit_opacities=logits_of(opacities / 255),
         sh=rotate_harmonics(np.concatenate([base[:, None], higher], 1), np.diag(_FLIP)),
         antialiased=bool(flags & _ANTIALIASED),
