@@ -25,7 +25,7 @@ from splat_py.gpu.profiling import Profile
 from splat_py.image.fitting import FitReport, ImageFitter, fit
 from splat_py.image.initial import blobs_on_detail
 from splat_py.image.pictures import Picture, to_picture
-from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, rasterizer_for
+from splat_py.image.rasterizers import Rasterizer, rasterizer_for
 from splat_py.splats.benchmark import header
 
 BLOBS = 40_960
@@ -36,7 +36,7 @@ def pass_times(device: Device, picture: Picture, params: np.ndarray, repeats: in
     """A render, and a backward pass (there and back through every list, the sort included), both ways, in turns."""
     height, width, _ = picture.shape
     ways: dict[str, Rasterizer] = {
-        "single kernel": GroupRasterizer(device, params.shape[1], width, height),
+        "single kernel": rasterizer_for(device, params.shape[1], width, height, "group"),
         "tile sort": rasterizer_for(device, params.shape[1], width, height, "tiles"),
     }
     parameters, target = device.memory.array(params), device.memory.array(picture)

@@ -15,7 +15,7 @@ from splat_py.gpu.sources import constant
 
 _TILE, _RANGES, _ROW = (constant("kernels/cpu/blob_rows", name) for name in ("TILE", "RANGES", "BLOB_ROW"))
 _RANGE_LANES = constant("kernels/cpu/blob_lists", "RANGE_LANES")
-_V_ROW = constant("kernels/cpu/blob_tiles", "V_ROW")
+_V_ROW = constant("kernels/cpu/blob_blending", "V_ROW")
 # What lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
 

@@ -2,15 +2,17 @@
 
     TileRasterizer    lists for all tiles by a radix sort, as for a scene: the kernels of blobs.slang and rasterize.slang; in
                       software CpuTileRasterizer, by a counting sort
-    GroupRasterizer   one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
-    SimpleRasterizer  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/image_simple.slang)
+    GroupRasterizer   one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang); in software
+                      CpuGroupRasterizer, for larger tiles
+    SimpleRasterizer  every pixel blends every blob (kernels/image_simple.slang)
 
-The second needs no lists and no launches, the first no more work than there is: `rasterizer_for` chooses. The third is to learn
-from: its memory grows with the number of blobs, and each number of them is compiled anew.
+The second needs no lists and no launches, the first no more work than there is: `rasterizer_for` chooses. The third is what the
+others are measured against; `AutodiffRasterizer`, to learn from, is the same with the loop differentiated by Slang alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,6 +23,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.image.cpu_group import CpuGroupRasterizer
 from splat_py.image.cpu_tiles import CpuTileRasterizer
 from splat_py.image.method import Method
 from splat_py.splats.data import Settings, Splats
@@ -30,9 +33,10 @@ from splat_py.splats.tiles import Binning, TileGrid
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
-_SIMPLE_SIDE = constant("kernels/image_simple", "SIDE")
-# As many blobs as a compiler takes in reasonable time.
-_SIMPLE_BLOBS = 256
+_SIMPLE_BLOCKS = tuple(constant("kernels/image_simple", f"BLOCKS_{side}") for side in ("WIDE", "HIGH"))
+_BLOCK_WIDTH, _BLOCK_HEIGHT = (constant("splat/gaussian_block", f"BLOCK_{side}") for side in ("WIDTH", "HEIGHT"))
+_SIMPLE_BLOBS = constant("kernels/image_simple", "MOST_BLOBS")
+_AUTODIFF_SIDE = constant("kernels/image_autodiff", "SIDE")
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
 # Blobs × workgroups up to which every workgroup may test every blob. In software, measured, sorting wins from 2,000 on; on
@@ -76,9 +80,9 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
         limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU
         method = "group" if blobs * groups <= limit else "tiles"
-    kinds: dict[str, type[TileRasterizer | CpuTileRasterizer | GroupRasterizer | SimpleRasterizer]] = {
+    kinds: dict[str, Callable[..., Rasterizer]] = {
         "tiles": CpuTileRasterizer if device.software else TileRasterizer,
-        "group": GroupRasterizer,
+        "group": CpuGroupRasterizer if device.software else GroupRasterizer,
         "simple": SimpleRasterizer,
     }
     if method not in kinds:
@@ -273,13 +277,35 @@ class SimpleRasterizer(_SingleKernel):
     """
 
     _module, _render, _differentiate = "image_simple", "renderSimply", "differentiateSimply"
-    _group = (_SIMPLE_SIDE, _SIMPLE_SIDE)
+    _group = (_SIMPLE_BLOCKS[0] * _BLOCK_WIDTH, _SIMPLE_BLOCKS[1] * _BLOCK_HEIGHT)
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        if blobs > _SIMPLE_BLOBS:
-            raise SplatError(f"the simple rasteriser takes at most {_SIMPLE_BLOBS} blobs, not {blobs}; use tiles or group")
+        _check_few(blobs)
+        super().__init__(device, blobs, width, height, native_atomics)
+
+
+class AutodiffRasterizer(_SingleKernel):
+    """Every pixel blends every blob, and Slang differentiates the loop by itself. Arguments as for `TileRasterizer`.
+
+    To learn from, and to check the others against: its memory grows with the number of blobs, each number of them is compiled
+    anew, and every pixel adds its gradient by itself.
+
+    Raises:
+        SplatError: there are more than 256 blobs.
+    """
+
+    _module, _render, _differentiate = "image_autodiff", "renderByAutodiff", "differentiateByAutodiff"
+    _group = (_AUTODIFF_SIDE, _AUTODIFF_SIDE)
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        _check_few(blobs)
         super().__init__(device, blobs, width, height, native_atomics)
         self._constants = {"BLOBS": blobs}
+
+
+def _check_few(blobs: int) -> None:
+    if blobs > _SIMPLE_BLOBS:
+        raise SplatError(f"the simple rasteriser takes at most {_SIMPLE_BLOBS} blobs, not {blobs}; use tiles or group")
 
 
 def _uniforms(blobs: int, width: int, height: int, weight: float) -> dict[str, int | float]:

@@ -159,9 +159,12 @@ def shipped() -> list[Specialisation]:
     for native, linear in product((False, True), repeat=2):
         how = {"NATIVE_ATOMICS": native, "LINEAR": linear}
         dispatches.dispatch("image_group", "differentiateByGroup", **how)
-        dispatches.dispatch("image_simple", "renderSimply", BLOBS=8)
-        dispatches.dispatch("image_simple", "differentiateSimply", BLOBS=8, **how)
-    # Of a processor of two cores (splat_py/image/cpu_tiles.py).
+        dispatches.dispatch("image_simple", "differentiateSimply", **how)
+        dispatches.dispatch("image_autodiff", "renderByAutodiff", BLOBS=8)
+        dispatches.dispatch("image_autodiff", "differentiateByAutodiff", BLOBS=8, **how)
+        # Of a processor of two cores (splat_py/image/cpu_group.py, cpu_tiles.py).
+        dispatches.dispatch("cpu/blob_group", "differentiateSquares", QUEUES=3, **how)
+    dispatches.dispatch("cpu/blob_group", "renderSquares", QUEUES=3)
     for linear in (False, True):
         dispatches.dispatch("cpu/blob_tiles", "differentiateTiles", LINEAR=linear, QUEUES=3)
     dispatches.dispatch("cpu/blob_tiles", "differentiateRows", QUEUES=3)

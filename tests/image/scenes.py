@@ -1,4 +1,4 @@
-"""Blobs to test with, and the four ways to draw them."""
+"""Blobs to test with, and the ways to draw them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from splat_py.gpu.device import get_device
+from splat_py.image.cpu_group import CpuGroupRasterizer
 from splat_py.image.cpu_tiles import CpuTileRasterizer
-from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
+from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
 from tests.image.reference import Array
 
 # Those that make lists, and all.
-LISTING = ["group", "tiles", "cpu tiles"]
-WAYS = ["simple", *LISTING]
+LISTING = ["group", "cpu group", "tiles", "cpu tiles"]
+WAYS = ["autodiff", "simple", *LISTING]
 
 
 def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opacity: float = 0.0) -> Array:
@@ -29,8 +30,10 @@ def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opac
 
 def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:
     kinds: dict[str, Callable[..., Rasterizer]] = {
+        "autodiff": AutodiffRasterizer,
         "simple": SimpleRasterizer,
         "group": GroupRasterizer,
+        "cpu group": CpuGroupRasterizer,
         "tiles": TileRasterizer,
         "cpu tiles": CpuTileRasterizer,
     }

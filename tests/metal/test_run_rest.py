@@ -16,7 +16,7 @@ import torch
 from splat_py import portable
 from splat_py.gpu.device import Device, Operator, Tuning
 from splat_py.gpu.kernels import UserType
-from splat_py.image import cpu_tiles
+from splat_py.image import cpu_group, cpu_tiles
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
 from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
@@ -163,7 +163,8 @@ def test_adam_takes_gradients_from_the_rows_of_splats(row: int, bounded: bool, m
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whatever machine this is."""
-    monkeypatch.setattr(cpu_tiles, "persistent_groups", lambda: 2)
+    for module in (cpu_group, cpu_tiles):
+        monkeypatch.setattr(module, "persistent_groups", lambda: 2)
 
 
 # Of the others no kernel depends on the tuning.
@@ -209,7 +210,7 @@ def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: Me
 
 @pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
 def test_steps_of_a_fit(kind: type, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: image_fits.test_both_rasterizers_take_the_same_steps(kind))
+    every_order(metal, lambda: image_fits.test_rasterizers_take_the_same_steps(kind))
 
 
 def test_a_crowded_picture(metal: MetalOnCpu) -> None:

@@ -20,6 +20,8 @@ from tests.webgpu.wgsl import for_naga, negated_sums
 # Of slang/kernels/cpu, by entry point, where the same is several kernels elsewhere.
 IN_PARTS = {
     ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_loss", "squaredError"), ("volume", "volumeBackward")},
+    ("blob_group", "renderSquares"): {("image_group", "renderByGroup")},
+    ("blob_group", "differentiateSquares"): {("image_group", "differentiateByGroup")},
     ("blob_lists", "evaluateRows"): {("blobs", "evaluateBlobs"), ("rasterize", "packSplats")},
     ("blob_lists", "countCells"): {("tiles", "countTiles")},
     ("blob_lists", "listBlobs"): {("tiles", "emitIsects"), ("radix_sort", "scatter"), ("tiles", "findTileOffsets")},

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from splat_py.gpu.device import Device, Operator
+from splat_py.image.cpu_group import CpuGroupRasterizer
 from splat_py.image.cpu_tiles import CpuTileRasterizer
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
+from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
 from splat_py.selftest import inputs
 from splat_py.selftest.cases.case import Arrays, Case
 from splat_py.selftest.inputs import HEIGHT, WIDTH
@@ -18,23 +19,26 @@ def cases() -> list[Case]:
     """Every rasteriser with both kinds of atomic addition, then steps."""
     needs = (Operator.IMAGE,)
     found = []
-    for kind in ("group", "tiles", "simple"):
+    for kind in ("group", "tiles", "simple", "autodiff"):
         native, looped = partial(_render, kind, True), partial(_render, kind, False)
         found += [
             Case(f"image, {kind}, float atomics", "image", native, needs=(*needs, Operator.FLOAT_ATOMICS)),
             Case(f"image, {kind}, compare-and-swap", "image", looped, needs=needs),
         ]
-    # Its gradients add up without atomics, in software only.
-    found.append(Case("image, tiles on CPU drivers", "image", _render_on_cpu_driver, needs=needs))
+    # In software only.
+    for kind in ("group", "tiles"):
+        found.append(Case(f"image, {kind} on CPU drivers", "image", partial(_render_on_cpu_driver, kind), needs=needs))
     steps = ((kind, partial(_fitting_step, kind)) for kind in ("group", "tiles"))
     return [*found, *(Case(f"image, fitting step, {kind}", "image step", step, needs=needs) for kind, step in steps)]
 
 
 _RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
     "group": GroupRasterizer,
+    "cpu group": CpuGroupRasterizer,
     "tiles": TileRasterizer,
     "cpu tiles": CpuTileRasterizer,
     "simple": SimpleRasterizer,
+    "autodiff": AutodiffRasterizer,
 }
 
 
@@ -52,8 +56,8 @@ def _render(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
     return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
 
 
-def _render_on_cpu_driver(device: Device, stored: Arrays) -> Arrays:
-    return _render("cpu tiles" if device.software else "tiles", device.native_float_atomics, device, stored)
+def _render_on_cpu_driver(kind: str, device: Device, stored: Arrays) -> Arrays:
+    return _render(f"cpu {kind}" if device.software else kind, device.native_float_atomics, device, stored)
 
 
 def _fitting_step(kind: str, device: Device, stored: Arrays) -> Arrays:
