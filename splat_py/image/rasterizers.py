@@ -39,9 +39,10 @@ _SIMPLE_BLOBS = constant("kernels/image_simple", "MOST_BLOBS")
 _AUTODIFF_SIDE = constant("kernels/image_autodiff", "SIDE")
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
-# Blobs × workgroups up to which every workgroup may test every blob. In software, measured, sorting wins from 2,000 on; on
-# a GPU, where launches cost more than tests, estimated.
-_GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 1_000, 1_000_000
+# Blobs × workgroups of GroupRasterizer up to which one kernel is faster than several. In software, measured, it takes half of
+# their processor time up to here, and more blobs or pixels are worth several cores; on a GPU, where launches cost more than
+# tests, estimated.
+_GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 30_000, 1_000_000
 
 
 class Rasterizer(Protocol):
