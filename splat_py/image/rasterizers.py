@@ -34,7 +34,7 @@ from splat_py.splats.tiles import Binning, TileGrid
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _SIMPLE_BLOCKS = tuple(constant("kernels/image_simple", f"BLOCKS_{side}") for side in ("WIDE", "HIGH"))
-_BLOCK_WIDTH, _BLOCK_HEIGHT = (constant("splat/gaussian_block", f"BLOCK_{side}") for side in ("WIDTH", "HEIGHT"))
+_BLOCK_WIDTH, _BLOCK_HEIGHT = (constant("splat/block_blending", f"BLOCK_{side}") for side in ("WIDTH", "HEIGHT"))
 _SIMPLE_BLOBS = constant("kernels/image_simple", "MOST_BLOBS")
 _AUTODIFF_SIDE = constant("kernels/image_autodiff", "SIDE")
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.

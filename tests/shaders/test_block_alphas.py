@@ -1,11 +1,11 @@
-"""slang/splat/gaussian_block.slang."""
+"""slang/splat/block_blending.slang."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from splat_py import shaders
-from splat_py.shaders import gaussian_block as shader
+from splat_py.shaders import block_blending as shader
 from tests.shaders.oracle import Array, assert_value, pullback
 
 COUNT = 300
