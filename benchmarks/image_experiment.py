@@ -134,13 +134,18 @@ def draw(path: Path, curves: dict[str, Any]) -> None:
     for psnr in np.arange(low[1], high[1] + 1, 5):
         line(place(10.0 ** low[0], psnr), place(10.0 ** high[0], psnr))
         text(place(10.0 ** low[0], psnr) + np.array([-8, 4]), f"{psnr:g}", "end")
+    # Labels beside the ends of their curves, one below the other where these come together.
+    heights: dict[str, float] = {}
+    for name in sorted(points, key=lambda name: -points[name][-1, 1]):
+        at = place(*points[name][-1])[1]
+        heights[name] = max([at, *(height + 36 for height in heights.values())])
     for color, (name, found) in zip(("#1f77b4", "#d62728", "#2ca02c", "#9467bd"), points.items(), strict=False):
         at = place(found[:, 0], found[:, 1])
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         parts.append(f'<polyline points="{joined}" fill="none" stroke="{color}" stroke-width="2"/>')
         curve = curves[name]
         parts.append(f'<circle cx="{at[-1, 0]:.1f}" cy="{at[-1, 1]:.1f}" r="3" fill="{color}"/>')
-        label = np.array([width - right + 12, at[-1, 1]])
+        label = np.array([width - right + 12, heights[name]])
         text(label + np.array([0, -4]), name if "blobs" in name else f"{name}, {curve['blobs']:,} blobs", "start", color)
         text(label + np.array([0, 12]), f"{curve['reached']:,} of {curve['steps']:,} steps", "start", color)
     text(np.array([(left + width - right) / 2, height - 10]), "seconds of processors")

@@ -48,7 +48,7 @@ def test_adam(cuda: CudaOnCpu) -> None:
     rest.test_adam_takes_gradients_from_the_rows_of_splats(1, True, cuda)
 
 
-@pytest.mark.parametrize("way", [way for way in pictures.WAYS if way != "cpu tiles"])
+@pytest.mark.parametrize("way", [way for way in pictures.WAYS if not way.startswith("cpu")])
 def test_pictures(way: str, cuda: CudaOnCpu) -> None:
     rest.test_pictures(way, 19, 13, _GPU_TUNING, cuda)
     rest.test_gradients_of_pictures(way, way != "group", _GPU_TUNING, cuda)
