@@ -168,11 +168,8 @@ class Rasterization:
             is_last = segment == self.lists.segments - 1
             uniforms = {"segment": segment * length, "segmentLength": length, "isLast": int(is_last)}
             constants = {"SEGMENTED": True, **constants}
-        if self.device.tuning.batched:
-            constants = {"BATCHED": True, **constants}
-        if self.device.tuning.reads_lanes:
-            constants = {"READS_LANES": True, **constants}
-        constants = self.image.constants() | constants
+        switches = {"BATCHED": self.device.tuning.batched, "READS_LANES": self.device.tuning.reads_lanes}
+        constants = {name: True for name, on in switches.items() if on} | self.image.constants() | constants
         self._dispatch(recorder, entry, groups, uniforms, {"PIXELS": pixels, **constants}, **buffers)
 
     def _dispatch(
