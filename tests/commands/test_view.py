@@ -56,7 +56,8 @@ def test_what_is_not_there_is_told(run: Path, tmp_path: Path) -> None:
 def test_without_viser_it_says_what_to_install(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "viser", None)
     assert "pip install 'slang-splat[viewer]'" in refusal("view", run, cwd=tmp_path)
-    assert "pip install 'slang-splat[viewer]'" in refusal("train", run, "--out", "new", "--viewer", cwd=tmp_path)
+    (tmp_path / "transforms.json").write_text("{}")
+    assert "pip install 'slang-splat[viewer]'" in refusal("train", tmp_path, "--out", "new", "--viewer", cwd=tmp_path)
     assert not (tmp_path / "new").exists()
 
 
