@@ -1,4 +1,4 @@
-"""slang/splat/block_blending.slang."""
+"""slang/splat/block_blending.slang: α of a block, and its gradient from moments. What it blends is tested in tests/image."""
 
 from __future__ import annotations
 
