@@ -10,13 +10,14 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.persistent_groups import persistent_groups
 from splat_py.gpu.sources import constant
+from splat_py.image.derivatives import WithoutLists
 
 _ROW = constant("kernels/cpu/blob_rows", "BLOB_ROW")
 _V_ROW = constant("kernels/cpu/blob_blending", "V_ROW")
 _LISTS = constant("kernels/cpu/blob_group", "LISTS")
 
 
-class CpuGroupRasterizer:
+class CpuGroupRasterizer(WithoutLists):
     """Every square tests every blob; no list outlasts its square. Arguments as for `TileRasterizer`."""
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
@@ -33,27 +34,10 @@ class CpuGroupRasterizer:
         self._rows = empty((self._queues, blobs, _ROW), by_address=True)
         self._v_rows = empty((self._queues, blobs, _V_ROW), by_address=True)
 
-    def reserve(self, parameters: Array) -> None:
-        """Nothing: a square's list has room for all blobs."""
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Nothing can lack capacity."""
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """Nothing."""
-
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """See `Rasterizer`."""
         recorder.stage("render")
         self._dispatch(recorder, "renderSquares", parameters, {"image": image}, 1.0)
-
-    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
-        self._record_derivatives(recorder, parameters, target, v_parameters, 1.0 / (self._width * self._height), False)
-
-    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`. The kernel renders again before it goes backward."""
-        self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
 
     def _record_derivatives(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool

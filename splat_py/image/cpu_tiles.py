@@ -12,6 +12,7 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.persistent_groups import persistent_groups
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import constant
+from splat_py.image.derivatives import RendersAgain
 
 _TILE, _RANGES, _ROW = (constant("kernels/cpu/blob_rows", name) for name in ("TILE", "RANGES", "BLOB_ROW"))
 _RANGE_LANES = constant("kernels/cpu/blob_lists", "RANGE_LANES")
@@ -20,7 +21,7 @@ _V_ROW = constant("kernels/cpu/blob_blending", "V_ROW")
 _HEADROOM = 1.5
 
 
-class CpuTileRasterizer:
+class CpuTileRasterizer(RendersAgain):
     """Blobs are evaluated once and counted into tiles, and each tile is blended and differentiated in one go.
 
     Args:
@@ -94,14 +95,6 @@ class CpuTileRasterizer:
         self.record_lists(recorder, parameters)
         recorder.stage("render")
         self._dispatch(recorder, "blob_tiles", "renderTiles", self._grid, {**self._lists(), "image": image})
-
-    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
-        self._record_derivatives(recorder, parameters, target, v_parameters, 1 / (self._width * self._height), False)
-
-    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`. Tiles are blended again before they are differentiated."""
-        self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
 
     def _record_derivatives(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool

@@ -25,6 +25,7 @@ from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.image.cpu_group import CpuGroupRasterizer
 from splat_py.image.cpu_tiles import CpuTileRasterizer
+from splat_py.image.derivatives import WithoutLists
 from splat_py.image.method import Method
 from splat_py.splats.data import Settings, Splats
 from splat_py.splats.rasterize import Image, Rasterization
@@ -194,7 +195,7 @@ class TileRasterizer:
         recorder.dispatch("blobs", entry, linear_groups(threads), uniforms, buffers)
 
 
-class _SingleKernel:
+class _SingleKernel(WithoutLists):
     """Blobs to picture and back in a kernel each, without lists in device memory. Arguments as for `TileRasterizer`."""
 
     # Module and entry points, and the pixels of a workgroup.
@@ -210,29 +211,12 @@ class _SingleKernel:
         self._saved: dict[str, Array] = {}
         self._constants: dict[str, int] = {}
 
-    def reserve(self, parameters: Array) -> None:
-        """Nothing: there are no lists in device memory."""
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Nothing can lack capacity."""
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """Nothing."""
-
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """See `Rasterizer`."""
         recorder.stage("render")
         buffers = {"parameters": parameters, "image": image, **self._saved}
         uniforms = _uniforms(self._blobs, self._width, self._height, 1.0)
         recorder.dispatch(self._module, self._render, self._grid, uniforms, buffers, **self._constants)
-
-    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
-        self._record_derivatives(recorder, parameters, target, v_parameters, 1.0 / (self._width * self._height), False)
-
-    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`. The kernel renders again before it goes backward."""
-        self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
 
     def _record_derivatives(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool
