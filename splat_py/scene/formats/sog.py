@@ -83,7 +83,7 @@ def encode(gaussians: GaussianArrays) -> bytes:
     }
     if gaussians.sh.shape[1] > 1:
         higher = gaussians.sh[order, 1:]
-        # As many as pay for themselves: of few Gaussians the palette would be most of the file.
+        # In proportion to the Gaussians: of few, the palette would be most of the file.
         size = min(_MOST_PALETTE, max(1024, 1 << int(np.log2(count))))
         vectors, labels = palette(higher.reshape(count, -1), size)
         book, indices = codebook(vectors)
