@@ -1,4 +1,4 @@
-"""Ways to add up gradients: time and memory of the rasteriser's way back, on small, large and mixed splats.
+"""Ways to add up gradients: time and memory of the rasteriser's backward pass, on small, large and mixed splats.
 
     python benchmarks/accumulation.py --out benchmarks/accumulation.json
 
@@ -63,7 +63,7 @@ def gaussians_of(sigmas: tuple[float, float], count: int, side: int) -> tuple[li
 
 
 def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str, dict[str, float]]:
-    """Of each way: the way back through one image, and its memory."""
+    """Of each way: the backward pass of one image, and its memory."""
     device, side = get_device(), options.side
     gaussians, K = gaussians_of(sigmas, count, side)
     rng = np.random.default_rng(1)

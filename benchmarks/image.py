@@ -33,7 +33,7 @@ PUBLISHED_BACKWARD_MS = 3300.0
 
 
 def pass_times(device: Device, picture: Picture, params: np.ndarray, repeats: int) -> dict[str, float]:
-    """A render, and a backward pass (there and back through every list, the sort included), both ways, in turns."""
+    """A render, and a backward pass (through every list forward and backward, the sort included), both ways, in turns."""
     height, width, _ = picture.shape
     ways: dict[str, Rasterizer] = {
         "single kernel": rasterizer_for(device, params.shape[1], width, height, "group"),
@@ -88,7 +88,7 @@ def step_times(device: Device, picture: Picture, params: np.ndarray, repeats: in
 
 
 def crossover(device: Device, picture: Picture, repeats: int) -> dict[str, float]:
-    """Backward passes of small problems: from how many (blob, workgroup) pairs on does sorting pay?"""
+    """Backward passes of small problems: from how many (blob, workgroup) pairs on is sorting faster?"""
     figures = {}
     for side, blobs in ((32, 64), (64, 64), (64, 256), (64, 1024), (128, 256), (128, 1024), (128, 4096), (256, 1024)):
         small = np.ascontiguousarray(picture[:side, :side])

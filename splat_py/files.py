@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, with arrays or JSON in them."""
+"""Files and folders that appear complete or not at all, and files with arrays or JSON in them."""
 
 from __future__ import annotations
 
@@ -67,6 +67,35 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; on success it is renamed to `target`, where nothing or an empty folder is.
+
+    Raises:
+        SplatError: it cannot be made, or not be renamed.
+    """
+    advice = "choose another folder"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    except OSError as error:
+        raise SplatError(f"cannot write {target}: {error.strerror}; {advice}") from error
+    try:
+        yield temporary
+        make_public(temporary, 0o777)
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            raise SplatError(f"cannot write {target}: {error.strerror}; {advice}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether there is nothing, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def make_public(path: Path, mode: int) -> None:

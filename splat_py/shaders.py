@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
 from splat_py.files import reason
+from splat_py.gpu.compiler_messages import first_error
 from splat_py.gpu.device import Device, slang_device
 from splat_py.gpu.sources import shader_folder
 from splat_py.shader_values import Value, batch_shapes, bind, constant, gradient, products, to_numpy, variable
@@ -49,16 +50,7 @@ _PUBLIC_STRUCT = re.compile(r"^public struct (\w+)", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 # Where the modules lie that are attributes of this one.
-_ROOMS = ("splat", "parallel")
-
-# What is most often wrong where the compiler says something else.
-_HINTS = {
-    "does not match interface requirement$": "; it has to be static, to have the interface's arguments and, if that has it, "
-    "[Differentiable]",
-    "is not accessible": "; leave out the declaration of a module, or make it public",
-    "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
-    "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",
-}
+_FOLDERS = ("splat", "parallel")
 
 # Modules, by device and file, and the content that they were made from; of what could not be compiled, why.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
@@ -333,7 +325,7 @@ def __dir__() -> list[str]:
 
 
 def _library() -> list[Path]:
-    return [file for room in _ROOMS for file in sorted((shader_folder() / room).glob("*.slang"))]
+    return [file for folder in _FOLDERS for file in sorted((shader_folder() / folder).glob("*.slang"))]
 
 
 def _content(file: Path) -> dict[Path, bytes]:
@@ -367,18 +359,6 @@ def _imports_others(content: dict[Path, bytes]) -> bool:
 def library_types() -> frozenset[str]:
     """The names of all public types of ours."""
     return frozenset(name for file in _library() for name in _PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
-
-
-def first_error(messages: str) -> str:
-    """The first of Slang's messages, of one line or with a drawing, as a clause."""
-    line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
-    what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
-    if what is None:
-        return reason(ValueError(messages))
-    said = what[1][:200].rstrip(".")
-    hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said)), "")
-    # What is only found where kernels are made has no line.
-    return f"line {line[1] or line[2]}: {said}{hint}" if line else f"{said}{hint}"
 
 
 def _imported(source: str) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from splat_py import shaders
 from splat_py.errors import SplatError
 from splat_py.fields import require_number, shown
+from splat_py.gpu.compiler_messages import first_error
 from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant, shader_folder
@@ -72,7 +73,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
             if isinstance(error, SplatError):
                 raise
             name = linked if isinstance(linked, str) else linked.name
-            raise SplatError(f"{name} cannot be compiled: {shaders.first_error(str(error))}") from error
+            raise SplatError(f"{name} cannot be compiled: {first_error(str(error))}") from error
         _check_emission(interface, linked, constants)
 
 
@@ -399,5 +400,5 @@ def _check_emission(interface: str, linked: str | UserType, constants: dict[str,
             except CompilerError as error:
                 name = linked.name if isinstance(linked, UserType) else linked
                 # What is said of a whole function has no line.
-                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", shaders.first_error(str(error)))
+                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
                 raise SplatError(f"{name} cannot be compiled for {language}, in {entry}: {what}") from error

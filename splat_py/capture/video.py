@@ -18,7 +18,7 @@ from splat_py.files import atomic_path, reason
 # By default.
 _A_SECOND, _FEWEST, _MOST = 2.0, 24, 150
 _MOST_PIXELS, _MOST_SECONDS = 1 << 26, 24 * 3600.0
-# What a stranger's file may be, whatever its name says: no playlist that names other files or addresses.
+# What a file may be, whatever its name says: no playlist that names other files or addresses.
 _INPUT = [
     *("-protocol_whitelist", "file"),
     *("-format_whitelist", "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from rich.progress import Progress
 from splat_py.demo.ray_tracing import render_view, trace
 from splat_py.demo.shapes import Array, unit
 from splat_py.errors import SplatError
+from splat_py.files import atomic_folder, is_vacant
 from splat_py.scene.ply import write_points
 
 POINTS = 2000
@@ -127,24 +126,14 @@ def write_scenery(folder: str | os.PathLike[str], scenery: Scenery, views: int, 
     recipe = {"recipe": scenery.recipe, "views": views, "size": size}
     if holds(folder, recipe, scenery.label):
         return folder
-    occupied = SplatError(f"{folder} holds something other than this demo scene: remove it or name another")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise occupied
+    if not is_vacant(folder):
+        raise SplatError(f"{folder} holds something other than this demo scene: remove it or name another")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    except OSError as error:
-        raise SplatError(f"cannot write {folder}: {error.strerror}; choose another folder") from error
-    try:
-        dataset = temporary / folder.name
-        write_dataset(dataset, scenery, recipe)
-        try:
-            os.replace(dataset, folder)
-        except OSError as error:
-            if not holds(folder, recipe, scenery.label):  # it does when another process was quicker
-                raise occupied from error
-    finally:
-        shutil.rmtree(temporary)
+        with atomic_folder(folder) as temporary:
+            write_dataset(temporary, scenery, recipe)
+    except SplatError:
+        if not holds(folder, recipe, scenery.label):  # it does when another process was quicker
+            raise
     return folder
 
 

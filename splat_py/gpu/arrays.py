@@ -1,4 +1,4 @@
-"""Arrays in device memory, and the cheapest honest bridge between them and NumPy or torch.
+"""Arrays in device memory, and how NumPy and torch share them, or copy where they cannot.
 
 On software Vulkan a device address is a host address, so host arrays and tensors alias device memory. On CUDA torch shares
 the pointer, and where torch itself dispatches the kernels, arrays are its tensors. Elsewhere (SlangPy's Metal, Vulkan on a GPU)

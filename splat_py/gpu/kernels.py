@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from splat_py.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
+from splat_py.gpu.compiler_messages import first_error
 from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.profiling import Profile
@@ -155,8 +156,6 @@ class KernelCache:
                 if own is None or isinstance(error, BindingError) or "error" not in str(error):
                     raise
                 # What the compiler refuses only where kernels are linked with it.
-                from splat_py.shaders import first_error
-
                 raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return self._kernels[key]
 

@@ -53,7 +53,13 @@ class CpuGroupRasterizer(WithoutLists):
     ) -> None:
         queues = recorder.scratch((self._queues,), np.uint32)
         recorder.clear(queues)
-        uniforms = {"blobs": self._blobs, "width": self._width, "height": self._height, "weight": weight}
+        uniforms = {
+            "blobs": self._blobs,
+            "width": self._width,
+            "height": self._height,
+            "weight": weight,
+            "capacity": self._capacity,
+        }
         buffers = buffers | {
             "rawBlobs": parameters,
             "squareBlobs": self._keys,
@@ -64,6 +70,4 @@ class CpuGroupRasterizer(WithoutLists):
             "vPairs": self._v_rows,
             "queues": queues,
         }
-        groups = self._groups, 1, 1
-        uniforms |= {"capacity": self._capacity}
-        recorder.dispatch("cpu/blob_group", entry, groups, uniforms, buffers, QUEUES=self._queues, **constants)
+        recorder.dispatch("cpu/blob_group", entry, (self._groups, 1, 1), uniforms, buffers, QUEUES=self._queues, **constants)

@@ -8,9 +8,6 @@ cell-0-0/run/                                          where `splat merge` looks
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +16,7 @@ import numpy as np
 
 from splat_py.errors import SplatError
 from splat_py.fields import Range, check_fields, check_number, dataclass_of
-from splat_py.files import is_file, make_public, parse_json, reason, write_json
+from splat_py.files import atomic_folder, is_file, is_vacant, parse_json, reason, write_json
 from splat_py.scene.camera import MOST_DISTANCE
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.options import fingerprint
@@ -75,26 +72,13 @@ def write_cells(dataset: Dataset, grid: Grid, cells: Sequence[CellData], out: Pa
     Raises:
         SplatError: `out` holds something, or cannot be written.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if not is_vacant(out):
         raise SplatError(f"{out} holds something already; choose another --out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # Beside it, so that photographs are as far away.
-        temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    except OSError as error:
-        raise SplatError(f"cannot write {out}: {error.strerror}; choose another folder") from error
-    try:
-        of_dataset = fingerprint(dataset)
+    of_dataset = fingerprint(dataset)
+    with atomic_folder(out) as temporary:  # beside it, so photographs are as far away
         for data in cells:
             cell = Cell(_VERSION, of_dataset, data.place, **vars(grid))
             _write_cell(dataset, data, cell, temporary / cell_name(data.place))
-        make_public(temporary, 0o777)
-        try:
-            os.replace(temporary, out)
-        except OSError as error:
-            raise SplatError(f"cannot write {out}: {error.strerror}; choose another folder") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_cell(dataset: Dataset, data: CellData, cell: Cell, folder: Path) -> None:

@@ -26,7 +26,7 @@ from splat_py.scene.ply import read_points
 _RATIONAL = "FULL_OPENCV"
 _PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", _RATIONAL}
 _FISHEYE = "OPENCV_FISHEYE"
-# Of anything that describes a lens.
+# No number of a lens, and no unit of depth, is as large.
 _MOST = 1e9
 # Of depth maps that do not say it: millimetres, as nerfstudio takes them.
 _DEPTH_UNIT = 1e-3

@@ -189,7 +189,7 @@ def id_constants(packed: PackedIds | None) -> dict[str, bool]:
 
 @dataclass(frozen=True)
 class StridedView:
-    """Values that lie `stride` floats apart in an array, beginning at `offset`."""
+    """Values that lie `stride` floats apart in an array, beginning at `offset`; if `stride` is 0, all of it in order."""
 
     array: Array
     stride: int

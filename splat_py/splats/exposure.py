@@ -16,7 +16,8 @@ from splat_py.splats.learnt import Learnt
 
 EXPOSURES = "exposures"
 EXPOSURE: int = constant("splat/exposure", "EXPOSURE")
-_PIXELS_PER_GROUP: int = constant("parallel/threads", "THREADS") * constant("kernels/exposure", "RUN")
+_THREADS: int = constant("parallel/threads", "THREADS")
+_PIXELS_PER_GROUP: int = _THREADS * constant("kernels/exposure", "RUN")
 # A photograph has its turn once an epoch, and a run may have twenty of them: means are of few gradients.
 _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9)
 # The learning rate falls exponentially from the first to the second.
@@ -70,7 +71,7 @@ class Exposures:
         recorder.dispatch(
             "exposure",
             "exposePixelsBackward",
-            linear_groups(groups * constant("parallel/threads", "THREADS")),
+            linear_groups(groups * _THREADS),
             {"pixels": pixels, "photograph": photograph, "groups": groups},
             {"exposures": self._learnt.values, "colors": colors, "vColors": v_shown, "parts": parts},
         )

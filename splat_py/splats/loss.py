@@ -40,10 +40,10 @@ class LossValues:
     """The loss and what it is made of."""
 
     loss: float
-    # Means over pixels and channels, `l1` of the loss in its place if there is one.
-    # PSNR over those pixels that count, in dB, or NaN if none does.
+    # Means over pixels and channels; `l1` is that of the pixel loss, whichever it is.
     l1: float
     ssim: float
+    # Over those pixels that count, dB; NaN if none does.
     psnr: float
 
     @classmethod

@@ -24,7 +24,7 @@ from splat_py.splats.photograph_gradients import ISECTS_PER_GAUSSIAN
 
 # Intersections that lists are made for, where that is more than what they begin with: what tiles of detailed scenes need.
 _ISECTS_PER_TILE = 450
-# Kernels as machine code and what compiled them, where the machine's memory holds them.
+# Bytes of kernels as machine code and of what compiled them, where the machine's memory holds them.
 _COMPILED = 400_000_000
 # Of what is free without a limit, the share that a run may take: other programs want some, too.
 _FREE_SHARE = 0.75

@@ -157,7 +157,7 @@ class OwnTypes:
     camera: str | None = None
     # That with its colours.
     color: str | None = None
-    # Or compile what the scene carries. It could read and write any memory of yours.
+    # Compile the Slang source that the scene carries, without its file. It could read and write any memory of yours.
     trust_source: bool = False
 
 

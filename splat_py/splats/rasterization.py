@@ -18,15 +18,15 @@ from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
-from splat_py.splats.cameras import UnscentedTransform, camera_type, midway, shutter_of
-from splat_py.splats.colors import color_model, color_type
+from splat_py.splats.blended_features import blended_features, gather
+from splat_py.splats.cameras import UnscentedTransform, camera_type, shutter_of
+from splat_py.splats.colors import color_type
 from splat_py.splats.data import Settings
 from splat_py.splats.fill import fill
 from splat_py.splats.meta import meta_of
 from splat_py.splats.project import ProjectedSplats, project
 from splat_py.splats.rasterize import MAX_CHANNELS, rasterize
 from splat_py.splats.ray_splats import RAY_GAUSSIAN, project_inputs
-from splat_py.splats.shade import shade
 from splat_py.splats.splat_types import SPLAT_INTERFACES
 from splat_py.splats.tensors import check_tensors
 from splat_py.splats.tiles import bin_tiles
@@ -254,7 +254,7 @@ def rasterization(
         raise SplatError(f"backend is {backend!r}; use auto, native or portable")
     if backend == "portable":
         return fill(inputs, options)
-    return _render(inputs, options, _device_for(inputs, device))
+    return _render(inputs, options, device_to_render(inputs, device))
 
 
 @opaque
@@ -280,7 +280,7 @@ def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **argument
     return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
 
 
-def _device_for(inputs: Inputs, device: Device | str | None) -> Device:
+def device_to_render(inputs: Inputs, device: Device | str | None) -> Device:
     """A device that renders, by default the one for the tensors."""
     device = device_for(inputs.means, device)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs.named().values())
@@ -300,7 +300,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
     to_splats = project_inputs if options.with_eval3d else _project
     splats = to_splats(inputs, options, settings, device)
     if inputs.extras is not None:
-        splats = replace(splats, extras=_gather(inputs.extras, inputs, splats))
+        splats = replace(splats, extras=gather(inputs.extras, inputs, splats))
     lists = bin_tiles(
         splats,
         width,
@@ -310,7 +310,7 @@ def _render(inputs: Inputs, options: Options, device: Device) -> tuple[Tensor, T
         bounds=settings.bounds_constants(),
         device=device,
     )
-    features, backgrounds = _features(inputs, options, splats, settings, device)
+    features, backgrounds = blended_features(inputs, options, splats, settings, device)
     rendered = rasterize(splats, features, lists, width, height, backgrounds, settings, device=device)
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 
@@ -373,66 +373,3 @@ def _settings(options: Options, inputs: Inputs, device: Device) -> Settings:
         native_atomics=device.native_float_atomics,
         **(RAY_GAUSSIAN if options.with_eval3d else {}),
     )
-
-
-def _features(
-    inputs: Inputs, options: Options, splats: ProjectedSplats, settings: Settings, device: Device
-) -> tuple[Tensor, Tensor | None]:
-    """What is blended: colours, depth and further signals, one after another, and what is behind them."""
-
-    viewmats = inputs.viewmats if inputs.viewmats_rs is None else midway(inputs.viewmats, inputs.viewmats_rs)
-
-    def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
-        if degree is None:
-            return _gather(features.float(), inputs, splats)
-        means = inputs.means
-        if features.dim() < means.dim() + 1:
-            features = features.expand(*means.shape[:-2], *features.shape)
-        # The kernel shades three channels at a time.
-        channels = features.shape[-1]
-        padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
-        shaded = [
-            shade(
-                means,
-                part,
-                viewmats,
-                splats.radii,
-                degree,
-                settings,
-                packed=splats.packed,
-                as_color=as_color,
-                device=device,
-            )
-            for part in (padded[..., first : first + 3] for first in range(0, channels, 3))
-        ]
-        return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
-
-    parts, backgrounds = [], inputs.backgrounds
-    if inputs.colors is not None and options.has_features:
-        model = color_model(options.color, inputs.colors.shape[-1], 0 if inputs.weights is None else len(inputs.weights))
-        placed = (inputs.means, inputs.colors, inputs.viewmats, splats.radii)
-        parts.append(shade(*placed, model, settings, weights=inputs.weights, packed=splats.packed, device=device))
-    elif inputs.colors is not None:
-        parts.append(of_splats(inputs.colors, options.sh_degree, True))
-    if "D" in options.render_mode:
-        parts.append(splats.depths[..., None])
-    if inputs.extra_signals is not None:
-        degree = options.extra_signals_sh_degree
-        signals = of_splats(inputs.extra_signals, degree, False)
-        parts.append(signals if degree is None else signals + 0.5)
-    features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-    if backgrounds is not None:
-        backgrounds = torch.nn.functional.pad(backgrounds, (0, features.shape[-1] - backgrounds.shape[-1]))
-    return features, backgrounds
-
-
-def _gather(features: Tensor, inputs: Inputs, splats: ProjectedSplats) -> Tensor:
-    """Features [..., N, D] or [..., C, N, D] of Gaussians → those of splats."""
-    channels = features.shape[-1]
-    each_camera = features.dim() > inputs.means.dim()
-    if splats.packed is None:
-        return features if each_camera else features[..., None, :, :].expand(*splats.depths.shape, channels)
-    rows, ids = features.reshape(-1, channels), splats.gaussian_ids
-    assert ids is not None and splats.image_ids is not None
-    n = inputs.means.shape[-2]
-    return rows[splats.image_ids * n + ids % n if each_camera else ids]

@@ -12,10 +12,11 @@ from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.autograd import opaque
 from splat_py.gpu.device import Device
+from splat_py.splats.blended_features import blended_features
 from splat_py.splats.data import Settings
 from splat_py.splats.depth_maps import depth_to_normal
 from splat_py.splats.meta import meta_of
-from splat_py.splats.rasterization import HALVES, _device_for, _features
+from splat_py.splats.rasterization import HALVES, device_to_render
 from splat_py.splats.ray_splats import SURFEL, project_for_rays
 from splat_py.splats.surface import rasterize_surface, with_densify
 from splat_py.splats.tensors import check_tensors
@@ -115,7 +116,7 @@ def rasterization_2dgs(
         inputs = replace(inputs, colors=None, backgrounds=None)
     check_shapes(inputs, options)
     check_cameras(inputs)
-    device = _device_for(inputs, device)
+    device = device_to_render(inputs, device)
 
     settings = Settings(
         tile_size=device.tuning.tile_size if tile_size is None else tile_size,
@@ -154,7 +155,7 @@ def rasterization_2dgs(
         bounds=settings.bounds_constants(),
         device=device,
     )
-    features, behind = _features(inputs, options, splats, settings, device)
+    features, behind = blended_features(inputs, options, splats, settings, device)
     surface = rasterize_surface(
         drawn, features, normals, lists, options.width, options.height, behind, settings, distortion=distloss, device=device
     )

@@ -75,7 +75,7 @@ class Rasterization:
     lists: TileLists
     grid: TileGrid
     image: Image
-    rows: Array  # [M, …] all of a splat
+    rows: Array  # [M, its floats padded to whole float4s] all numbers of a splat, which `packSplats` writes
     device: Device
     # What a splat is, and when a pixel takes no more: values of `extern` names.
     constants: Mapping[str, str | int | UserType]

@@ -70,15 +70,15 @@ class Trainer:
         config: defaults are the field's.
         device: where to train; the default device if None.
         resume: continue from this checkpoint, with its configuration.
-        splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it. A
-            checkpoint that carries the source of one is resumed with the same.
+        splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it.
+            Where `resume` carries the source of one, name the same again, or see `trust_source`.
         camera, color: what projects, and how colours depend on the direction, in the same way.
         params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in the order
             of `extras`. Built-in types have theirs.
-        trust_source: or compile what the checkpoint carries. It could read and write any memory.
+        trust_source: compile the source that `resume` carries. It could read and write any memory.
         distributed: several processes train one scene, as torchrun has started them or torch.distributed knows them. Each
             renders its share of a step's photographs; everything else is the same in all, and the first one reports and writes.
-            Or who they are.
+            True, or the processes as `joined` describes them.
         max_memory: bytes that training may take; by default three quarters of what is free (`plan_memory`).
 
     Raises:

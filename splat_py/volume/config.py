@@ -12,6 +12,9 @@ from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
 from splat_py.splats.own_types import Slot
 
+# Along a side of a grid.
+MOST_VOXELS = 1022
+
 FIELD = Slot("field", ("IFieldFunction",), ("grid", "hash"))
 _EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
@@ -68,7 +71,7 @@ class VolumeConfig:
             raise SplatError(f"resolutions is {shown(self.resolutions)}; give one or more whole numbers")
         object.__setattr__(self, "resolutions", tuple(self.resolutions))
         for resolution in self.resolutions:
-            check_number("resolutions", resolution, int, (2, 1022))
+            check_number("resolutions", resolution, int, (2, MOST_VOXELS))
         if not 1 <= len(self.resolutions) <= 100:
             raise SplatError(f"resolutions is {shown(self.resolutions)}; give from 1 to 100 of them")
         check_fields(self, _RANGES)

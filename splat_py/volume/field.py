@@ -17,15 +17,14 @@ from splat_py.fit.checked import require_layout
 from splat_py.gpu.device import Device, get_device
 from splat_py.scene.camera import Camera
 from splat_py.volume.box import Box
+from splat_py.volume.config import MOST_VOXELS
 from splat_py.volume.field_files import existing_field, read_field, save_field
 from splat_py.volume.half_storage import stored
 from splat_py.volume.marching import March, Volume
 from splat_py.volume.rendering import check_grid, pack, picture_of, voxels_per_unit
 
-# A camera that sees less than this share of what lies a voxel away stands in a wall.
+# A camera that sees less than this share of what lies a voxel away is in a wall.
 _WALL = 0.01
-# Along a side of the grid.
-_MOST_VOXELS = 1022
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ class RadianceField:
             steps_per_unit: samples a world unit; by default one a voxel.
 
         Warns:
-            UserWarning: the camera stands in a wall, so that the picture shows nothing else.
+            UserWarning: the camera is in a wall, so that the picture shows nothing else.
         """
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
         self._warn_of_wall(camera)
@@ -138,7 +137,7 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     """Raise if these are not the arrays that `RadianceField.save` leaves; they may be of other floats."""
     _, sizes = layout["sh"]
     x, y, z, k, _ = sizes
-    if k not in (1, 4, 9) or not 1 <= min(x, y, z) <= max(x, y, z) <= _MOST_VOXELS:
+    if k not in (1, 4, 9) or not 1 <= min(x, y, z) <= max(x, y, z) <= MOST_VOXELS:
         raise ValueError(f"sh has shape {list(sizes)}; it must be [X, Y, Z, K, 3], K = 1, 4 or 9")
     shapes = {"density": (x, y, z), "sh": (x, y, z, k, 3), "box": (2, 3), "background": (3,)}
     if "contracted" in layout:

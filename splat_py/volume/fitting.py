@@ -1,4 +1,4 @@
-"""From posed photographs to a radiance field: Adam on a grid that doubles, every step on the device."""
+"""From posed photographs to a radiance field: Adam, from coarse to fine, every step on the device."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class VolumeTrainer:
         box: [2, 3] what the field fills.
         background: [3] rgb behind the box.
         resume: continue from this checkpoint, with its configuration, box and background.
-        field: what to fit, a built-in field's name or Slang of your own; by default what the configuration says. To continue
-            with a source that a checkpoint carries, name it again,
-        trust_source: or compile what the checkpoint carries. It could read and write any memory.
+        field: what to fit, a built-in field's name or Slang of your own; by default what the configuration says. Where `resume`
+            carries the source of one, name the same again, or see `trust_source`.
+        trust_source: compile the source that `resume` carries. It could read and write any memory.
 
     Raises:
         SplatError: there is nothing to fit, a source cannot be compiled or is not trusted, or there is too little memory.

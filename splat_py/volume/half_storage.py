@@ -8,14 +8,13 @@ from torch import Tensor
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
+from splat_py.splats.tensors import words_of
 
 
 def stored(device: Device, features: Tensor) -> Array:
-    """Features on the device: float32 as they are, float16 as words."""
+    """Features [..., F] on the device: float32 as they are, float16 as words [..., F / 2], for an even F."""
     if features.dtype == torch.float16:
-        # A word begins at an even half of its memory.
-        features = (features.clone() if features.storage_offset() % 2 else features).contiguous()
-        return device.memory.array(features.view(torch.float32)).bits
+        return device.memory.array(words_of(features).reshape(*features.shape[:-1], -1)).bits
     return device.memory.array(features)
 
 

@@ -1,4 +1,4 @@
-"""Rays through a voxel grid on the device: what is bound to the kernels of slang/kernels/volume*.slang, and how."""
+"""Rays through a radiance field on the device: what is bound to the kernels of slang/kernels/volume*.slang, and how."""
 
 from __future__ import annotations
 

@@ -43,6 +43,8 @@ class FieldOptimiser(ABC):
     """A field that is being fitted, with Adam's moments and its gradient, on the device."""
 
     volume: Marched
+    # Voxels along x, y, z, of the present stage.
+    size: tuple[int, ...]
     # From `Marched.empty_gradients`, 0 between steps.
     gradients: Array
     m: Array
@@ -55,8 +57,6 @@ class FieldOptimiser(ABC):
     def steps_per_unit(self) -> float:
         """Samples a world unit, of the present stage."""
         return self.config.steps_per_voxel * voxels_per_unit(self.box, self.size, self.config.contract)
-
-    size: tuple[int, ...]
 
     def size_at(self, stage: int) -> tuple[int, ...]:
         """Voxels along x, y, z: cubes, as nearly as whole numbers allow."""

@@ -1,4 +1,4 @@
-"""Differentiable rendering of a voxel grid for torch: `render`, one autograd function around the march and its replay."""
+"""Differentiable rendering of radiance fields for torch: `render`, one autograd function around the march and its replay."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
-from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, keep, kept, opaque
 from splat_py.gpu.device import Device, device_for
 from splat_py.scene.camera import Camera
+from splat_py.splats.tensors import as_tensor, check_tensors
 from splat_py.volume.box import Box
+from splat_py.volume.config import MOST_VOXELS
 from splat_py.volume.half_storage import stored
 from splat_py.volume.marching import COEFFICIENTS, Image, March, Marched, Rays, Volume, row_floats, to_voxel_order
 from splat_py.volume.views import camera_rays
 
 if TYPE_CHECKING:
     from splat_py.volume.hash_field import HashRadianceField
-
-_MOST_VOXELS = 1022
+    from splat_py.volume.own_field import OwnRadianceField
 
 
 @opaque
 def render(
-    density: Tensor | HashRadianceField,
+    density: Tensor | HashRadianceField | OwnRadianceField,
     sh: Tensor | None,
     rays_o: Tensor,
     rays_d: Tensor,
@@ -61,8 +61,8 @@ def render(
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at
             low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low). float32, or float16 like sh: then the device stores halves
-            and computes with float32, and gradients become float16 when they are complete. Or a hash grid
-            (`HashRadianceField.march` says how): then sh is None and box is the field's.
+            and computes with float32, and gradients become float16 when they are complete. Or another field,
+            whose `march` says how it is sampled: then sh is None and box is the field's.
         sh: [X, Y, Z, K, 3], K = 1, 4 or 9 coefficients for degree 0, 1 or 2, as for Gaussians.
         rays_o: [..., 3] origins in the world, which may lie in the box.
         rays_d: [..., 3] directions of any length above 0.
@@ -184,7 +184,7 @@ class _Render(torch.autograd.Function):
         recorder.submit()
         dtypes = [part.dtype for part in parameters]
         keep(ctx, (volume, march, rays, behind, image, dtypes), rays_o, rays_d, background, *parameters)
-        return _tensor(image.colors, rays_o), _tensor(image.transmittances, rays_o), _tensor(image.depths, rays_o)
+        return as_tensor(image.colors, rays_o), as_tensor(image.transmittances, rays_o), as_tensor(image.depths, rays_o)
 
     @staticmethod
     @first_derivative
@@ -206,30 +206,22 @@ class _Render(torch.autograd.Function):
             recorder.clear(gradients)
             volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
             recorder.submit()
-            sums = volume.parts(_tensor(gradients, v_results[0]).sum(0))
+            sums = volume.parts(as_tensor(gradients, v_results[0]).sum(0))
             v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
-        v_ends = [_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
+        v_ends = [as_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
         v_background = None
         if of_background:
-            v_background = (v_results[0] * _tensor(image.transmittances, v_results[0])[:, None]).sum(0)
+            v_background = (v_results[0] * as_tensor(image.transmittances, v_results[0])[:, None]).sum(0)
         return None, None, None, None, *v_ends, v_background, *v_parameters
-
-
-def _tensor(array: Array, like: Tensor) -> Tensor:
-    return array.tensor().to(like.device)
 
 
 def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> None:
     """Raise SplatError unless these are float32, or float16 if they are `features`, on one device, and the rays and the
     background, if it is among them, usable."""
-    first = next(iter(tensors))
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        if tensor.dtype != torch.float32 and not (tensor.dtype == torch.float16 and name in features):
-            raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
-        if tensor.device != tensors[first].device:
-            raise SplatError(f"{name} is on {tensor.device} and {first} on {tensors[first].device}; move them to one device")
+        if tensor is None:
+            raise SplatError(f"{name} is None; give a torch tensor")
+    check_tensors(tensors, halves=features)
     rays_o, rays_d, background = tensors["rays_o"], tensors["rays_d"], tensors.get("background")
     if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
         raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
@@ -249,8 +241,8 @@ def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> No
 
 def check_grid(density: Tensor, sh: Tensor) -> None:
     """Raise SplatError unless these are the density and the coefficients of one grid."""
-    if density.dim() != 3 or not all(1 <= n <= _MOST_VOXELS for n in density.shape):
-        raise SplatError(f"density has shape {list(density.shape)}; expected [X, Y, Z], each from 1 to {_MOST_VOXELS}")
+    if density.dim() != 3 or not all(1 <= n <= MOST_VOXELS for n in density.shape):
+        raise SplatError(f"density has shape {list(density.shape)}; expected [X, Y, Z], each from 1 to {MOST_VOXELS}")
     if sh.dim() != 5 or sh.shape[:3] != density.shape or sh.shape[3] not in COEFFICIENTS or sh.shape[4] != 3:
         expected = ", ".join(map(str, density.shape))
         raise SplatError(f"sh has shape {list(sh.shape)}; expected [{expected}, K, 3] with K = 1, 4 or 9")

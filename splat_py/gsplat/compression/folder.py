@@ -1,4 +1,4 @@
-"""Reads folders that `PngCompression` or a stranger wrote: what a file says of its size is checked before it is allocated."""
+"""Reads folders of `PngCompression`, whoever wrote them: what a file says of its size is checked before it is allocated."""
 
 from __future__ import annotations
 

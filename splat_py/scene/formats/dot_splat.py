@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from splat_py.scene.formats.packing import base_of, colors_of, logits_of, normalized, opacities_of, to_levels
-from splat_py.scene.ply import GaussianArrays
+from splat_py.scene.ply import Float32Array, GaussianArrays
 
 # Logarithms of deviations that are float32.
 FLOAT32_LOGS = (float(np.log(np.finfo(np.float32).tiny)), float(np.log(np.finfo(np.float32).max)))
@@ -20,8 +20,7 @@ def encode(gaussians: GaussianArrays) -> bytes:
     """The file of Gaussians."""
     rows = np.zeros(len(gaussians.means), _ROW)
     rows["mean"] = gaussians.means
-    with np.errstate(over="ignore"):
-        rows["scale"] = np.minimum(np.exp(gaussians.log_scales), np.finfo(np.float32).max)
+    rows["scale"] = scales_of(gaussians.log_scales)
     rows["color"] = to_levels(colors_of(gaussians.sh), 255)
     rows["opacity"] = to_levels(opacities_of(gaussians.logit_opacities), 255)
     rows["quat"] = np.clip(np.rint(normalized(gaussians.quats) * 128 + 128), 0, 255)
@@ -44,6 +43,12 @@ def decode(data: bytes) -> GaussianArrays:
         logit_opacities=logits_of(rows["opacity"] / 255),
         sh=base_of(rows["color"] / 255).astype(np.float32)[:, None],
     )
+
+
+def scales_of(log_scales: Float32Array) -> Float32Array:
+    """Standard deviations, none above the largest float32."""
+    with np.errstate(over="ignore"):
+        return np.minimum(np.exp(log_scales), np.finfo(np.float32).max)
 
 
 def log_scales_of(scales: np.ndarray) -> np.ndarray:

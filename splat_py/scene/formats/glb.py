@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.files import parse_json
-from splat_py.scene.formats.dot_splat import log_scales_of
-from splat_py.scene.formats.packing import colors_of, logits_of, normalized, opacities_of, to_levels
+from splat_py.scene.formats.dot_splat import log_scales_of, scales_of
+from splat_py.scene.formats.packing import colors_of, joined, logits_of, normalized, opacities_of, to_levels
 from splat_py.scene.ply import GaussianArrays
 from splat_py.scene.similarity import Similarity
 
@@ -38,13 +38,11 @@ def encode(gaussians: GaussianArrays) -> bytes:
     flipped = _FLIP.of_arrays(gaussians)
     opacities = opacities_of(gaussians.logit_opacities)
     rgba = to_levels(np.concatenate([colors_of(gaussians.sh), opacities[:, None]], 1), 255).astype(np.uint8)
-    with np.errstate(over="ignore"):
-        scales = np.minimum(np.exp(flipped.log_scales), np.finfo(np.float32).max)
     columns: dict[str, NDArray[Any]] = {
         "POSITION": flipped.means,
         "COLOR_0": rgba,
         f"{EXTENSION}:ROTATION": normalized(flipped.quats)[:, [1, 2, 3, 0]],
-        f"{EXTENSION}:SCALE": scales,
+        f"{EXTENSION}:SCALE": scales_of(flipped.log_scales),
         f"{EXTENSION}:OPACITY": opacities[:, None],
         **{name: flipped.sh[:, i] for i, name in enumerate(_harmonics(flipped.sh.shape[1]))},
     }
@@ -124,10 +122,7 @@ def decode(data: bytes) -> GaussianArrays:
                     raise ValueError(f"its nodes repeat the same points, to {count:,} Gaussians and more")
     if not parts:
         raise ValueError(f"it has no points with {EXTENSION}")
-    most = max(part.sh.shape[1] for part in parts)
-    sh = np.concatenate([np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts])
-    means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
-    return _FLIP.of_arrays(GaussianArrays(means, quats, log_scales, logits, sh))
+    return _FLIP.of_arrays(joined(parts))
 
 
 def _index(value: object) -> int:

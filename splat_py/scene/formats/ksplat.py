@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.scene.formats.dot_splat import log_scales_of
-from splat_py.scene.formats.packing import base_of, colors_of, logits_of, normalized, opacities_of, to_levels
+from splat_py.scene.formats.packing import base_of, colors_of, joined, logits_of, normalized, opacities_of, to_levels
 from splat_py.scene.ply import Float32Array, GaussianArrays
 
 _HEADER_BYTES, _SECTION_BYTES = 4096, 1024
@@ -127,10 +127,7 @@ def decode(data: bytes) -> GaussianArrays:
     count = sum(len(part.means) for part in parts)
     if count != total or not parts:
         raise ValueError(f"its sections have {count:,} of {total:,} Gaussians")
-    most = max(part.sh.shape[1] for part in parts)
-    sh = [np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts]
-    means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
-    return GaussianArrays(means, quats, log_scales, logits, np.concatenate(sh))
+    return joined(parts)
 
 
 def _read_section(

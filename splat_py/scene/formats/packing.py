@@ -1,13 +1,14 @@
-"""What the compressed formats have in common: numbers in few bits, quaternions of three numbers, orders that compress well."""
+"""What formats have in common: numbers in few bits, quaternions of three numbers, orders that compress well, files in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.scene.ply import Float32Array
+from splat_py.scene.ply import Float32Array, GaussianArrays
 
 # Y_0: rgb = 0.5 + Y_0 · sh[0].
 SH_C0 = 0.28209479177387814
@@ -67,6 +68,14 @@ def restore_largest(largest: NDArray[Any], others: NDArray[Any]) -> Float32Array
     np.put_along_axis(quats, _OTHERS[largest], others, 1)
     quats[np.arange(len(quats)), largest] = np.sqrt(np.maximum(0, 1 - (others**2).sum(1)))
     return normalized(quats).astype(np.float32)
+
+
+def joined(parts: Sequence[GaussianArrays]) -> GaussianArrays:
+    """The Gaussians of all of a file's parts, which are at least one; coefficients that a part lacks are zero."""
+    most = max(part.sh.shape[1] for part in parts)
+    sh = [np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts]
+    means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
+    return GaussianArrays(means, quats, log_scales, logits, np.concatenate(sh))
 
 
 def morton_order(means: Float32Array) -> NDArray[np.intp]:

@@ -29,11 +29,13 @@ from splat_py.scene.ply import Float32Array, GaussianArrays
 _COEFFICIENTS = {1: 3, 2: 8, 3: 15}
 # Vectors in a row of the palette's picture, and in the palette.
 _PALETTE_COLUMNS, _MOST_PALETTE = 64, 1 << 16
+# Pixels of a WebP's side.
 _MOST_SIDE = 16383
+# The fourth byte of a rotation is this and the number of the component that is left out.
 _LARGEST = 252
 # Of a zip's file: WebP does not pack further, so what unpacks to much more than the zip itself is no scene's.
 _MOST_RATIO, _LITTLE = 16, 1 << 20
-# PIL's: of effort and time.
+# WebP's method, 0 to 6: how long to try for a small file.
 _EFFORT = 4
 
 
@@ -83,7 +85,7 @@ def encode(gaussians: GaussianArrays) -> bytes:
     }
     if gaussians.sh.shape[1] > 1:
         higher = gaussians.sh[order, 1:]
-        # As many as pay for themselves: of few Gaussians the palette would be most of the file.
+        # In proportion to the Gaussians: of few, the palette would be most of the file.
         size = min(_MOST_PALETTE, max(1024, 1 << int(np.log2(count))))
         vectors, labels = palette(higher.reshape(count, -1), size)
         book, indices = codebook(vectors)
