@@ -50,7 +50,7 @@ def blended_features(
     parts, backgrounds = [], inputs.backgrounds
     if inputs.colors is not None and options.has_features:
         model = color_model(options.color, inputs.colors.shape[-1], 0 if inputs.weights is None else len(inputs.weights))
-        placed = (inputs.means, inputs.colors, inputs.viewmats, splats.radii)
+        placed = (inputs.means, inputs.colors, viewmats, splats.radii)
         parts.append(shade(*placed, model, settings, weights=inputs.weights, packed=splats.packed, device=device))
     elif inputs.colors is not None:
         parts.append(of_splats(inputs.colors, options.sh_degree, True))

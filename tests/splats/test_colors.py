@@ -13,6 +13,7 @@ from torch import Tensor
 import splat_py as splat
 from splat_py import SplatError, shaders
 from splat_py.gpu.kernels import UserType
+from splat_py.gsplat import RollingShutterType
 from splat_py.splats.colors import initial_network, network_weights
 from tests.splats.comparison import assert_close
 from tests.splats.test_camera_models import scene_of
@@ -226,6 +227,21 @@ def test_depth_extra_signals_and_a_background_beside() -> None:
     )
     assert images.shape == (CAMERAS, HEIGHT, WIDTH, 4)
     assert meta["render_extra_signals"].shape == (CAMERAS, HEIGHT, WIDTH, 2)
+
+
+def test_a_rolling_shutters_directions_come_from_midway() -> None:
+    inputs: dict[str, Any] = inputs_of("SphericalGaussians", seed=96)
+    first = inputs["viewmats"].detach()
+    last = first.clone()
+    last[:, :3, 3] += torch.tensor([1.5, -1.0, 0.5])
+    centres = [-(pose[:, :3, :3].mT @ pose[:, :3, 3:])[..., 0] for pose in (first, last)]
+    directions = torch.nn.functional.normalize(inputs["means"] - ((centres[0] + centres[1]) / 2)[:, None], dim=-1)
+    features = inputs["colors"].expand(CAMERAS, N, -1)
+    colors = torch.stack([spherical_gaussians(directions[c], features[c], torch.empty(0)) for c in range(CAMERAS)])
+    options: dict[str, Any] = {"viewmats_rs": last, "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}
+    images, _, _ = splat.rasterization(**inputs, width=WIDTH, height=HEIGHT, color="SphericalGaussians", **options)
+    wanted, _, _ = splat.rasterization(**(inputs | {"colors": colors}), width=WIDTH, height=HEIGHT, **options)
+    torch.testing.assert_close(images, wanted, rtol=1e-5, atol=1e-5)
 
 
 ONES = torch.ones
