@@ -41,8 +41,8 @@ def load_test_data(
     found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
     if found is None:
         raise SplatError(
-            "data_path is missing, and no assets/test_garden.npz is here: that scene is gsplat's and no part of splat_py; run in a "
-            "folder of gsplat's checkout, or give data_path"
+            "data_path is missing, and there is no assets/test_garden.npz here: that scene is gsplat's, not splat_py's; "
+            "run in a folder of gsplat's checkout, or give data_path"
         )
     if not found.is_file():
         raise SplatError(f"data_path: there is no file {found}")

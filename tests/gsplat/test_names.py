@@ -166,7 +166,12 @@ def test_scripts_in_a_checkout_of_gsplat_find_its_test_scene(
     """profiling/main.py and simple_viewer.py give no path."""
     (tmp_path / "assets").mkdir()
     (tmp_path / folder).mkdir(exist_ok=True)
-    scene = {"means3d": np.zeros((2, 3)), "colors": np.zeros((2, 3), np.uint8), "viewmats": np.eye(4)[None], "Ks": np.eye(3)[None]}
+    scene = {
+        "means3d": np.zeros((2, 3)),
+        "colors": np.zeros((2, 3), np.uint8),
+        "viewmats": np.eye(4)[None],
+        "Ks": np.eye(3)[None],
+    }
     np.savez(tmp_path / "assets/test_garden.npz", width=8, height=6, **scene)
     monkeypatch.chdir(tmp_path / folder)
     assert len(load_test_data(device="cpu")[0]) == 2
