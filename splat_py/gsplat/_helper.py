@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from splat_py.errors import SplatError
 
 # Deviations are up to this much, world units.
 _LARGEST_SCALE = 0.02
+# In a checkout of gsplat, whose scripts run in its root or in a folder of it.
+_SCENES = (Path("assets/test_garden.npz"), Path("../assets/test_garden.npz"))
 
 
 def load_test_data(
@@ -23,7 +26,8 @@ def load_test_data(
     """Gaussians at the points of an .npz file with random quaternions, scales and opacities, and its C cameras.
 
     Args:
-        data_path: with `means3d`, `colors` (bytes), `viewmats`, `Ks`, `width`, `height`, as gsplat's assets/test_garden.npz.
+        data_path: with `means3d`, `colors` (bytes), `viewmats`, `Ks`, `width`, `height`. By default gsplat's
+            assets/test_garden.npz, if the working directory is gsplat's checkout or a folder of it.
         device: of the tensors.
         scene_crop: low and high corner of what is kept.
         scene_grid: repeat it so often along x and y; an odd number.
@@ -34,11 +38,17 @@ def load_test_data(
     Raises:
         SplatError: there is no file, or the grid is not odd.
     """
-    if data_path is None:
-        raise SplatError("data_path is missing; give that of gsplat's assets/test_garden.npz, which is not part of splat_py")
+    found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
+    if found is None:
+        raise SplatError(
+            "data_path is missing, and there is no assets/test_garden.npz here: that scene is gsplat's, not splat_py's; "
+            "run in a folder of gsplat's checkout, or give data_path"
+        )
+    if not found.is_file():
+        raise SplatError(f"data_path: there is no file {found}")
     if scene_grid % 2 != 1:
         raise SplatError(f"scene_grid is {scene_grid!r}; give an odd number")
-    with np.load(data_path) as data:
+    with np.load(found) as data:
         means, colors, viewmats, Ks = (
             torch.from_numpy(data[name]).float().to(device) for name in ("means3d", "colors", "viewmats", "Ks")
         )

@@ -53,17 +53,35 @@ EXPERIMENTAL = (
     "render_scene",
 )
 
+# What does the same, or nearly, and is supported.
+_IN_PLACE = {
+    "FusedGaussianLosses": "the losses of splat_py.gsplat.losses, one by one",
+    "fully_fused_projection_with_ut": "rasterization(..., with_ut=True)",
+    "rasterization_2dgs_inria_wrapper": "rasterization_2dgs",
+    "rasterization_inria_wrapper": "rasterization",
+    "rasterize_to_pixels_eval3d": "rasterization(..., with_eval3d=True)",
+    "rasterize_to_pixels_eval3d_extra": "rasterization(..., with_eval3d=True)",
+    "spherical_harmonics_l0": "spherical_harmonics",
+    "spherical_harmonics_l1_plus": "spherical_harmonics",
+    **dict.fromkeys(EXPERIMENTAL, "rasterization under torch.inference_mode()"),
+}
+
+
+def _refuse(name: str) -> NoReturn:
+    advice = f"; use {_IN_PLACE[name]}" if name in _IN_PLACE else ""
+    raise NotImplementedError(f"splat_py.gsplat does not support {name}{advice}")
+
 
 class _Unsupported(type):
     """A class without instances or attributes: scripts call it, call what it has, or ask `isinstance` of it."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(f"splat_py.gsplat does not support {cls.__name__}")
+        _refuse(cls.__name__)
 
     def __getattr__(cls, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise NotImplementedError(f"splat_py.gsplat does not support {cls.__name__}")
+        _refuse(cls.__name__)
 
 
 def __getattr__(name: str) -> Any:

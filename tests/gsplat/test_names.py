@@ -67,7 +67,7 @@ def test_what_is_not_supported_says_so_however_it_is_used() -> None:
     """simple_viewer.py of gsplat 1.6 imports these, and calls a method of the first when it is asked to."""
     scene = package.experimental.GaussianInferenceScene
     assert not isinstance(3, scene)
-    with pytest.raises(NotImplementedError, match="does not support GaussianInferenceScene"):
+    with pytest.raises(NotImplementedError, match="does not support GaussianInferenceScene; use rasterization under torch"):
         scene.from_gaussian_scene(None, id="scene")
     with pytest.raises(NotImplementedError, match="does not support GaussianInferenceRenderer"):
         package.experimental.GaussianInferenceRenderer(scene)
@@ -113,6 +113,13 @@ def test_what_is_not_supported_says_so_by_name(name: str) -> None:
         getattr(package, name)(1, 2, three=3)
 
 
+@pytest.mark.parametrize("name", ["rasterization_inria_wrapper", "rasterization_2dgs_inria_wrapper"])
+def test_what_another_function_does_says_which(name: str) -> None:
+    """simple_trainer_2dgs.py --model_type 2dgs-inria, and profiling/main.py --backends inria."""
+    with pytest.raises(NotImplementedError, match=f"{name}; use {name.removesuffix('_inria_wrapper')}$"):
+        getattr(rendering, name)()
+
+
 def test_what_does_not_exist_is_not_there() -> None:
     with pytest.raises(AttributeError, match="rasterisation"):
         package.rasterisation  # noqa: B018
@@ -125,7 +132,7 @@ def test_importing_the_package_is_cheap() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path) -> None:
+def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.array([[0, 0, 0], [1, 1, 1], [9, 0, 0]], np.float32)
     np.savez(
         tmp_path / "scene.npz",
@@ -143,7 +150,28 @@ def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path) -> None:
     assert (width, height) == (8, 6)
     assert {tuple(mean) for mean in (means[::2] / 4).tolist()} == {(x, y, 0) for x in (-1, 0, 1) for y in (-1, 0, 1)}
     assert float(colors.max()) == pytest.approx(0.2)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SplatError, match="data_path is missing"):
         load_test_data()
+    with pytest.raises(SplatError, match=r"data_path: there is no file none\.npz"):
+        load_test_data("none.npz")
     with pytest.raises(SplatError, match="scene_grid is 2"):
         load_test_data(path, scene_grid=2)
+
+
+@pytest.mark.parametrize("folder", [".", "examples"])
+def test_scripts_in_a_checkout_of_gsplat_find_its_test_scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """profiling/main.py and simple_viewer.py give no path."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / folder).mkdir(exist_ok=True)
+    scene = {
+        "means3d": np.zeros((2, 3)),
+        "colors": np.zeros((2, 3), np.uint8),
+        "viewmats": np.eye(4)[None],
+        "Ks": np.eye(3)[None],
+    }
+    np.savez(tmp_path / "assets/test_garden.npz", width=8, height=6, **scene)
+    monkeypatch.chdir(tmp_path / folder)
+    assert len(load_test_data(device="cpu")[0]) == 2

@@ -379,6 +379,9 @@ def test_messages_of_steps() -> None:
         strategy.step_post_backward(*arguments, info)
     with pytest.raises(SplatError, match="absgrad=True"):
         DefaultStrategy(absgrad=True).step_post_backward(*arguments, info)
+    surfels = DefaultStrategy(absgrad=True, key_for_gradient="gradient_2dgs")
+    with pytest.raises(SplatError, match=r"'gradient_2dgs'\] has no absgrad, which is of means2d; leave"):
+        surfels.step_post_backward(*arguments, info | {"gradient_2dgs": info["means2d"]})
     with pytest.raises(SplatError, match=r"lacks \['gaussian_ids'\].*packed=True"):
         strategy.step_post_backward(*arguments, info, packed=True)
     with pytest.raises(AssertionError, match="radii"):

@@ -68,7 +68,7 @@ class PngCompression:
             best = kept["opacities"].argsort(descending=True)[: side**2]
             kept = {name: tensor[best] for name, tensor in kept.items()}
             if self.verbose:
-                print(f"{count} Gaussians are no square; the {count - side**2} of lowest opacity are left out")
+                print(f"{count} Gaussians do not fill a square; the {count - side**2} of lowest opacity are left out")
         if self.use_sort:
             kept = sort_splats(kept, self.verbose)
         folder = Path(compress_dir)

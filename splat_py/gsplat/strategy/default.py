@@ -160,6 +160,8 @@ class DefaultStrategy(Strategy):
         """∂L/∂centres, or Σ |∂L/∂centre| over pixels."""
         key = self.key_for_gradient
         gradients = getattr(centres, "absgrad", None) if self.absgrad else centres.grad
+        if gradients is None and self.absgrad and key == "gradient_2dgs":
+            raise StrategyError(f"info[{key!r}] has no absgrad, which is of means2d; leave absgrad or key_for_gradient out")
         if gradients is None and self.absgrad:
             raise StrategyError(f"info[{key!r}] has no absgrad; call rasterization(..., absgrad=True) and loss.backward()")
         if gradients is None:
