@@ -1,8 +1,8 @@
 # All a newcomer has to type; what each does is in `make help`.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# What takes nearly as long as all other tests together: kernels emitted and run in other languages, and notebooks.
-BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py
+# What takes as long as all other tests together: kernels emitted and run in other languages, notebooks, volumes, damaged files.
+BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py tests/volume tests/fuzz
 BESIDE_LOG := .venv/beside.log
 # Runs of training and other processes, which the oldest SlangPy is spared: it compiles the same kernels in other tests.
 RUNS := training quality camera_refinement cell_merging torch_citizen memory distorted_photographs reproducible_training evaluation
