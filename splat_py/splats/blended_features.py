@@ -19,7 +19,6 @@ def blended_features(
 ) -> tuple[Tensor, Tensor | None]:
     """Features [..., C, N, D] or, packed, [M, D]: colours, depth and further signals, as far as they are asked for, one after
     another; and backgrounds [..., C, D], 0 behind what is no colour."""
-
     viewmats = inputs.viewmats if inputs.viewmats_rs is None else midway(inputs.viewmats, inputs.viewmats_rs)
 
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
