@@ -21,12 +21,13 @@ import tyro
 
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
-from splat_py.gpu.profiling import Profile
-from splat_py.splats.benchmark import header
-from splat_py.splats.data import Settings, Splats
-from splat_py.splats.project import project
-from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.tiles import bin_tiles
+from splat_py.gpu.kernels import Profile
+from splat_py.render.options import Options as RenderOptions
+from splat_py.render.project import project
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.splats import Splats
+from splat_py.render.tiles import bin_tiles
+from splat_py.train.benchmark import header
 
 WAYS = {
     "A pixel": {"accumulation": "PerPixel"},
@@ -75,22 +76,22 @@ def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str
     samples: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in WAYS}
     for repeat in range(options.repeats + 1):
         for name, how in WAYS.items():
-            settings = Settings(device.tuning.tile_size, **how)  # type: ignore[arg-type]
-            projected = project(*gaussians, torch.eye(4)[None], K, side, side, settings)
-            tiles = bin_tiles(projected, side, side, settings.tile_size, keep_isects=settings.per_isect)
+            render = RenderOptions(device.tuning.tile_size, **how)  # type: ignore[arg-type]
+            projected = project(*gaussians, torch.eye(4)[None], K, side, side, render)
+            tiles = bin_tiles(projected, side, side, render)
             tensors = (projected.means2d, projected.depths, projected.conics, projected.opacities, projected.radii)
             splats = Splats(*(memory.array(tensor) for tensor in tensors))
             image = Image.empty(device, 1, side, side, 3)
             backgrounds = memory.array(np.zeros((1, 3), np.float32))
-            work = Rasterization.of(device, splats, colors, backgrounds, tiles.arrays, tiles.grid, image)
-            v_splats = memory.empty((1, count, settings.row(3)))
+            work = Rasterization.of(device, splats, colors, backgrounds, tiles.arrays, image, render)
+            v_splats = memory.empty((1, count, render.gradient_row_length(3)))
             recorder = device.record()
             work.record(recorder)
             recorder.submit()
             before = memory.peak_bytes = memory.live_bytes
             recorder = device.record(profile)
             begin = time.perf_counter()
-            work.record_backward(recorder, v_image, v_alphas, v_splats, settings)
+            work.record_backward(recorder, v_image, v_alphas, v_splats)
             recorder.submit()
             seconds = time.perf_counter() - begin
             seconds = profile.collect().get("rasterize backward", seconds)

@@ -24,11 +24,10 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.scene.dataset import Dataset, load_dataset
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.fitting import VolumeTrainer
-from splat_py.volume.hash_field import HashRadianceField
-from splat_py.volume.views import Views
+from splat_py.volume.fitting import Views, VolumeTrainer
+from splat_py.volume.hash_grid import HashRadianceField
 
 RESOLUTIONS, RAYS = (16, 32, 64), 1 << 13
 MOST_TIMES = 12

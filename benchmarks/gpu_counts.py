@@ -23,15 +23,16 @@ from benchmarks.gpu_model import ACCUMULATIONS, PIXELS
 from splat_py.files import write_json
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import _GPU_TUNING
+from splat_py.render.options import Options as RenderOptions
+from splat_py.render.project import project
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.shade import shade
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.tiles import BinnedTiles, bin_tiles
 from splat_py.scene import load_dataset
-from splat_py.splats.benchmark import random_scene
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.data import Settings
-from splat_py.splats.project import ProjectedSplats, project
-from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.shade import shade
-from splat_py.splats.tiles import BinnedTiles, bin_tiles
-from splat_py.splats.trainer import Trainer
+from splat_py.train.benchmark import random_scene
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.trainer import Trainer
 from tests.emulation.compiler import Compiler, find_clang
 from tests.emulation.counts import CountingPrograms, Counts, counting
 from tests.metal.device import MetalOnCpu
@@ -101,7 +102,7 @@ def _scene(
     size: tuple[int, int],
     device: MetalOnCpu,
 ) -> Scene:
-    splats = project(*given, viewmat, K, *size, Settings(_TILE), device=device)
+    splats = project(*given, viewmat, K, *size, RenderOptions(_TILE), device=device)
     colors = shade(given[0], sh, viewmat, splats.radii, 3, device=device)
     return Scene(name, given[0].shape[0], *size, splats, colors)
 
@@ -129,19 +130,16 @@ def rasteriser(device: MetalOnCpu, programs: CountingPrograms, scene: Scene) -> 
     shape = (1, scene.height, scene.width)
     v_image = memory.array(rng.normal(size=(*shape, 3)).astype(np.float32))
     v_alphas = memory.array(rng.normal(size=(*shape, 1)).astype(np.float32))
-    settings = {name: Settings(_TILE, accumulation=name) for name in ACCUMULATIONS}
-    tiles = {
-        keep: bin_tiles(scene.splats, scene.width, scene.height, _TILE, keep_isects=keep, device=device)
-        for keep in (False, True)
-    }
+    ways = {name: RenderOptions(_TILE, accumulation=name) for name in ACCUMULATIONS}
+    size = scene.width, scene.height
+    tiles = {name: bin_tiles(scene.splats, *size, how, device=device) for name, how in ways.items()}
     splats, colors = scene.splats.arrays(device), memory.array(scene.colors.contiguous())
     backgrounds = memory.array(np.zeros((1, 3), np.float32))
     for pixels in PIXELS:
         device.tuning = replace(_GPU_TUNING, pixels_per_thread=pixels)
-        for name, how in settings.items():
-            binned = tiles[how.per_isect]
+        for name, how in ways.items():
             image = Image.empty(device, *shape, 3)
-            work = Rasterization.of(device, splats, colors, backgrounds, binned.arrays, binned.grid, image)
+            work = Rasterization.of(device, splats, colors, backgrounds, tiles[name].arrays, image, how)
             programs.counts.clear()
             recorder = device.record()
             work.record(recorder)
@@ -150,7 +148,7 @@ def rasteriser(device: MetalOnCpu, programs: CountingPrograms, scene: Scene) -> 
                 yield f"forward {pixels}", _only(programs, "rasterizeForward")
             programs.counts.clear()
             recorder = device.record()
-            work.record_backward(recorder, v_image, v_alphas, memory.empty((1, splats.count, how.row(3))), how)
+            work.record_backward(recorder, v_image, v_alphas, memory.empty((1, splats.count, how.gradient_row_length(3))))
             recorder.submit()
             yield f"backward {pixels} {name}", _only(programs, "rasterizeBackward")
             if how.per_isect and pixels == 1:
@@ -166,7 +164,7 @@ def _only(programs: CountingPrograms, entry: str) -> Counts:
 def summary(counts: Counts) -> dict[str, int]:
     """As stored."""
     memory, shared = counts.memory, counts.workgroup
-    lists = counts.buffers.get("tileIds")
+    lists = counts.buffers.get("lists_ids")
     return {
         "threads": counts.threads,
         "dispatches": counts.dispatches,
@@ -206,7 +204,7 @@ def main(options: Options) -> None:
         devices._open = lambda adapter: device  # type: ignore[assignment]
         results: dict[str, Any] = {}
         for scene in (random(device, options.gaussians), trained(device, options.capture, options.run)):
-            tiles = bin_tiles(scene.splats, scene.width, scene.height, _TILE, device=device)
+            tiles = bin_tiles(scene.splats, scene.width, scene.height, RenderOptions(_TILE), device=device)
             found: dict[str, Any] = {"gaussians": scene.gaussians, "width": scene.width, "height": scene.height}
             found |= distribution(scene, tiles)
             for what, counts in rasteriser(device, programs, scene):

@@ -124,7 +124,6 @@ class Tuning:
 
     pixels: int = 1
     accumulation: str = "PerWave"
-    batched: bool = False
     digit_bits: int = 4
 
 
@@ -322,8 +321,9 @@ def total(counts: dict[str, int]) -> int:
 
 def rasteriser(tuning: Tuning, backward: bool) -> str:
     """The kernel's name in gpu_static.json."""
-    how = {"CHANNELS": 3, "PIXELS": tuning.pixels, "TILE": 16} | ({"BATCHED": True} if tuning.batched else {})
-    if backward:
-        how |= {"ABSGRAD": False, "Accumulation": tuning.accumulation}
+    how = {"CHANNELS": 3, "PIXELS": tuning.pixels}
+    # Kernels are named by what is not as it is without a specialisation.
+    if backward and tuning.accumulation != "PerWave":
+        how["Accumulation"] = tuning.accumulation
     entry = "rasterizeBackward" if backward else "rasterizeForward"
     return " ".join([f"rasterize.{entry}", *(f"{name}={value}" for name, value in sorted(how.items()))])

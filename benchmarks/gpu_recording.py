@@ -21,16 +21,14 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Tuning, native_operators
-from splat_py.gpu.kernels import Kernel, Recorder
-from splat_py.gpu.profiling import Profile
-from splat_py.image.fitting import ImageFitter
-from splat_py.image.initial import blobs_anywhere
+from splat_py.gpu.kernels import Kernel, Profile, Recorder
+from splat_py.image.fitting import ImageFitter, blobs_anywhere
 from splat_py.scene import Dataset, load_dataset
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.trainer import Trainer
-from splat_py.volume import marching
+from splat_py.train.config import TrainConfig
+from splat_py.train.trainer import Trainer
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.optimisers import GridOptimiser
+from splat_py.volume.device_field import Box, March, RayImage, Rays
+from splat_py.volume.optimiser import GridOptimiser
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 
@@ -50,14 +48,11 @@ class RecordingDevice(Device):
     """Remembers what is submitted, and runs nothing: memory stays as the host has written it, or zero."""
 
     def __init__(self, tuning: Tuning = _GPU_TUNING) -> None:
-        self.adapter = Adapter("cuda", "a device that only records", ())
-        self.software = False
+        nothing = cast(spy.Device, SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None))
+        adapter, memory = Adapter("cuda", "a device that only records", ()), _HostMemory(cast(spy.Device, None), Bridge.COPY)
+        super().__init__(adapter, nothing, memory, DeclaredKernels())
         self.tuning = tuning
         self.operators = native_operators("metal", [])
-        self.memory = _HostMemory(cast(spy.Device, None), Bridge.COPY)
-        self.kernels = DeclaredKernels()
-        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
-        self.handle = cast(spy.Device, nothing)
         self.dispatches: list[Dispatch] = []
 
     def require_process(self) -> None:
@@ -147,17 +142,17 @@ def volume_step(sh_degree: int) -> list[Dispatch]:
     """A step of `volume.fit` with voxels; and the passes that torch drives."""
     device = RecordingDevice()
     empty = device.memory.empty
-    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    box = marching.Box.of([[0, 0, 0], [1, 1, 1]])
-    optimiser = GridOptimiser(device, VolumeConfig(sh_degree=sh_degree, resolutions=(4,)), box, None)
-    volume, march = optimiser.volume, marching.March(box, 4.0, jitter=True, skip_empty=True)
+    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
+    box = Box.of([[0, 0, 0], [1, 1, 1]])
+    optimiser = GridOptimiser(device, VolumeConfig(sh_degree=sh_degree, resolutions=(4,)), box, None, 0, "grid")
+    volume, march = optimiser.volume, March(box, 4.0, jitter=True, skip_empty=True)
     device.dispatches.clear()
     recorder, gradients = device.record(), volume.empty_gradients()
     optimiser.record_occupancy(recorder, march, 0)
     volume.record_forward(recorder, march, rays, empty(3), image)
     volume.record_backward(recorder, march, rays, empty(3), image, image, gradients, v_rays=None)
-    arrays = empty(3), empty((8, 4)), 1.0, image, image, gradients, empty(1)
-    volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
+    step = {"photographs": empty((8, 4)), "scale": 1.0, "errors": empty(1), "slot": 0}
+    volume.record_training(recorder, march, rays, empty(3), image, image, gradients, **step)
     optimiser.record(recorder, 0)
     return device.dispatches
 
@@ -200,9 +195,6 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
     for pixels, accumulation in product(PIXELS, ACCUMULATIONS):
         tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation)
         add(f"{pixels} pixels a thread, {accumulation}", training_step(tuning))
-    for pixels, accumulation in product(PIXELS[:2], ("PerWave", "PerGroup")):
-        tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation, batched=True)
-        add(f"{pixels} pixels a thread, {accumulation}, batched", training_step(tuning))
     add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
     for bits, (threads, items) in SORTS.items():
         tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)

@@ -32,7 +32,7 @@ from splat_py.gpu.device import _GPU_TUNING, _METAL_TUNING
 _HERE = Path(__file__).resolve().parent
 DOCUMENT = _HERE.parent / "docs" / "gpus.md"
 _SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUNING.batched, _GPU_TUNING.sort_digit_bits)
+TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUNING.sort_digit_bits)
 # A million Gaussians at 1920×1080.
 _GAUSSIANS, _PIXELS = 1_000_000, 1920 * 1080
 _SCENES = {"random": "random", "fox": "`fox`"}
@@ -102,14 +102,9 @@ def tunings(static: dict[str, Any]) -> str:
 
     for pixels in PIXELS:
         add(f"forward, {pixels}", Tuning(pixels), False)
-    for pixels in PIXELS[:2]:
-        add(f"forward, {pixels}, batches", Tuning(pixels, batched=True), False)
     for pixels in PIXELS:
         for accumulation in ACCUMULATIONS:
             add(f"backward, {pixels}, {_LETTERS[accumulation]}", Tuning(pixels, accumulation), True)
-    for pixels in PIXELS[:2]:
-        for accumulation in ACCUMULATIONS[1:3]:
-            add(f"backward, {pixels}, {_LETTERS[accumulation]}, batches", Tuning(pixels, accumulation, True), True)
     head = ["pixels a thread, strategy", "registers", "spilled bytes", "shared bytes", "occupancy, %", "loop", "a pixel"]
     return _table([*head, "FP32", "MUFU", "shuffles", "masks", "atomics", "loads"], rows)
 
@@ -185,10 +180,9 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
     work = works(counted)["fox"]
     rows = []
     tried = [Tuning(p, a) for a in ACCUMULATIONS for p in PIXELS]
-    tried += [Tuning(p, a, True) for a in ACCUMULATIONS[1:3] for p in PIXELS[:2]]
     for tuning in tried:
         pixels = "1 pixel" if tuning.pixels == 1 else f"{tuning.pixels} pixels"
-        words = f"{pixels} a thread, {_LETTERS[tuning.accumulation]}{', batches' if tuning.batched else ''}"
+        words = f"{pixels} a thread, {_LETTERS[tuning.accumulation]}"
         cells = []
         for gpu in GPUS:
             model = Model(gpu, static)
@@ -253,12 +247,6 @@ def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
             f"{float(hot['16']):.1%} of intersections are of splats that touch 16 tiles or more, {float(hot['64']):.1%} of 64",
             f"without any atomics a step would be shorter by {saved:.1%} at most, if nothing hid them",
             "a backward pass with a few splats that fill the image takes half as long again",
-        ],
-        [
-            "each wave its own loads",
-            "lanes read the same address, which caches have",
-            f"batches take {ratio(replace(TODAY, batched=True))} in instructions, without what waves wait at barriers",
-            "batches are 10 % faster",
         ],
         [
             f"digits of {TODAY.digit_bits} bits",

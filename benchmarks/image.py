@@ -21,12 +21,11 @@ import skimage.data
 
 from splat_py.files import atomic_path
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.profiling import Profile
-from splat_py.image.fitting import FitReport, ImageFitter, fit
-from splat_py.image.initial import blobs_on_detail
+from splat_py.gpu.kernels import Profile
+from splat_py.image.fitting import FitReport, ImageFitter, blobs_on_detail, fit
 from splat_py.image.pictures import Picture, to_picture
 from splat_py.image.rasterizers import Rasterizer, rasterizer_for
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 
 BLOBS = 40_960
 PUBLISHED_BACKWARD_MS = 3300.0

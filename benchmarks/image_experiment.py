@@ -1,10 +1,10 @@
 """The published experiment of image splatting to the end: PSNR over time of each way in which a pixel finds its blobs.
 
-    python benchmarks/image_experiment.py --methods tiles group simple --out benchmarks/image_experiment.json \
+    python benchmarks/image_experiment.py --methods tiles group autodiff --out benchmarks/image_experiment.json \
         --plot benchmarks/image_experiment.svg
 
 512×512 pixels of scikit-image's astronaut, 10,000 steps: 40,960 blobs by tiles and by the single kernel (`group`), 200 by
-`simple`. The picture is compared about every 100 steps, which counts as no time, and what there is so far is written then:
+`autodiff`. The picture is compared about every 100 steps, which counts as no time, and what there is so far is written then:
 --seconds, of processors, ends a curve early, and a second call with other --methods or --blobs adds to the same file. Where a
 curve ends early the JSON says at which step, and what is called extrapolated is what all steps would take at the same pace.
 """
@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 
 from splat_py.files import atomic_path, write_json
 from splat_py.gpu.device import get_device
-from splat_py.image.fitting import ImageFitter
-from splat_py.image.initial import blobs_on_detail
+from splat_py.image.fitting import ImageFitter, blobs_on_detail
 from splat_py.image.pictures import Picture, read_picture, to_picture
 from splat_py.image.rasterizers import rasterizer_for
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 
-BLOBS = {"tiles": 40_960, "group": 40_960, "simple": 200}
+BLOBS = {"tiles": 40_960, "group": 40_960, "autodiff": 200}
 SIDE = 512
 NOTE = "others use the machine as well: compare seconds of processors, not those by the clock"
 # Seconds of processors between two points, where steps take long.
@@ -42,7 +41,7 @@ class Options:
     """What to measure, and where to write it."""
 
     # Which curves to measure; none only draws those that there are.
-    methods: tuple[Literal["tiles", "group", "simple"], ...] = ("tiles", "group", "simple")
+    methods: tuple[Literal["tiles", "group", "autodiff"], ...] = ("tiles", "group", "autodiff")
     # JSON: what is in it of other methods stays.
     out: Path = Path("benchmarks/image_experiment.json")
     # SVG.

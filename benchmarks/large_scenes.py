@@ -3,7 +3,7 @@ PSNR, and the memory that each run takes.
 
     python benchmarks/large_scenes.py --out benchmarks/large_scenes.json --picture docs/two-rooms.png
 
-The scene is two rooms with a door (`splat_py/demo/two_rooms.py`). A cell is trained for as many steps as the whole.
+The scene is two rooms with a door (`benchmarks/two_rooms.py`). A cell is trained for as many steps as the whole.
 Photographs that look through the door need what both cells have learnt. `held_out` are the means of all held-out
 photographs, and of those of which at least 3 % show the other room.
 """
@@ -17,23 +17,22 @@ from typing import Any
 
 import numpy as np
 import tyro
+from two_rooms import render_rooms, room_surfaces, write_two_rooms
 
-from splat_py.demo.two_rooms import render, trace, write_two_rooms
+from splat_py.demo.shapes import trace
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
-from splat_py.scene.cells import RUN, cell_folders, write_cells
+from splat_py.render.views import render as render_gaussians
+from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.options import DataOptions
-from splat_py.scene.partition import divide
+from splat_py.scene.partition import RUN, cell_folders, divide, write_cells
 from splat_py.scene.pictures import beside, write_image
-from splat_py.splats.benchmark import header
-from splat_py.splats.cell_merging import merge_cells
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.evaluation import evaluate
-from splat_py.splats.rendering import render as render_gaussians
-from splat_py.splats.run import train
-from splat_py.splats.trainer import Trainer
+from splat_py.train.benchmark import header
+from splat_py.train.config import TrainConfig
+from splat_py.train.evaluation import evaluate
+from splat_py.train.run import merge_cells, train
+from splat_py.train.trainer import Trainer
 
 # Of what a photograph shows, from which share on it is one through the door.
 THROUGH_DOOR = 0.03
@@ -72,11 +71,11 @@ def main(options: Options) -> None:
             write_cells(dataset, grid, parts, cells)
         for cell in cell_folders(cells):
             runs[cell.name] = run(cell, cell / RUN, options.steps, options.budget // 2)
-        merged = merge_cells([cells])
+        merged, kept = merge_cells([cells])
         scenes = {name: Gaussians.load(folder / name / "scene.ply") for name in ("whole", "half")}
-        scenes["merged"] = merged.gaussians
+        scenes["merged"] = merged
         content: dict[str, Any] = header(get_device()) | {"photographs": len(dataset), "size": options.size, "runs": runs}
-        content["kept"] = merged.counts
+        content["kept"] = kept
         content["held_out"] = {name: scores(scene, dataset, doors) for name, scene in scenes.items()}
         if options.picture is not None:
             write_picture(options.picture, scenes, dataset, doors)
@@ -109,7 +108,7 @@ def through_door(dataset: Dataset) -> list[bool]:
         directions = np.stack([x, y, np.ones(len(x))], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
         directions = (directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32)
         origin = camera.position.astype(np.float32)
-        distance, _ = trace(np.broadcast_to(origin, directions.shape), directions)
+        distance, _ = trace(room_surfaces(), np.broadcast_to(origin, directions.shape), directions)
         points = origin + distance[:, None] * directions
         answers.append(bool((points[:, 0] * np.sign(origin[0]) < -0.2).mean() > THROUGH_DOOR))
     return answers
@@ -135,7 +134,7 @@ def write_picture(path: Path, scenes: dict[str, Gaussians], dataset: Dataset, do
     for index in (chosen[0], chosen[-1]):
         camera = dataset.views[index].camera.scaled(ENLARGED)
         drawn = [render_gaussians(scenes[name], camera, near=dataset.near) for name in ("whole", "merged")]
-        rows.append(beside(*drawn, render(camera.viewmat, camera.K, camera.width, camera.height)))
+        rows.append(beside(*drawn, render_rooms(camera.viewmat, camera.K, camera.width, camera.height)))
     line = np.ones((4, rows[0].shape[1], 3), np.float32)
     write_image(path, np.concatenate([rows[0], line, rows[1]]))
 

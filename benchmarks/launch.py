@@ -21,7 +21,7 @@ import tyro
 
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 
 FIRST_IMAGE = """
 import json, time

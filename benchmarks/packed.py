@@ -19,7 +19,7 @@ import torch
 
 import splat_py as splat
 from splat_py.files import write_json
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 
 SIZE, REPEATS = 512, 5
 

@@ -20,16 +20,15 @@ import torch
 import tyro
 from numpy.typing import NDArray
 
-from splat_py.demo.ray_tracing import trace
-from splat_py.demo.scene import CAMERA_DISTANCE, LOOK_AT, write_demo_scene
-from splat_py.demo.shapes import unit
+from splat_py.demo.scene import CAMERA_DISTANCE, LOOK_AT, still_life, write_demo_scene
+from splat_py.demo.shapes import trace, unit
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.scene.dataset import Dataset, load_dataset
-from splat_py.splats.benchmark import header
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.evaluation import evaluate
-from splat_py.splats.trainer import Trainer
+from splat_py.train.benchmark import header
+from splat_py.train.config import TrainConfig
+from splat_py.train.evaluation import evaluate
+from splat_py.train.trainer import Trainer
 
 SUBPIXELS = 3
 
@@ -64,7 +63,8 @@ def with_sky(folder: Path) -> Dataset:
         for sample in range(SUBPIXELS**2):
             dy, dx = (np.array(divmod(sample, SUBPIXELS)) + 0.5) / SUBPIXELS
             directions = unit((np.stack([x + dx, y + dy, np.ones(len(x))], axis=-1) @ to_world.T).astype(np.float32))
-            _, hit = trace(np.broadcast_to(camera.position.astype(np.float32), directions.shape), directions)
+            origins = np.broadcast_to(camera.position.astype(np.float32), directions.shape)
+            _, hit = trace(still_life(), origins, directions)
             behind += np.where(hit[:, None] < 0, sky(directions), 0) / SUBPIXELS**2
         path = view.path
         photograph = imageio.imread(path) / 255 + behind.reshape(camera.height, camera.width, 3)

@@ -23,13 +23,13 @@ import tyro
 
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.kernels import Profile
 from splat_py.scene.camera import Camera
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.fitting import VolumeTrainer
-from splat_py.volume.marching import Box, Image, March, Volume, row_floats
-from splat_py.volume.views import Views, camera_rays
+from splat_py.volume.device_field import Box, March, RayImage, camera_rays
+from splat_py.volume.fitting import Views, VolumeTrainer
+from splat_py.volume.grid import Volume, row_floats
 
 CASES = ((16, 0), (16, 2), (64, 0), (64, 2))
 VIEWS, SIDE = 7, 128
@@ -71,7 +71,7 @@ def passes(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     grid = np.zeros((resolution,) * 3 + (row_floats(coefficients),), np.float32)
     grid[..., 0] = 1.0
-    volume = Volume(device, memory.array(grid), coefficients)
+    volume = Volume(device, memory.array(grid))
     march = March(Box.of(UNIT_CUBE), float(resolution))
     recorder = device.record()
     rays = camera_rays(device, recorder, cameras())
@@ -79,8 +79,8 @@ def passes(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     v_grid = volume.empty_gradients()
     recorder.clear(v_grid)
     recorder.submit()
-    background, image = memory.array(np.zeros(3, np.float32)), Image.empty(device, rays.count)
-    v_image = Image(
+    background, image = memory.array(np.zeros(3, np.float32)), RayImage.empty(device, rays.count)
+    v_image = RayImage(
         memory.array(rng.normal(0, 1e-6, (rays.count, 3)).astype(np.float32)),
         *(memory.array(np.zeros(rays.count, np.float32)) for _ in range(2)),
     )

@@ -25,12 +25,12 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.scene.dataset import Dataset, load_dataset
-from splat_py.splats.benchmark import header
+from splat_py.train.benchmark import header
 from splat_py.volume import HashRadianceField, RadianceField, render
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.fitting import VolumeTrainer
-from splat_py.volume.marching import row_floats
-from splat_py.volume.views import Views, camera_rays
+from splat_py.volume.device_field import camera_rays
+from splat_py.volume.fitting import Views, VolumeTrainer
+from splat_py.volume.grid import row_floats
 
 FIELDS: dict[str, dict[str, Any]] = {
     "voxels, degree 0": {"sh_degree": 0},

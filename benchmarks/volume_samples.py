@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 
 from splat_py.files import atomic_path, write_json
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.kernels import Profile
 from splat_py.scene.camera import Camera
-from splat_py.splats.benchmark import header
-from splat_py.volume.marching import Box, Image, March, Rays, Volume
-from splat_py.volume.rendering import pack, render
-from splat_py.volume.views import camera_rays
+from splat_py.train.benchmark import header
+from splat_py.volume.device_field import Box, March, RayImage, Rays, camera_rays
+from splat_py.volume.grid import Volume, pack, render
 
 STEPS = (16, 32, 64, 128, 256, 512, 1024)
 SIDE, RESOLUTION, COEFFICIENTS = 128, 32, 4
@@ -59,9 +58,9 @@ def grid() -> tuple[torch.Tensor, torch.Tensor]:
 def times(device: Device, rays: Rays, repeats: int) -> dict[str, list[float]]:
     """Milliseconds of each pass, one for each number of steps."""
     memory = device.memory
-    volume = Volume(device, memory.array(pack(*grid())), COEFFICIENTS)
-    background, image = memory.array(np.zeros(3, np.float32)), Image.empty(device, rays.count)
-    v_image = Image(
+    volume = Volume(device, memory.array(pack(*grid())))
+    background, image = memory.array(np.zeros(3, np.float32)), RayImage.empty(device, rays.count)
+    v_image = RayImage(
         *(memory.array(np.full(a.shape, 1e-6, np.float32)) for a in (image.colors, image.transmittances, image.depths))
     )
     v_rays = Rays(*(memory.empty((rays.count, 3)) for _ in range(2)))

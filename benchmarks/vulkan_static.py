@@ -29,9 +29,9 @@ from rich.progress import track
 from splat_py.errors import BindingError
 from splat_py.files import write_json
 from splat_py.gpu.emission import emit_spirv
-from splat_py.splats.benchmark import random_scene
-from splat_py.splats.data import Settings
-from splat_py.splats.project import project
+from splat_py.render.options import Options as RenderOptions
+from splat_py.render.project import project
+from splat_py.train.benchmark import random_scene
 from tests.emulation.kernels import shipped
 from tests.vulkan.assembly import hot_loop
 from tests.vulkan.pipelines import Compiled, PipelineCompiler, VulkanError, open_intel, open_radv
@@ -40,8 +40,7 @@ from tests.vulkan.spirv import adds_floats_atomically, group_size
 AMD = {"navi31": "RDNA 3: Radeon RX 7900", "navi21": "RDNA 2: Radeon RX 6800, 6900"}
 # Threads of waves; None is what the driver takes if nobody asks.
 AMD_WAVES, INTEL_WAVES = (64, 32), (None,)
-_RASTER = {"TILE": 16, "CHANNELS": 3}
-_BACKWARD = {**_RASTER, "ABSGRAD": False}
+_RASTER = {"CHANNELS": 3}
 _PIXELS = (1, 2, 4, 8)
 _ACCUMULATIONS = {"A pixel": "PerPixel", "B wave": "PerWave", "C group": "PerGroup", "D pair": "PerIntersection"}
 _SORT = {"DIGIT_BITS": 4, "ITEMS": 16, "THREADS": 256}
@@ -50,21 +49,18 @@ _VOLUME = {"JITTER": True, "K": 9, "SKIP_EMPTY": True}
 # Of a training step and of the other renderers: module.entry and constants.
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "project": ("project.projectForward", {"RAW_PARAMS": True}),
-    "project, backward": ("project.projectBackward", {"RAW_PARAMS": True, "CAMERA_GRADIENT": False}),
+    "project, backward": ("project.projectBackward", {"RAW_PARAMS": True}),
     "shade": ("shade.shadeForward", {"FEATURES": 48}),
-    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "CAMERA_GRADIENT": False, "ADD_TO_MEANS": True}),
-    "count tiles": ("tiles.countTiles", {"TILE": 16}),
-    "emit intersections": ("tiles.emitIsects", {"TILE": 16}),
+    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "ADD_TO_MEANS": True}),
+    "count tiles": ("tiles.countTiles", {}),
+    "emit intersections": ("tiles.emitIsects", {}),
     "sort, count": ("radix_sort.countBlockDigits", _SORT),
     "sort, scatter": ("radix_sort.scatter", _SORT),
-    **{
-        f"rasterise, {pixels} px a thread": ("rasterize.rasterizeForward", {**_RASTER, "PIXELS": pixels})
-        for pixels in _PIXELS
-    },
+    **{f"rasterise, {pixels} px a thread": ("rasterize.rasterizeForward", {**_RASTER, "PIXELS": pixels}) for pixels in _PIXELS},
     **{
         f"rasterise backward, {name}, {pixels} px a thread": (
             "rasterize.rasterizeBackward",
-            {**_BACKWARD, "PIXELS": pixels, "Accumulation": accumulation},
+            {**_RASTER, "PIXELS": pixels, "Accumulation": accumulation},
         )
         for (name, accumulation), pixels in product(_ACCUMULATIONS.items(), _PIXELS)
     },
@@ -74,11 +70,10 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "loss, gradient": ("loss.lossGradient", {}),
     "Adam": ("optimize.adam", {"ROW": 48, "HEAD": 3}),
     "density control, statistics": ("densify.addStatistics", {}),
-    "density control, choose": ("density_control.chooseGrowing", {}),
     "density control, move rows": ("gaussian_rows.moveRows", {}),
     "volume": ("volume.volumeForward", _VOLUME),
     "volume, backward": ("volume.volumeBackward", {**_VOLUME, "RAYS": False}),
-    "volume, Adam": ("volume_optimize.adamVolume", {"QUADS": 8}),
+    "volume, Adam": ("volume_fit.adamVolume", {"QUADS": 8}),
     "hash grid": ("volume.volumeForward", {"Field": "HashedField", "FEATURE_COUNT": 16}),
     "image": ("image_group.renderByGroup", {}),
     "image, backward": ("image_group.differentiateByGroup", {"LINEAR": False}),
@@ -162,7 +157,7 @@ def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
     arrays, focal = random_scene(count, side)
     gaussians = [torch.from_numpy(arrays[name]) for name in ("means", "quats", "scales", "opacities")]
     K = torch.tensor([[[focal, 0, side / 2], [0, focal, side / 2], [0, 0, 1]]])
-    splats = project(*gaussians, torch.eye(4)[None], K, side, side, Settings(16))
+    splats = project(*gaussians, torch.eye(4)[None], K, side, side, RenderOptions(16))
     sizes = {"1": (1, 1), "32": (4, 8), "64": (8, 8), "128": (8, 16), "256": (16, 16)}
     totals = Counter[str]()
     numbers = (splats.means2d, splats.conics, splats.opacities[..., None], splats.radii)

@@ -66,7 +66,7 @@ FORWARD_STAGES = (
     "#3 tiles|`tiles radix_sort prefix_sum|sort splats by depth, count|their tiles, emit intersections,"
     "|sort them by tile (stable)",
     "#4 rasterize|`rasterize.slang|`rasterizeForward|`→ fineRasterize|a workgroup a tile, each pixel|blends front to back",
-    "#5 loss|`loss_sweeps.slang|(1 - λ) L1 + λ (1 - SSIM)|against a photograph, in four|sweeps of a separable window",
+    "#5 loss|`loss.slang|(1 - λ) L1 + λ (1 - SSIM)|against a photograph, in four|sweeps of a separable window",
 )
 SAVED_ARRAYS = (
     "splats, [N] each:|`means2d depths conics|`opacities radii",

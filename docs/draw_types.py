@@ -12,8 +12,8 @@ from torch import Tensor
 
 import splat_py as splat
 from splat_py.demo.scene import write_demo_scene
-from splat_py.splats.colors import color_model, network_weights
-from splat_py.splats.shade import shade
+from splat_py.render.colors import color_model, network_weights
+from splat_py.render.shade import shade
 
 SIDE = 128
 
@@ -39,7 +39,8 @@ def splats() -> dict[str, Tensor]:
     for name, parameter, values in (("GeneralizedExponential", "beta", (0.5, 3.0)), ("BetaKernel", "b", (-1.5, 1.0))):
         for value in values:
             params = {parameter: torch.tensor([value])}
-            pictures[f"{name}\n{parameter} = {value:g}"] = splat.rasterization(**one, **size, splat=name, params=params)[0]
+            shown = splat.rasterization(**one, **size, splat=name, splat_params=params)[0]
+            pictures[f"{name}\n{parameter} = {value:g}"] = shown
     flat = one | {"quats": torch.nn.functional.normalize(torch.tensor([[0.75, 0.55, 0.25, 0.3]]), dim=-1)}
     pictures["surfel"] = splat.rasterization_2dgs(**flat, **size)[0]
     return {name: picture[0] for name, picture in pictures.items()}

@@ -17,7 +17,7 @@ import numpy as np
 import splat_py as splat
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene.pictures import write_image
-from splat_py.splats.trainer import StepReport
+from splat_py.train.trainer import StepReport
 
 
 def show(report: StepReport) -> None:

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from splat_py import capture, image, portable, shaders, volume
     from splat_py.gpu.device import Device, get_device
     from splat_py.gpu.device import adapters as devices
+    from splat_py.render.project import project, project_backward
+    from splat_py.render.rasterization import rasterization, render_backward
+    from splat_py.render.rasterize import rasterize_backward, rasterize_to_pixels
+    from splat_py.render.shade import shade, shade_backward
+    from splat_py.render.surfels import rasterization_2dgs
+    from splat_py.render.tiles import bin_tiles
+    from splat_py.render.views import render
     from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
-    from splat_py.splats import evaluation
-    from splat_py.splats.config import TrainConfig
-    from splat_py.splats.photometric_loss import photometric_loss, ssim
-    from splat_py.splats.project import project, project_backward
-    from splat_py.splats.rasterization import rasterization, render_backward
-    from splat_py.splats.rasterization_2dgs import rasterization_2dgs
-    from splat_py.splats.rasterize import rasterize_backward, rasterize_to_pixels
-    from splat_py.splats.rendering import render
-    from splat_py.splats.shade import shade, shade_backward
-    from splat_py.splats.tiles import bin_tiles
-    from splat_py.splats.trainer import Trainer
+    from splat_py.train import evaluation
+    from splat_py.train.config import TrainConfig
+    from splat_py.train.loss import photometric_loss, ssim
+    from splat_py.train.trainer import Trainer
 else:
     from splat_py.lazy import lazy
 
@@ -36,30 +36,30 @@ else:
             "Dataset": "splat_py.scene.dataset",
             "Device": "splat_py.gpu.device",
             "Gaussians": "splat_py.scene.gaussians",
-            "TrainConfig": "splat_py.splats.config",
-            "Trainer": "splat_py.splats.trainer",
-            "bin_tiles": "splat_py.splats.tiles",
+            "TrainConfig": "splat_py.train.config",
+            "Trainer": "splat_py.train.trainer",
+            "bin_tiles": "splat_py.render.tiles",
             "capture": "splat_py.capture:",
             "devices": "splat_py.gpu.device:adapters",
-            "evaluation": "splat_py.splats.evaluation:",
+            "evaluation": "splat_py.train.evaluation:",
             "get_device": "splat_py.gpu.device",
             "image": "splat_py.image:",
             "load_dataset": "splat_py.scene.dataset",
             "orbit": "splat_py.scene.camera_paths",
-            "photometric_loss": "splat_py.splats.photometric_loss",
+            "photometric_loss": "splat_py.train.loss",
             "portable": "splat_py.portable:",
-            "project": "splat_py.splats.project",
-            "project_backward": "splat_py.splats.project",
-            "rasterization": "splat_py.splats.rasterization",
-            "rasterization_2dgs": "splat_py.splats.rasterization_2dgs",
-            "rasterize_backward": "splat_py.splats.rasterize",
-            "rasterize_to_pixels": "splat_py.splats.rasterize",
-            "render": "splat_py.splats.rendering",
-            "render_backward": "splat_py.splats.rasterization",
-            "shade": "splat_py.splats.shade",
-            "shade_backward": "splat_py.splats.shade",
+            "project": "splat_py.render.project",
+            "project_backward": "splat_py.render.project",
+            "rasterization": "splat_py.render.rasterization",
+            "rasterization_2dgs": "splat_py.render.surfels",
+            "rasterize_backward": "splat_py.render.rasterize",
+            "rasterize_to_pixels": "splat_py.render.rasterize",
+            "render": "splat_py.render.views",
+            "render_backward": "splat_py.render.rasterization",
+            "shade": "splat_py.render.shade",
+            "shade_backward": "splat_py.render.shade",
             "shaders": "splat_py.shaders:",
-            "ssim": "splat_py.splats.photometric_loss",
+            "ssim": "splat_py.train.loss",
             "volume": "splat_py.volume:",
         },
     )

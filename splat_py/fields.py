@@ -1,8 +1,9 @@
-"""Checks of a dataclass' fields: whether their values have the types that they are declared with, and lie in a range."""
+"""Values as options and JSON have them: of the type that a dataclass declares, in a range; and sizes such as 8GB."""
 
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 import types
 from collections.abc import Mapping
@@ -15,21 +16,17 @@ T = TypeVar("T")
 
 # Least and largest value.
 Range = tuple[float, float]
-# Of counts that shaders and NumPy take as 32 bits with a sign.
+# The largest count that shaders and NumPy take as 32 bits with a sign.
 LARGEST = (1 << 31) - 1
 _ANY_FLOAT: Range = (-math.inf, math.inf)
 # Beyond these an integer is no index and no seed.
 _ANY_INT: Range = (-(1 << 63), (1 << 63) - 1)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT])(IB|B|I)?", re.IGNORECASE)
 
 
 def dataclass_of(cls: type[T], content: Any) -> T:
     """A dataclass from its fields as JSON has them, each of the type that the class declares: a bool is no number, an integer
-    is a float, floats are finite, and a list is a tuple.
-
-    Raises:
-        TypeError: this is no dictionary, or has a field too many or too few.
-        SplatError: a field has another type.
-    """
+    is a float, floats are finite, and a list is a tuple. TypeError if the fields are others, SplatError if their types are."""
     if not isinstance(content, dict):
         raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
     hints = get_type_hints(cls)
@@ -40,11 +37,7 @@ def dataclass_of(cls: type[T], content: Any) -> T:
 
 
 def check_fields(options: Any, ranges: Mapping[str, Range]) -> None:
-    """Raise a SplatError that names the first field of a dataclass with a wrong type or out of its range.
-
-    Args:
-        ranges: of fields that are numbers.
-    """
+    """Raise a SplatError that names the first field of a dataclass with a wrong type, or a number out of its range."""
     for name, kind in get_type_hints(type(options)).items():
         _typed(name, getattr(options, name), kind, ranges.get(name))
 
@@ -106,3 +99,20 @@ def _typed(name: str, value: Any, kind: Any, limits: Range | None = None) -> Any
         return value
     expected = "true or false" if kind is bool else getattr(kind, "__name__", kind) if origin is None else kind
     raise SplatError(f"{name} is {shown(value)}; it must be {expected}")
+
+
+def bytes_of(name: str, size: str) -> int:
+    """Bytes of 8GB, 7.5 GiB or 500m, an option's value; with an i units are powers of 1024, else of 1000."""
+    match = _SIZE.fullmatch(size.replace(" ", "")) if len(size) < 32 else None
+    if match is None:
+        raise SplatError(f"{name} is {size[:32]!r}; give a number and a unit, such as 8GB, 7.5GiB or 500MB")
+    number, unit, kind = match.groups()
+    base = 1024 if "i" in (kind or "").lower() else 1000
+    return int(float(number) * base ** ("KMGT".index(unit.upper()) + 1))
+
+
+def shown_bytes(nbytes: float) -> str:
+    """The same in two or three digits: 740 MB, 8.9 GB."""
+    if math.isinf(nbytes):
+        return "any amount"
+    return f"{nbytes / 1e6:,.0f} MB" if nbytes < 999.5e6 else f"{nbytes / 1e9:,.1f} GB"

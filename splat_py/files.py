@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.numpy import save_file
 
 from splat_py.errors import SplatError
 
-# Of tensors by name: safetensors' word for the type of their numbers, and their shape.
+# By a tensor's name: safetensors' word for the type of its numbers, and its shape.
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 # Ours are a few KiB.
@@ -34,15 +35,17 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary name keeps `target`'s suffix, because image and video writers choose their format by it. A device or a pipe,
     such as /dev/null or /dev/stdout, gets the bytes and stays what it is.
-
-    Raises:
-        SplatError: the folder cannot be made or written to, or the disk is full.
     """
     target = Path(target)
     if _takes_bytes(target):
         with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder) / f"bytes{target.suffix}"
-            _copy(Path(folder) / f"bytes{target.suffix}", target)
+            written = Path(folder) / f"bytes{target.suffix}"
+            yield written
+            try:
+                with written.open("rb") as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+            except OSError as error:
+                raise SplatError(f"cannot write {target}: {error.strerror}; name a file") from error
         return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,11 +74,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `target`; on success it is renamed to `target`, where nothing or an empty folder is.
-
-    Raises:
-        SplatError: it cannot be made, or not be renamed.
-    """
+    """Yield a temporary folder beside `target`; on success it is renamed to `target`, where nothing or an empty folder is."""
     advice = "choose another folder"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +93,6 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 
 def is_vacant(path: Path) -> bool:
-    """Whether there is nothing, or an empty folder."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
@@ -106,20 +104,12 @@ def make_public(path: Path, mode: int) -> None:
 
 
 def _takes_bytes(target: Path) -> bool:
-    """Whether there is something that is neither a file nor a folder. As root, one could put a file in its place."""
+    """True for a device or a pipe, which root could replace by a file."""
     try:
         mode = target.stat().st_mode
     except (OSError, ValueError):
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _copy(written: Path, target: Path) -> None:
-    try:
-        with written.open("rb") as source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-    except OSError as error:
-        raise SplatError(f"cannot write {target}: {error.strerror}; name a file") from error
 
 
 def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, NDArray]) -> None:
@@ -131,14 +121,9 @@ def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any]
 def load_tensors(
     path: Path, kind: str | None, check: Callable[[dict[str, Any], Layout], None] = lambda header, layout: None
 ) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Header and arrays that `save_tensors` wrote; without `kind` the arrays of any file, and no header.
-
-    Args:
-        check: told of the header and of what tensors there are before any of them is read; raises where it dislikes them.
-
-    Raises:
-        SafetensorError, KeyError, TypeError, ValueError, OSError: the file is damaged or something else.
-    """
+    """Header and arrays that `save_tensors` wrote; without `kind` the arrays of any file, and no header. `check` is told of the
+    header and of what tensors there are before any of them is read. Errors of safetensors, JSON and the system are let
+    through."""
     with path.open("rb") as start:
         if int.from_bytes(start.read(8), "little") > _MOST_HEADER_BYTES:
             raise ValueError(f"its header is longer than {_MOST_HEADER_BYTES} bytes")
@@ -151,12 +136,17 @@ def load_tensors(
         return header, {name: np.array(file.get_tensor(name)) for name in slices}
 
 
-def require_writable(path: Path) -> None:
-    """Refuse, before long work, a file that could not be written after it.
+def npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of an array of an .npz, of which nothing is allocated."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype
 
-    Raises:
-        SplatError: there is a folder of that name, or none in which a file can be made.
-    """
+
+def require_writable(path: Path) -> None:
+    """Refuse, before long work, a file that could not be written after it."""
     if path.is_dir():
         raise SplatError(f"{path} is a folder; name a file")
     if not _takes_bytes(path):
@@ -167,8 +157,17 @@ def require_writable(path: Path) -> None:
             raise SplatError(f"cannot write {path}: {error.strerror}; choose another output folder") from error
 
 
+@contextmanager
+def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Within this context, errors of these kinds become a SplatError: `what` (their reason); `advice`."""
+    try:
+        yield
+    except kinds as error:
+        raise SplatError(f"{what} ({reason(error)}); {advice}") from error
+
+
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; not one whose name no file can have."""
+    """True if there is such a file; false for a name that no file can have."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -176,11 +175,7 @@ def is_file(path: Path) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """What JSON says.
-
-    Raises:
-        ValueError: it is none, or nested too deeply to be ours.
-    """
+    """Parse JSON; ValueError if it is none, or nested too deeply to be ours."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -188,12 +183,11 @@ def parse_json(text: str) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """What another library's error says, as a clause of a sentence."""
+    """The message of another library's error, as a clause of a sentence."""
     words = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
     return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + " …"
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write JSON, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -10,12 +10,8 @@ from typing import Any
 
 
 def lazy(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package.
-
-    Args:
-        package: its `__name__`.
-        homes: by public name, the module that defines it; "module:other" if it is called other there, "module:" for the module.
-    """
+    """`__getattr__` and `__dir__` of the package of this `__name__`. `homes` has by public name the module that defines it;
+    "module:other" if it is called other there, "module:" for the module."""
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -9,12 +9,14 @@ Positions, scales, rotations, spherical harmonics and cameras are accepted and i
 N = 0 counts as one in divisions: a transparent black image and an empty gradient.
 
 It is here twice: in primitive torch operations, for any device and dtype (`splat`), and in Slang (`splat_slang`), for every
-target of SlangPy. `splat_py.portable_operator` has both, and the renderer, as one operator of torch's.
+target of SlangPy. `splat_py.render.operator` has both, and the renderer, as one operator of torch's; `rasterization` takes the
+former by the name of "portable".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -27,9 +29,20 @@ from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.render.tensors import check_shape
 
 # Partial sums of a reduction.
 _SUMMANDS = constant("kernels/portable", "SUMMANDS")
+
+# A Gaussian's shapes, in the order of arguments and of the packed gradient.
+_SHAPES: dict[str, tuple[int | str, ...]] = {
+    "positions": (3,),
+    "scales": (3,),
+    "rotations": (4,),
+    "opacities": (1,),
+    "colors": (3,),
+    "sh": ("K", 3),
+}
 
 Forward = Callable[[Tensor, Tensor, int, int], Tensor]
 Backward = Callable[[Tensor, Tensor, Tensor, int], Tensor]
@@ -64,8 +77,8 @@ def splat(
         SplatError: a tensor has the wrong shape, dtype or device, or the image has no pixels.
     """
     check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
-    result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, forward, backward)
-    return cast(Tensor, result)
+    run = forward, backward
+    return cast(Tensor, _Splat.apply(run, width, height, positions, scales, rotations, opacities, colors, sh))
 
 
 def splat_slang(
@@ -88,8 +101,8 @@ def splat_slang(
             f"colors has dtype {colors.dtype}; shaders compute in torch.float32, so convert, or use portable.splat"
         )
     kernels = Kernels(device_for(colors, device))
-    result = _Splat.apply(positions, scales, rotations, opacities, colors, sh, width, height, kernels.forward, kernels.backward)
-    return cast(Tensor, result)
+    run = kernels.forward, kernels.backward
+    return cast(Tensor, _Splat.apply(run, width, height, positions, scales, rotations, opacities, colors, sh))
 
 
 def gradient_length(gaussians: int, coefficients: int) -> int:
@@ -117,15 +130,11 @@ def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, 
 def split_gradient(packed: Tensor, count: int, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same where the number of Gaussians is known, which may be symbolic."""
     parts = packed.split([count * length for length in _row_lengths(coefficients)])
-    positions, scales, rotations, opacities, colors, sh = parts
-    return (
-        positions.view(count, 3),
-        scales.view(count, 3),
-        rotations.view(count, 4),
-        opacities.view(count, 1),
-        colors.view(count, 3),
-        sh.view(count, coefficients, 3),
+    shapes = [tuple(coefficients if side == "K" else side for side in shape) for shape in _SHAPES.values()]
+    positions, scales, rotations, opacities, colors, sh = (
+        part.view(count, *shape) for part, shape in zip(parts, shapes, strict=True)
     )
+    return positions, scales, rotations, opacities, colors, sh
 
 
 def _row_lengths(coefficients: int) -> tuple[int, ...]:
@@ -161,6 +170,22 @@ def _divisor(colors: Tensor) -> Tensor:
 # In Slang
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """Colours [N, 3], opacities [N], and the mean of what a kernel sums."""
+
+    colors: Array
+    opacities: Array
+    partial_sums: Array
+    all: Array
+    gaussians: int
+    pixels: int
+
+    def record(self, recorder: Recorder, entry: str, **summed: Any) -> None:
+        recorder.dispatch("portable", entry, linear_groups(_SUMMANDS), sums=self, **summed)
+        recorder.dispatch("portable", "addPartialSums", (1, 1, 1), sums=self)
+
+
 class Kernels:
     """The same two functions on a device of SlangPy's (kernels/portable.slang)."""
 
@@ -169,104 +194,55 @@ class Kernels:
 
     def forward(self, colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
         pixels = width * height
-        image = self._device.memory.empty(pixels * 4)
-        buffers = self._buffers(colors, opacities) | {"image": image}
+        image, sums = self._device.memory.empty(pixels * 4), self._sums(colors, opacities, pixels)
         recorder = self._device.record()
-        self._dispatch(recorder, "sumGaussians", _SUMMANDS, len(colors), pixels, buffers)
-        self._add_partial_sums(recorder, buffers)
-        self._dispatch(recorder, "fillImage", pixels, len(colors), pixels, buffers)
+        sums.record(recorder, "sumGaussians")
+        recorder.dispatch("portable", "fillImage", linear_groups(pixels), sums=sums, image=image)
         recorder.submit()
         return image.tensor().to(colors.device)
 
     def backward(self, v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:
-        count, pixels = len(colors), len(v_image)
+        count, sums = len(colors), self._sums(colors, opacities, len(v_image))
         packed = self._device.memory.empty(gradient_length(count, coefficients))
-        v_pixels = self._device.memory.array(v_image.contiguous())
-        buffers = self._buffers(colors, opacities) | {"vImage": v_pixels, "packed": packed}
         recorder = self._device.record()
         recorder.clear(packed)
-        self._dispatch(recorder, "sumPixels", _SUMMANDS, count, pixels, buffers)
-        self._add_partial_sums(recorder, buffers)
-        self._dispatch(recorder, "writeGradient", count, count, pixels, buffers)
+        sums.record(recorder, "sumPixels", v_image=self._device.memory.array(v_image.contiguous()))
+        recorder.dispatch("portable", "writeGradient", linear_groups(count), sums=sums, packed=packed)
         recorder.submit()
         return packed.tensor().to(v_image.device)
 
-    def _buffers(self, colors: Tensor, opacities: Tensor) -> dict[str, Array]:
+    def _sums(self, colors: Tensor, opacities: Tensor, pixels: int) -> _Sums:
         memory = self._device.memory
-        return {
-            "colors": memory.array(colors.contiguous()),
-            "opacities": memory.array(opacities.contiguous()),
-            "partialSums": memory.empty((_SUMMANDS, 4)),
-            "sums": memory.empty(4),
-        }
-
-    def _add_partial_sums(self, recorder: Recorder, buffers: dict[str, Array]) -> None:
-        used = {name: buffers[name] for name in ("partialSums", "sums")}
-        recorder.dispatch("portable", "addPartialSums", (1, 1, 1), {}, used)
-
-    def _dispatch(
-        self, recorder: Recorder, entry: str, threads: int, count: int, pixels: int, buffers: dict[str, Array]
-    ) -> None:
-        recorder.dispatch("portable", entry, linear_groups(threads), {"gaussians": count, "pixels": pixels}, buffers)
+        given = memory.array(colors.contiguous()), memory.array(opacities.contiguous())
+        return _Sums(*given, memory.empty((_SUMMANDS, 4)), memory.empty(4), len(colors), pixels)
 
 
 class _Splat(torch.autograd.Function):
     """Either implementation, forward and backward as given, for autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        positions: Tensor,
-        scales: Tensor,
-        rotations: Tensor,
-        opacities: Tensor,
-        colors: Tensor,
-        sh: Tensor,
-        width: int,
-        height: int,
-        run_forward: Forward,
-        run_backward: Backward,
-    ) -> Tensor:
+    def forward(ctx: Any, run: tuple[Forward, Backward], width: int, height: int, *tensors: Tensor) -> Tensor:
+        *_, opacities, colors, sh = tensors
         ctx.save_for_backward(opacities, colors)
-        ctx.coefficients, ctx.run_backward = sh.shape[1], run_backward
-        return run_forward(colors, opacities, width, height)
+        ctx.coefficients, ctx.run_backward = sh.shape[1], run[1]
+        return run[0](colors, opacities, width, height)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_image: Tensor) -> tuple[Tensor | None, ...]:
         opacities, colors = ctx.saved_tensors
         packed = ctx.run_backward(v_image.reshape(-1, 4), colors, opacities, ctx.coefficients)
-        return *unpack_gradient(packed, ctx.coefficients), *(None,) * 4
+        return None, None, None, *unpack_gradient(packed, ctx.coefficients)
 
 
-def check_inputs(
-    positions: Tensor,
-    scales: Tensor,
-    rotations: Tensor,
-    opacities: Tensor,
-    colors: Tensor,
-    sh: Tensor,
-    width: int,
-    height: int,
-) -> None:
-    """Raise the errors of `splat`, also while a compiler traces with symbolic sizes."""
-    count = positions.shape[0] if isinstance(positions, Tensor) and positions.dim() else "N"
-    for name, tensor, shape in (
-        ("positions", positions, (count, 3)),
-        ("scales", scales, (count, 3)),
-        ("rotations", rotations, (count, 4)),
-        ("opacities", opacities, (count, 1)),
-        ("colors", colors, (count, 3)),
-        ("sh", sh, (count, "K", 3)),
-    ):
+def check_inputs(*arguments: Any) -> None:
+    """Raise the errors of `splat` for its tensors, width and height, also while a compiler traces with symbolic sizes."""
+    *tensors, width, height = arguments
+    positions = tensors[0]
+    for (name, shape), tensor in zip(_SHAPES.items(), tensors, strict=True):
         if not isinstance(tensor, Tensor):
             raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        right = tensor.dim() == len(shape) and all(
-            isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
-        )
-        if not right:
-            wanted = ", ".join(str(want) for want in shape)
-            raise SplatError(f"{name} has shape {list(tensor.shape)}; expected [{wanted}]")
+        check_shape(name, tensor, (positions.shape[0] if positions.dim() else "N", *shape))
         if not tensor.is_floating_point() or tensor.dtype != positions.dtype:
             raise SplatError(f"{name} has dtype {tensor.dtype}; give all tensors one floating-point dtype")
         if tensor.device != positions.device:

@@ -1,10 +1,12 @@
 """Fixtures every test may use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
+
+from benchmarks.two_rooms import write_two_rooms
+from splat_py.demo.scene import write_demo_scene
+from splat_py.scene import Dataset, load_dataset
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +16,20 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the captures in ../shared/data, which are not part of the project")
     return folder
+
+
+@pytest.fixture(scope="module")
+def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's scene, of as many views and as large as the module's `CAPTURE` says."""
+    views, size = request.module.CAPTURE
+    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=views, size=size)
+
+
+@pytest.fixture(scope="module")
+def dataset(capture: Path) -> Dataset:
+    return load_dataset(capture)
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_two_rooms(tmp_path_factory.mktemp("rooms") / "data", views=24, size=32)

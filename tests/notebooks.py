@@ -9,8 +9,6 @@ executes notebooks and stores what they print and draw, and with each figure a h
     capture   they use the capture that SPLAT_CAPTURE names, if it is set; else the embedded scene
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,7 @@
-"""Arguments of the public functions that are something else than they should be: one sentence that names them."""
+"""Arguments of public functions and options of every configuration: valid, or refused in one sentence that names them."""
 
-from __future__ import annotations
-
+import math
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,11 @@ import pytest
 import torch
 
 import splat_py as splat
-from splat_py import SplatError
+from splat_py.errors import SplatError
+from splat_py.image.options import Rates
+from splat_py.train.config import TrainConfig
+from splat_py.volume.config import VolumeConfig
+from tests.refusals import refused
 from tests.scene.captures import ring, write_transforms
 
 CAMERA = {"viewmat": np.eye(4), "K": np.diag([9.0, 9, 1]), "width": 8, "height": 6}
@@ -19,8 +23,7 @@ CAMERA = {"viewmat": np.eye(4), "K": np.diag([9.0, 9, 1]), "width": 8, "height":
 @pytest.mark.parametrize("name", ["downscale", "test_every", "memory_limit_bytes"])
 @pytest.mark.parametrize("value", [None, "8", float("nan"), float("inf"), [1, 2], 10**400], ids=repr)
 def test_numbers_of_a_dataset(name: str, value: Any, tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match=f"^{name} is .*; it must be a finite number$"):
-        splat.load_dataset(tmp_path, **{name: value})
+    refused(f"^{name} is .*; it must be a finite number$", splat.load_dataset, tmp_path, **{name: value})
 
 
 def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
@@ -40,20 +43,17 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
     ids=str,
 )
 def test_cameras(argument: dict[str, Any], message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        splat.Camera(**CAMERA | argument)
+    refused(message, splat.Camera, **CAMERA | argument)
 
 
 @pytest.mark.parametrize("side", ["6", None, 6.5, float("nan")])
 def test_sides_of_a_picture(side: Any) -> None:
-    with pytest.raises(SplatError, match=r"width is .*; it must be a finite number|the size is 6.5×4"):
-        splat.image.render(torch.zeros(9, 4), side, 4)
+    refused(r"width is .*; it must be a finite number|the size is 6.5×4", splat.image.render, torch.zeros(9, 4), side, 4)
 
 
 @pytest.mark.parametrize("device", ["cpu", 3, torch.device("cpu")], ids=str)
 def test_what_is_no_device(device: Any) -> None:
-    with pytest.raises(SplatError, match=r"^device "):
-        splat.image.fit(np.zeros((4, 4, 3)), blobs=2, steps=1, device=device)
+    refused(r"^device ", splat.image.fit, np.zeros((4, 4, 3)), blobs=2, steps=1, device=device)
 
 
 def test_a_device_may_be_named() -> None:
@@ -63,3 +63,45 @@ def test_a_device_may_be_named() -> None:
     image, _, _ = splat.rasterization(*tensors, torch.eye(3)[None], 4, 4, device=name)
     assert image.shape == (1, 4, 4, 3)
     assert splat.get_device(device) is device
+
+
+NONSENSE = [math.nan, math.inf, -math.inf, 1e38, -1, -1e-9, 10**400, -(10**5000), None, "x" * 1000, [], True, 1j]
+CASES = [(kind, field.name) for kind in (TrainConfig, VolumeConfig, Rates) for field in fields(kind)]
+
+
+def build(kind: Any, name: str, value: object) -> Any:
+    config = replace(kind(), **{name: value})
+    if isinstance(config, TrainConfig):
+        config.validate()
+    return config
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_nonsense_is_refused_by_name(kind: type, name: str) -> None:
+    for value in NONSENSE:
+        if value is True and isinstance(getattr(kind(), name), bool):
+            continue
+        # No parameters, and any text as a source, of which nothing is done.
+        if (value == [] and name == "splat_params") or (isinstance(value, str) and name.endswith("_source")):
+            continue
+        with pytest.raises(SplatError, match=rf"^{name} ") as error:
+            build(kind, name, value)
+        assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, VolumeConfig, Rates])
+def test_defaults_are_valid(kind: type) -> None:
+    for field in fields(kind):
+        build(kind, field.name, getattr(kind(), field.name))
+
+
+def test_fields_of_files_are_checked() -> None:
+    for field in ({"antialiased": "true; } int x = 1"}, {"accumulate": "hash"}, {"steps": 0}):
+        with pytest.raises((SplatError, TypeError), match=f"{next(iter(field))} is "):
+            TrainConfig.from_dict(field)
+    refused("jitter is 1", VolumeConfig, jitter=1)
+
+
+@pytest.mark.parametrize("resolutions", [1022.0, "64", (64, "x"), (64, 2.5), (64, math.nan), (), (10**400,), 7, None])
+def test_resolutions(resolutions: object) -> None:
+    refused(r"^resolutions ", VolumeConfig, resolutions)

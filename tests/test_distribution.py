@@ -1,7 +1,5 @@
 """What is published: the wheel and the source archive, built without a network, and what they say of themselves."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -63,9 +61,6 @@ def test_names_can_be_published(wheel: Path, distributions: Path) -> None:
     version = splat_py.__version__
     assert wheel.name == f"slang_splat-{version}-py3-none-any.whl"
     assert {path.name for path in distributions.iterdir()} == {wheel.name, f"slang_splat-{version}.tar.gz"}
-
-
-def test_twine_has_no_objection(distributions: Path) -> None:
     assert run(sys.executable, "-m", "twine", "check", "--strict", *distributions.iterdir()).count("PASSED") == 2
 
 
@@ -155,18 +150,14 @@ def test_every_extra_that_is_named_exists(metadata: Message) -> None:
             assert set(part.partition("]")[0].split(",")) <= extras, text
 
 
-def test_the_metadata_says_what_a_reader_needs(metadata: Message) -> None:
+def test_metadata_changelog_and_citation_are_of_this_version(metadata: Message) -> None:
     assert metadata["Name"] == "slang-splat"
     assert metadata["Version"] == splat_py.__version__
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
-
-
-def test_changelog_and_citation_are_of_this_version() -> None:
     citation = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["cff-version"] == "1.2.0" and {"title", "message", "authors"} <= citation.keys()
     assert str(citation["version"]) == splat_py.__version__ and citation["license"] == PROJECT["license"]
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest = changelog.split("\n## ")[1].splitlines()[0]
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1].splitlines()[0]
     assert newest.partition(",")[0] == splat_py.__version__

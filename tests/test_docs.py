@@ -1,6 +1,4 @@
-"""The documents: what they link to and name exists, the picture is what its script draws, and their Python runs."""
-
-from __future__ import annotations
+"""The documents and examples: what they link to and name exists, pictures and figures are today's, and their Python runs."""
 
 import re
 import runpy
@@ -10,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_model import LIMITS, Limits, Time, occupancy
+from benchmarks.gpu_recording import kernels
+from benchmarks.gpu_sass import hot_loop
+from benchmarks.gpu_tables import DOCUMENT as GPUS
+from benchmarks.gpu_tables import read, written
 from tests.emulation.compiler import find_clang
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,8 +48,7 @@ def test_the_picture_of_a_step_is_what_its_script_draws() -> None:
 
 
 def test_the_worked_examples_gradients_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    source = _PYTHON.findall((ROOT / "docs" / "change-a-shader.md").read_text(encoding="utf-8"))[0]
-    exec(source, {})
+    exec(_PYTHON.findall((ROOT / "docs" / "change-a-shader.md").read_text(encoding="utf-8"))[0], {})
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == 6
     for _, derived, difference in rows:
@@ -66,3 +68,96 @@ def test_a_metal_kernel_runs_by_hand() -> None:
     (source,) = _PYTHON.findall((ROOT / "tests" / "metal" / "README.md").read_text(encoding="utf-8"))
     process = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.stdout.endswith("[12487503 12492501 12497500]\n"), process.stderr
+
+
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+# Of each: a few steps, and the number in its lines that is to fall or to rise.
+STEPS = {"features": 8, "fit_image": 26, "pose": 6, "train": 52, "volume": 3}
+LESS, MORE = re.compile(r"loss ([\d.]+)"), re.compile(r"([\d.]+) dB")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example), "--steps", str(STEPS[example.stem])])
+    runpy.run_path(str(example), run_name="__main__")
+    text = capsys.readouterr().out
+    losses = [float(value) for value in LESS.findall(text)]
+    qualities = [float(value) for value in MORE.findall(text)]
+    assert losses or qualities, text
+    assert losses[-1:] < losses[:1] or qualities[-1] > qualities[0], text
+    for name in re.findall(r"(?:look at|scene is) ([^\s;]+)", text):
+        assert Path(name).stat().st_size > 0
+
+
+def test_an_example_is_a_page_and_the_readme_names_it() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(EXAMPLES) == 5
+    for example in EXAMPLES:
+        text = example.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 100
+        assert f"examples/{example.name}" in readme
+        assert f"python examples/{example.name}" in text
+
+
+def test_figures_and_tables_are_of_todays_kernels() -> None:
+    figures = read("gpu_static.json")["kernels"]
+    expected, actual = kernels(), {name: tuple(of["used"]) for name, of in figures.items()}
+    assert actual == expected, "run python -m benchmarks.gpu_static and python -m benchmarks.gpu_tables"
+    text = GPUS.read_text(encoding="utf-8")
+    assert text == written(text), "run python -m benchmarks.gpu_tables"
+
+
+@pytest.mark.parametrize(
+    ("limits", "threads", "registers", "shared", "expected"),
+    [
+        # 65,536 registers hold 32 warps of 64, and 40 of 48.
+        (LIMITS["sm_90"], 256, 64, 0, 0.5),
+        (LIMITS["sm_90"], 256, 48, 0, 40 / 64),
+        (LIMITS["sm_90"], 256, 32, 0, 1.0),
+        # Seven blocks of 32 KiB, of a warp each.
+        (LIMITS["sm_90"], 32, 32, 31 << 10, 7 / 64),
+        (LIMITS["sm_75"], 32, 16, 0, 0.5),
+        (Limits(48, 24, 100 << 10, 1 << 10), 1024, 32, 0, 32 / 48),
+    ],
+)
+def test_occupancy(limits: Limits, threads: int, registers: int, shared: int, expected: float) -> None:
+    assert occupancy(limits, threads, registers, shared) == pytest.approx(expected)
+
+
+def test_what_binds_a_stage() -> None:
+    time = Time(issue=1.0, memory=2.0, launch=0.5)
+    assert (time.total, time.bound) == (2.5, "memory")
+
+
+LISTING = """
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_1:
+        /*0010*/                   LDG.E R1, desc[UR4][R2.64] ;
+        /*0020*/                   FSETP.GT.AND P0, PT, R1, 1, PT ;
+.L_x_2:
+        /*0030*/                   MUFU.EX2 R1, R1 ;
+        /*0040*/              @!P0 BRA `(.L_x_4) ;
+        /*0050*/                   FADD R1, R1, R1 ;
+.L_x_3:
+        /*0060*/                   SHFL.BFLY PT, R1, R1, 0x1, 0x1f ;
+        /*0070*/               @P1 BRA `(.L_x_3) ;
+        /*0080*/                   RED.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R1 ;
+.L_x_4:
+        /*0090*/              @!P0 BRA.DIV UR4, `(.L_x_5) ;
+        /*00a0*/               @P2 BRA `(.L_x_2) ;
+        /*00b0*/               @P3 BRA `(.L_x_1) ;
+        /*00c0*/                   EXIT ;
+.L_x_5:
+        /*00d0*/                   BRA `(.L_x_4) ;
+"""
+
+
+def test_the_hot_loop_of_a_listing() -> None:
+    """The innermost one with the exponential; of it the part that a branch skips, with a loop that runs thrice."""
+    loop = hot_loop(LISTING)
+    assert loop is not None
+    assert loop.conditional == {"shuffle": 3, "atomic": 1, "branch": 3, "fp32": 1}
+    assert loop.counts == {"mufu": 1, "shuffle": 3, "mask": 1, "atomic": 1, "branch": 5, "fp32": 1}
+    assert loop.around == {"global load": 1, "branch": 1, "fp32": 1}
+    assert hot_loop(LISTING.replace("MUFU.EX2", "MUFU.RCP")) is None

@@ -1,14 +1,12 @@
 """The notebooks run from top to bottom, and hold what they print and draw today."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from tests import notebooks
-from tests.splats import comparison
+from tests.render import comparison
 
 PATHS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 

@@ -1,7 +1,5 @@
 """The documentation as a site: built strictly, complete, all its links lead somewhere, and nothing comes from a network."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -120,7 +118,6 @@ def test_every_public_name_is_in_the_reference(pages: dict[Path, Content]) -> No
     wanted = {f"splat_py.{name}" for name in splat_py.__all__} - modules - {"splat_py.__version__"}
     for module in ("image", "volume", "scene"):
         wanted |= {f"splat_py.{module}.{name}" for name in import_module(f"splat_py.{module}").__all__}
-    # The same under their shorter names.
     wanted = {name.replace("splat_py.scene.", "splat_py.") for name in wanted}
     assert wanted - names == set()
 

@@ -1,7 +1,5 @@
 """The workflows of GitHub's: right by their schema and by actionlint, harmless, and made of commands that people type too."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -18,7 +16,6 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
 # Of the machines that GitHub lends: Linux on x86_64, macOS on Apple silicon.
 RUNNERS = {"ubuntu-24.04", "macos-15", "macos-26"}
-# What each of them is for.
 EVERY_TIME = {
     "docs": ["make setup", ".venv/bin/mkdocs build --strict"],
     "test": ["make setup", ".venv/bin/splat selftest", "make demo", "make test"],
@@ -62,12 +59,7 @@ def known_commands() -> set[str]:
 
 
 def plain(command: str) -> str:
-    """Without a comment, and without the environment's folder."""
     return re.sub(r"\s+#.*", "", command).strip().removeprefix(".venv/bin/")
-
-
-def test_there_is_a_workflow() -> None:
-    assert WORKFLOWS
 
 
 def test_its_schema_holds(path: Path) -> None:
@@ -130,6 +122,7 @@ def test_the_self_tests_file_is_kept_whatever_happens() -> None:
     kept = next(step for step in steps(workflow) if step.get("uses", "").startswith("actions/upload-artifact@"))
     assert "splat-selftest.json" in kept["with"]["path"] and "!cancelled()" in kept["if"]
     assert names.index(".venv/bin/splat selftest") < names.index(kept["uses"]) < names.index("make test")
+    assert WORKFLOWS
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

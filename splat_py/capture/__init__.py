@@ -3,18 +3,18 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from splat_py.capture.options import CaptureOptions
     from splat_py.capture.phases import capture
-    from splat_py.capture.report import CaptureReport, Unregistered
+    from splat_py.capture.workspace import CaptureReport, Unregistered
+    from splat_py.scene.data_options import CaptureOptions
 else:
     from splat_py.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "CaptureOptions": "splat_py.capture.options",
-            "CaptureReport": "splat_py.capture.report",
-            "Unregistered": "splat_py.capture.report",
+            "CaptureOptions": "splat_py.scene.data_options",
+            "CaptureReport": "splat_py.capture.workspace",
+            "Unregistered": "splat_py.capture.workspace",
             "capture": "splat_py.capture.phases",
         },
     )

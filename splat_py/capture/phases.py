@@ -6,24 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from splat_py.capture.database import features_of, matches_of
-from splat_py.capture.features import extract_features
-from splat_py.capture.library import require_pycolmap
-from splat_py.capture.mapping import map_photographs
-from splat_py.capture.matching import match_features
-from splat_py.capture.options import CaptureOptions
-from splat_py.capture.photographs import Photograph, Source, find_photographs, store_photograph, stored_names
-from splat_py.capture.report import CaptureReport, Found, Unregistered, unregistered_photographs
-from splat_py.capture.video import store_frames
-from splat_py.capture.workspace import Workspace, key_of
+from splat_py.capture.colmap import extract_features, features_of, map_photographs, match_features, matches_of, require_pycolmap
+from splat_py.capture.photographs import Original, Photograph, find_photographs, store_frames, store_photograph, stored_names
+from splat_py.capture.workspace import CaptureReport, Found, Unregistered, Workspace, key_of, unregistered_photographs
 from splat_py.errors import SplatError
-from splat_py.fields import dataclass_of
-from splat_py.fit.run_lock import run_lock
-from splat_py.scene.missing_poses import VIDEOS, require_photographs
-
-_T = TypeVar("_T")
+from splat_py.fit.run_folder import run_lock
+from splat_py.scene.data_options import CaptureOptions
+from splat_py.scene.sources import VIDEOS, require_photographs
 
 # Told of a phase's name, and of how much of how much is done.
 Progress = Callable[[str, int, int], None]
@@ -62,7 +53,7 @@ def capture(
         return _capture(Workspace(out, source), video, sources, options, tell)
 
 
-def _find(source: Path, out: Path) -> tuple[Path | None, list[Source]]:
+def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
     """The video, or the photographs."""
     require_photographs(source)
     if source.is_file():
@@ -81,12 +72,12 @@ def _find(source: Path, out: Path) -> tuple[Path | None, list[Source]]:
 
 
 def _capture(
-    workspace: Workspace, video: Path | None, sources: Sequence[Source], options: CaptureOptions, tell: Progress
+    workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
 ) -> CaptureReport:
     files = [video] if video else [path for source in sources for path in (source.path, source.mask) if path]
     stats = [(str(path.resolve()), path.stat()) for path in files]
     key = key_of([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats], options.frames if video else None)
-    ordered = options.ordered or video is not None
+    ordered, database = options.ordered or video is not None, workspace.database
     keys = {"photographs": key}
     keys["features"] = key_of(key, options.size, options.features)
     keys["matching"] = key_of(keys["features"], ordered)
@@ -100,7 +91,7 @@ def _capture(
             photographs, unreadable = _store(workspace, video, sources, options, progress("photographs"))
             noted["photographs"] = [asdict(photograph) for photograph in photographs]
             noted["unreadable"] = [asdict(item) for item in unreadable]
-    photographs = recorded(workspace, "photographs", Photograph)
+    photographs = workspace.records("photographs", Photograph)
     if not workspace.is_done("features", keys["features"]):
         with workspace.phase("features", keys["features"]):
             extract_features(workspace, photographs, options, progress("features"))
@@ -110,42 +101,26 @@ def _capture(
     if not workspace.is_done("mapping", keys["mapping"]):
         with workspace.phase("mapping", keys["mapping"]) as noted:
             parts = map_photographs(workspace, len(photographs), options, progress("mapping"))
-            left_out, found = _result(workspace, photographs, parts)
-            noted["left_out"], noted["found"] = [asdict(item) for item in left_out], asdict(found)
+            left_out = unregistered_photographs(photographs, parts, features_of(database), matches_of(database))
+            registered = tuple(sorted(name for name, part in parts.items() if part == 0))
+            model: Any = require_pycolmap().Reconstruction(str(workspace.model))
+            error = round(float(model.compute_mean_reprojection_error()), 3)
+            noted["left_out"] = [asdict(item) for item in left_out]
+            noted["found"] = asdict(Found(registered, model.num_points3D(), error))
     return recorded_report(workspace)
 
 
 def recorded_report(workspace: Workspace) -> CaptureReport:
-    """That of a capture that is complete.
-
-    Raises:
-        SplatError: the record is damaged.
-    """
-    try:
-        found = dataclass_of(Found, workspace.get("found", dict))
-    except (TypeError, SplatError) as error:
-        raise workspace.damaged() from error
-    unregistered = [item for name in ("unreadable", "left_out") for item in recorded(workspace, name, Unregistered)]
+    (found,) = workspace.records("found", Found)
+    unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
     seconds = workspace.seconds()
     return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
-
-
-def recorded(workspace: Workspace, name: str, kind: type[_T]) -> list[_T]:
-    """What a phase has noted, a dataclass each.
-
-    Raises:
-        SplatError: the record is damaged.
-    """
-    try:
-        return [dataclass_of(kind, record) for record in workspace.get(name, list)]
-    except (TypeError, SplatError) as error:
-        raise workspace.damaged() from error
 
 
 def _store(
     workspace: Workspace,
     video: Path | None,
-    sources: Sequence[Source],
+    sources: Sequence[Original],
     options: CaptureOptions,
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[Photograph], list[Unregistered]]:
@@ -165,14 +140,3 @@ def _store(
         raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
     on_progress(len(sources), len(sources))
     return photographs, unreadable
-
-
-def _result(
-    workspace: Workspace, photographs: Sequence[Photograph], parts: dict[str, int]
-) -> tuple[list[Unregistered], Found]:
-    features, matches = features_of(workspace.database), matches_of(workspace.database)
-    left_out = unregistered_photographs(photographs, parts, features, matches)
-    registered = tuple(sorted(name for name, part in parts.items() if part == 0))
-    model: Any = require_pycolmap().Reconstruction(str(workspace.model))
-    error = round(float(model.compute_mean_reprojection_error()), 3)
-    return left_out, Found(registered, model.num_points3D(), error)

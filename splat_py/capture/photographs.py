@@ -1,9 +1,13 @@
-"""Photographs found in a folder and stored upright in another, each with what is known of its camera."""
+"""Photographs found in a folder, or sharp frames of a video, stored upright, each with what EXIF says of its camera."""
 
 from __future__ import annotations
 
+import importlib
+import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -13,16 +17,15 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.ExifTags import IFD, Base
 
-from splat_py.capture.exif import Exif, exif_of, read_exif
-from splat_py.capture.library import require_heif
-from splat_py.capture.sharpness import sharpness
 from splat_py.errors import SplatError
 from splat_py.files import atomic_path, reason
-from splat_py.scene.decoding import checked_size
-from splat_py.scene.images import decode_mask, mask_in, read_picture
-from splat_py.scene.missing_poses import PHONE_PHOTOGRAPHS, PHOTOGRAPHS
+from splat_py.scene.images import mask_in
+from splat_py.scene.pictures import checked_size, decode_mask, read_picture
+from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
+INSTALL = "pip install 'slang-splat[capture]'"
 # Stored as they are where they are upright; others are lossless in PNG.
 _COPIED = {".jpg", ".jpeg", ".png"}
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 97, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
@@ -31,10 +34,18 @@ _UNSAFE = re.compile(r"[^\w.\-/]")
 _MASKS = "masks"
 # Focal lengths in pixels that are this close are one camera's.
 _SAME_FOCAL = 8.0
+# Pixels of the longer side at which pictures are compared: noise of single pixels is not sharpness.
+_SIDE = 1000
+_MOST_PIXELS, _MOST_SECONDS = 1 << 26, 24 * 3600.0
+# Formats that are read, whatever the name says: no playlist, which names other files or addresses.
+_INPUT = [
+    *("-protocol_whitelist", "file"),
+    *("-format_whitelist", "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"),
+]
 
 
 @dataclass(frozen=True)
-class Source:
+class Original:
     """A photograph as it was found: its file, its name in its folder, and its mask."""
 
     path: Path
@@ -44,36 +55,21 @@ class Source:
 
 @dataclass(frozen=True)
 class Photograph:
-    """A photograph as it is stored, upright.
+    """A photograph as it is stored, upright."""
 
-    Attributes:
-        name: inside the folder of photographs.
-        source: what it was called where it was found.
-        width, height: pixels.
-        focal: in pixels, from EXIF, or None.
-        camera: what tells one camera from another.
-        sharpness: to compare with that of the others.
-        contrast: standard deviation of its values, as a share of the largest possible one.
-    """
-
-    name: str
-    source: str
-    width: int
+    name: str  # inside the folder of photographs
+    source: str  # what it was called where it was found
+    width: int  # pixels
     height: int
-    focal: float | None
-    camera: str
-    sharpness: float
-    contrast: float
+    focal: float | None  # in pixels, from EXIF, or None
+    camera: str  # what tells one camera from another
+    sharpness: float  # to compare with that of the others
+    contrast: float  # standard deviation of its values, as a share of the largest possible one
 
 
-def find_photographs(folder: Path, out: Path | None = None) -> list[Source]:
-    """The photographs in a folder, in the folder `images` in it if there is one, and in folders below, in their names' order.
-
-    Masks are in the folder `masks` beside them, with a photograph's name, or that and .png, black where it is to be ignored.
-
-    Args:
-        out: what is in this folder is left out.
-    """
+def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
+    """The photographs in a folder, in the folder `images` in it if there is one, and in folders below but `out`, in their
+    names' order. Masks are in the folder `masks` beside them, with a photograph's name, or that and .png."""
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
     kinds = PHOTOGRAPHS | PHONE_PHOTOGRAPHS
@@ -83,17 +79,17 @@ def find_photographs(folder: Path, out: Path | None = None) -> list[Source]:
         left_out = any(part.startswith(".") for part in name.parts) or (out is not None and path.is_relative_to(out))
         if not left_out and name.parts[0] != _MASKS and path.suffix.lower() in kinds and path.is_file():
             mask = next((mask for mask in (mask_in(folder, name) for folder in masks) if mask is not None), None)
-            found.append(Source(path, name.as_posix(), mask))
-    return sorted(found, key=lambda source: natural_order(source.name))
+            found.append(Original(path, name.as_posix(), mask))
+
+    def order(source: Original) -> list[tuple[int, str]]:
+        """As people sort names: IMG_2 before IMG_10."""
+        return [(int(part), "") if part.isdigit() else (-1, part.lower()) for part in re.split(r"([0-9]+)", source.name)]
+
+    return sorted(found, key=order)
 
 
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """What sorts names as people do: IMG_2 before IMG_10."""
-    return [(int(part), "") if part.isdigit() else (-1, part.lower()) for part in re.split(r"([0-9]+)", name)]
-
-
-def stored_names(sources: Sequence[Source]) -> list[str]:
-    """What photographs are called from now on: as before, without letters that COLMAP's lists or a page could misread."""
+def stored_names(sources: Sequence[Original]) -> list[str]:
+    """The names that photographs are stored under: their own, without letters that COLMAP's lists or a page could misread."""
     names: list[str] = []
     taken: set[str] = set()
     for source in sources:
@@ -110,12 +106,8 @@ def stored_names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def store_photograph(source: Source, name: str, images: Path, masks: Path) -> Photograph:
-    """Store a photograph, upright as its EXIF has it, and its mask.
-
-    Raises:
-        SplatError: the photograph or its mask cannot be read.
-    """
+def store_photograph(source: Original, name: str, images: Path, masks: Path) -> Photograph:
+    """Store a photograph, upright as its EXIF has it, and its mask."""
     pixels, exif, data = _read(source.path)
     height, width = pixels.shape[:2]
     mask = None if source.mask is None else _mask(source.mask, width, height, exif.orientation)
@@ -133,7 +125,6 @@ def store_photograph(source: Source, name: str, images: Path, masks: Path) -> Ph
 
 
 def photograph_of(name: str, source: str, pixels: NDArray[Any], focal: float | None = None, camera: str = "") -> Photograph:
-    """The record of a photograph whose upright pixels are these."""
     height, width = pixels.shape[:2]
     rounded = None if focal is None else round(focal / _SAME_FOCAL)
     kind = f"{width}x{height} {rounded} {camera}"
@@ -173,7 +164,10 @@ def _read(path: Path) -> tuple[NDArray[Any], Exif, bytes | None]:
 
 
 def _read_heif(path: Path) -> tuple[NDArray[Any], Exif]:
-    heif = require_heif()
+    try:
+        heif = importlib.import_module("pillow_heif")
+    except ImportError as error:
+        raise SplatError(f"HEIC photographs need pillow-heif: {INSTALL}; or {CONVERT_HEIC}") from error
     heif.register_heif_opener(thumbnails=False)
     try:
         data = path.read_bytes()
@@ -199,3 +193,105 @@ def _mask(path: Path, width: int, height: int, orientation: int) -> NDArray[np.u
             raise
         mask = decode_mask(path, height, width)
     return mask.astype(np.uint8) * np.uint8(255)
+
+
+@dataclass(frozen=True)
+class Exif:
+    orientation: int = 1  # 1 to 8, as EXIF counts them; 1 is upright
+    focal: float | None = None  # in pixels of the stored photograph, or None
+    camera: str = ""  # who made the camera, and which
+
+
+def read_exif(data: bytes) -> Exif:
+    """The EXIF data in a file's bytes; what is absent or damaged has its default."""
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data)) as image:
+            return exif_of(image)
+    except Exception:  # Pillow's readers raise what they like
+        return Exif()
+
+
+def exif_of(image: Image.Image) -> Exif:
+    try:
+        tags = image.getexif()
+        inner = tags.get_ifd(IFD.Exif)
+        orientation = tags.get(Base.Orientation, 1)
+        camera = " ".join(str(tags.get(tag, "")) for tag in (Base.Make, Base.Model)).split()
+    except Exception:  # as above
+        return Exif()
+    orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+    return Exif(orientation, _focal(inner, *image.size), " ".join(camera)[:80])
+
+
+def _focal(tags: Any, width: int, height: int) -> float | None:
+    focal = _number(tags, Base.FocalLengthIn35mmFilm) * math.hypot(width, height) / math.hypot(36, 24)
+    if not focal > 0:
+        millimetres = {2: 25.4, 3: 10.0, 4: 1.0}.get(int(_number(tags, Base.FocalPlaneResolutionUnit) or 2), math.nan)
+        resolution = _number(tags, Base.FocalPlaneXResolution) or _number(tags, Base.FocalPlaneYResolution)
+        focal = _number(tags, Base.FocalLength) * resolution / millimetres
+    longer = max(width, height)
+    return focal if 0.2 * longer < focal < 20 * longer else None
+
+
+def _number(tags: Any, tag: int) -> float:
+    try:
+        value = float(tags.get(tag, 0))
+    except (TypeError, ValueError, ArithmeticError):
+        return 0.0
+    return value if math.isfinite(value) else 0.0
+
+
+def sharpness(pixels: NDArray[Any]) -> float:
+    """The Laplacian's variance, as a share of the brightness' (Pech-Pacheco et al. 2000): light and contrast cancel."""
+    scale = _SIDE / max(pixels.shape[:2])
+    if scale < 1:
+        size = max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale))
+        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    grey = pixels if pixels.ndim == 2 else pixels[..., :3].mean(axis=2, dtype=np.float32)
+    grey = grey.astype(np.float32)
+    return float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1e-6))
+
+
+def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[int, int], None]) -> list[Photograph]:
+    """Store the sharpest frame of each of `count` equal intervals as a photograph; 0 is two a second, from 24 to 150."""
+    from imageio_ffmpeg import read_frames
+
+    try:
+        with closing(read_frames(str(video.resolve()), input_params=_INPUT)) as frames:
+            meta = next(frames)
+            (width, height), seconds, rate = meta["size"], float(meta["duration"]), float(meta["fps"])
+            if not 0 < width * height <= _MOST_PIXELS or not 0 < seconds < _MOST_SECONDS or not 0 < rate < 1e4:
+                size = f"{width}×{height} pixels and {seconds:g} seconds long"
+                raise SplatError(f"{video} says that it is {size}; store it again")
+            count = count or round(min(max(2 * seconds, 24), 150))
+            total = max(1, round(seconds * rate))
+            stored: list[Photograph] = []
+            best: tuple[float, int, NDArray[np.uint8]] | None = None
+            interval = 0
+            for index, frame in enumerate(frames):
+                pixels = np.frombuffer(frame, np.uint8).reshape(height, width, 3)[..., ::-1]
+                now = min(index * count // total, count - 1)
+                if now != interval and best is not None:
+                    stored.append(_store(images, *best))
+                    on_progress(now, count)
+                    best = None
+                interval, value = now, sharpness(pixels)
+                if best is None or value > best[0]:
+                    best = value, index, pixels.copy()
+            if best is not None:
+                stored.append(_store(images, *best))
+    except (OSError, RuntimeError, StopIteration, ValueError) as error:
+        if isinstance(error, SplatError):
+            raise
+        raise SplatError(f"{video} cannot be read as a video ({reason(error)}); store it as MP4") from error
+    if len(stored) < 2:
+        raise SplatError(f"{video} has {len(stored)} frame; a capture needs many, taken while the camera moves around")
+    on_progress(count, count)
+    return stored
+
+
+def _store(images: Path, value: float, index: int, pixels: NDArray[np.uint8]) -> Photograph:
+    name = f"frame_{index:06d}.jpg"
+    with atomic_path(images / name) as temporary:
+        write_picture(temporary, pixels)
+    return photograph_of(name, f"frame {index}", pixels)

@@ -1,4 +1,4 @@
-"""The folder that a capture is made in: what each phase has left there, so that an interrupted capture goes on.
+"""The folder that a capture is made in, from which an interrupted capture goes on, and its report.
 
 images/, masks/   the photographs upright, and what to ignore in them
 database.db       COLMAP's features and matches
@@ -13,28 +13,119 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
 
+from splat_py.capture.photographs import Photograph
 from splat_py.errors import SplatError
+from splat_py.fields import dataclass_of
 from splat_py.files import parse_json, write_json
 
+_T = TypeVar("_T")
+
+# Features and matches below which there is little to go by; COLMAP needs 30 matches with points of the scene.
+_FEW_FEATURES, _FEW_MATCHES = 100, 45
 PHASES = ("photographs", "features", "matching", "mapping")
 _VERSION = 1
 _STATE = "capture.json"
 
 
-class Workspace:
-    """A folder, and what is recorded of it.
+@dataclass(frozen=True)
+class Unregistered:
+    """A photograph that is not part of the scene: its name where it was found, why, and what helps."""
 
-    Raises:
-        SplatError: it holds something else, or the capture of another source.
+    name: str
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class CaptureReport:
+    """The result of `capture`.
+
+    Attributes:
+        root: the folder, which `splat train` and `load_dataset` read.
+        registered: names of the photographs whose pose is known, in `root`/images.
+        unregistered: the others.
+        points: of the sparse scene.
+        error: mean distance of points from where they were seen, in pixels.
+        seconds: what each phase has taken.
     """
+
+    root: Path
+    registered: list[str]
+    unregistered: list[Unregistered]
+    points: int
+    error: float
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model in capture.json: names of its photographs, its points, and their mean error in pixels."""
+
+    registered: tuple[str, ...]
+    points: int
+    error: float
+
+
+def unregistered_photographs(
+    photographs: Sequence[Photograph],
+    parts: Mapping[str, int],
+    features: Mapping[str, int | None],
+    matches: Mapping[tuple[str, str], int],
+) -> list[Unregistered]:
+    """The photographs that are not in the model that is kept, 0 of `parts`, and why: from the features of each photograph, and
+    the matches of each pair that was compared."""
+    sources = {photograph.name: photograph.source for photograph in photographs}
+    typical = median(photograph.sharpness for photograph in photographs)
+    sizes = {part: sum(1 for other in parts.values() if other == part) for part in set(parts.values())}
+    partners: dict[str, list[tuple[int, str]]] = {}
+    for (a, b), count in matches.items():
+        partners.setdefault(a, []).append((count, b))
+        partners.setdefault(b, []).append((count, a))
+    result = []
+    for photograph in photographs:
+        part = parts.get(photograph.name)
+        if part == 0:
+            continue
+        count, other = max(partners.get(photograph.name, ()), default=(0, ""))
+        found = features.get(photograph.name) or 0
+        best = f"{count} matches at best, with {sources[other]}" if count else "no match with any other"
+        blurred = photograph.sharpness < 0.35 * typical
+        if photograph.contrast < 0.02:
+            reason = f"nearly one colour, too dark or too bright: {found} features"
+            advice = "take it again in other light, or leave it out"
+        elif blurred and (found < _FEW_FEATURES or count < _FEW_MATCHES):
+            reason = f"blurred: its sharpness is {photograph.sharpness:.2g}, and {typical:.2g} is the median; {best}"
+            advice = "take it again with a steady hand or more light, or leave it out"
+        elif found < _FEW_FEATURES:
+            reason = f"only {found} features: little in it has texture"
+            advice = "take it again so that more of the scene's texture is in the picture"
+        elif part is not None:
+            reason = f"one of {sizes[part]} photographs that fit together, but not to the others"
+            advice = "take photographs on the way from these to the others, so that both are in the picture"
+        elif count < _FEW_MATCHES:
+            reason = f"too little overlap: {best}"
+            advice = "take photographs between it and the others, a step apart" if count else "is it of the same scene?"
+        else:
+            reason = f"its place is not certain, with {best}"
+            advice = "take more photographs near it, from places to its left and right"
+        result.append(Unregistered(photograph.source, reason, advice))
+    return result
+
+
+class Workspace:
+    """A folder of photographs, masks called as these and .png, COLMAP's database and model, and what is recorded of it."""
 
     def __init__(self, root: Path, source: Path) -> None:
         self.root = root
+        self.images, self.masks = root / "images", root / "masks"
+        self.database, self.model = root / "database.db", root / "sparse" / "0"
         self.source = str(source.resolve())
         self._state = self._read()
         recorded = self._state.get("source")
@@ -45,47 +136,22 @@ class Workspace:
         self._state |= {"version": _VERSION, "source": self.source}
         self._state.setdefault("phases", {})
 
-    @property
-    def images(self) -> Path:
-        """The photographs, upright."""
-        return self.root / "images"
+    def records(self, name: str, kind: type[_T]) -> list[_T]:
+        """The records that a phase has noted, a dataclass each."""
+        noted = self._state.get(name)
+        try:
+            return [dataclass_of(kind, record) for record in (noted if isinstance(noted, list) else [noted])]
+        except (TypeError, SplatError) as error:
+            raise self._damaged() from error
 
-    @property
-    def masks(self) -> Path:
-        """Masks, called as their photographs and .png."""
-        return self.root / "masks"
-
-    @property
-    def database(self) -> Path:
-        """COLMAP's."""
-        return self.root / "database.db"
-
-    @property
-    def model(self) -> Path:
-        """The model."""
-        return self.root / "sparse" / "0"
-
-    def get(self, name: str, kind: type) -> Any:
-        """What a phase that is done has noted under a name.
-
-        Raises:
-            SplatError: it is not there.
-        """
-        value = self._state.get(name)
-        if not isinstance(value, kind):
-            raise self.damaged()
-        return value
-
-    def damaged(self) -> SplatError:
-        """That what is recorded cannot be used."""
+    def _damaged(self) -> SplatError:
         return SplatError(f"{self.root / _STATE} is damaged; remove the folder, or choose another --out")
 
     def seconds(self) -> dict[str, float]:
-        """What each phase has taken, all its attempts together."""
         return {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
 
     def is_done(self, phase: str, key: str) -> bool:
-        """Whether a phase is complete, with what has this key."""
+        """True if a phase is complete, made from what has this key."""
         record = self._state["phases"].get(phase, {})
         return record.get("key") == key and record.get("done") is True
 
@@ -121,7 +187,6 @@ class Workspace:
                 self._save()
 
     def _remove_from(self, phase: str) -> None:
-        """Remove what a phase and those after it have left."""
         first = PHASES.index(phase)
         for name in PHASES[first:]:
             self._state["phases"].pop(name, None)
@@ -147,15 +212,14 @@ class Workspace:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise self.damaged() from error
+            raise self._damaged() from error
         phases = state.get("phases") if isinstance(state, dict) and state.get("version") == _VERSION else None
         if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
-            raise self.damaged()
+            raise self._damaged()
         if not all(isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()):
-            raise self.damaged()
+            raise self._damaged()
         return state
 
 
 def key_of(*parts: Any) -> str:
-    """A name for what a phase is made from."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,20 +1,38 @@
-"""`splat devices`: every way to run on this machine."""
+"""`splat devices`, `selftest`, `bench` and `demo`: the ways to run on this machine, if they are right, how fast; a tour."""
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from splat_py.commands.terminal import console, print_error
+from rich.table import Table
+
+from splat_py.commands.fit import FitVolume
+from splat_py.commands.render import Render, SceneOptions
+from splat_py.commands.terminal import FitBar, OnDevice, console, print_error
+from splat_py.commands.train import Train
 from splat_py.errors import NoDeviceError, SplatError
+from splat_py.scene.data_options import DataOptions
+from splat_py.scene.sources import require_capture
+from splat_py.train.config import TrainConfig
+from splat_py.volume.config import VolumeConfig
 
-# What stands in for an operator (`splat_py.gpu.device.Operator`) that a device does not have.
+if TYPE_CHECKING:
+    from splat_py.image.fitting import FitReport
+    from splat_py.selftest.checking import SelfTest
+
+# Fallbacks for an operator (`splat_py.gpu.device.Operator`) that a device lacks.
 _INSTEAD = {
     "splat forward": "portable baseline",
     "splat backward": "portable baseline",
     "float atomics": "compare and swap",
 }
-# Why a backend may not be here; mps says that itself.
+# Reasons for a backend's absence; mps gives its own.
 _ABSENT = {
     "metal": "only on macOS",
     "mps": "",
@@ -22,6 +40,13 @@ _ABSENT = {
     "vulkan": "no GPU with a Vulkan driver",
     "software": "no software Vulkan driver",
 }
+# As many Gaussians as a buffer holds, pictures that fit into memory, and what ends some day.
+_MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000, "seeds": 1000, "points": 1000}
+# Seconds of work on two processor cores.
+_BLOBS, _IMAGE_STEPS = 2_000, 300
+_FIELD = VolumeConfig((16, 32, 64), 40, rays_per_step=1 << 15)
+# Frames of the turntable.
+_FRAMES = 120
 
 
 @dataclass
@@ -29,11 +54,10 @@ class Devices:
     """List every way to run here, what it does natively, and which one is taken by default, and why."""
 
     def run(self) -> None:
-        """Print a table, a column a device."""
         from rich.table import Table
 
+        from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
         from splat_py.gpu.device import Adapter, Operator, adapters, choose, get_device, preference
-        from splat_py.gpu.torch_metal_support import why_no_metal_compiler, why_no_torch_metal
 
         try:
             taken = choose()
@@ -76,3 +100,245 @@ class Devices:
             console.print(f"metal, through SlangPy, {say}; {instead}", soft_wrap=True)
         reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(preference())}"
         console.print(f"→ is taken by default: {reason}. --device and SPLAT_DEVICE overrule it.")
+
+
+@dataclass
+class SelfTestCommand(OnDevice):
+    """Run every kernel once on this machine's device, and compare with stored results of double precision.
+
+    The first time, kernels are compiled: without a GPU that keeps one processor core busy for two to three minutes. Later, all
+    of this takes ten to twenty seconds there. Prints a line a case: by how much its worst number is off, relative to the
+    reference, and by how much it may be. The exit code is 1 if a case failed.
+    The file --out has the same, versions, what the device says of itself and a few timings, but no names and no paths: please
+    attach it to an issue, whether or not all is well, above all from an Apple GPU. On a Mac both ways to its GPU are tested,
+    metal and mps, unless --device names one.
+
+    Example: splat selftest --out mac.json
+    """
+
+    # Write the results here, as JSON.
+    out: Path = Path("splat-selftest.json")
+
+    def run(self) -> None:
+        from splat_py.files import require_writable
+        from splat_py.gpu.device import get_device
+        from splat_py.selftest.checking import SelfTest, metal_devices, save
+
+        require_writable(self.out)
+        names, skipped = metal_devices(self.device)
+        tests = [SelfTest(get_device(name)) for name in names]
+        for test in tests:
+            _run(test)
+        save(self.out, tests, skipped)
+        for name, reason in skipped.items():
+            console.print(f"{name} was not tested: {reason}", soft_wrap=True)
+        outcomes = [outcome for test in tests for outcome in test.outcomes]
+        failed = sum(outcome.verdict == "FAILED" for outcome in outcomes)
+        verdict = f"{failed} of {len(outcomes)} cases FAILED" if failed else "all is well"
+        console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
+        if failed:
+            sys.exit(1)
+
+
+def _run(test: SelfTest) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Table
+
+    adapter = test.device.adapter
+    console.print(f"{adapter.name} ({adapter.backend})")
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(test.cases))
+        for outcome in test.run():
+            progress.update(task, advance=1, description=outcome.name)
+        for name in test.measure():
+            progress.update(task, description=f"timing: {name}")
+    table = Table("case", "worst error", "allowed", "", "ms")
+    for outcome in test.outcomes:
+        found = outcome.error is not None
+        error = f"{outcome.error:.1e} {outcome.worst}" if found else ""
+        allowed = (f"{outcome.allowed:.0e}" if outcome.allowed else "exact") if found else ""
+        style = "red" if outcome.verdict == "FAILED" else None
+        table.add_row(outcome.name, error, allowed, outcome.verdict, f"{outcome.milliseconds:.0f}", style=style)
+    console.print(table)
+    for outcome in test.outcomes:
+        if outcome.reason:
+            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True)
+    table = Table("median of 7", "ms")
+    for name, milliseconds in test.timings.items():
+        table.add_row(name, f"{milliseconds:.2f}")
+    if test.timings:
+        console.print(table)
+
+
+@dataclass
+class Bench(OnDevice):
+    """Time the stages of a render and of a training step: medians, in milliseconds. With --quality, train instead, and measure
+    the PSNR of the held-out views against the time that training has taken until then.
+
+    Examples:
+      splat bench --data captures/fox --out benchmarks/rasterization.json
+      splat bench --quality --data captures/fox --downscale 8 4 --steps 2000 --out quality.json --plot quality.svg
+    """
+
+    # Also time training steps on this capture, with 10,000 Gaussians from random points. With --quality: train on these
+    # captures; the embedded demo scene if there is none. NeRF-synthetic's keep their size and split.
+    data: tuple[Path, ...] = ()
+    # Write the figures here, as JSON.
+    out: Path | None = None
+    # Gaussians and image side of the random scene.
+    gaussians: int = 100_000
+    side: int = 512
+    # Repetitions; the median is reported.
+    repeats: int = 11
+    # Train, and measure PSNR over time: by the clock and by processors, each run in a process of its own with all its set-up,
+    # without the time to evaluate.
+    quality: bool = False
+    # With --quality: divide the photographs' sides by these, one run each.
+    downscale: tuple[float, ...] = (8.0,)
+    # With --quality: steps of a run.
+    steps: int = 1000
+    # With --quality: Gaussians at the end; 0 is what `splat train` chooses.
+    budget: int = 0
+    # With --quality: runs that differ in everything random, of which means and spread are reported.
+    seeds: int = 3
+    # With --quality: how often a run is evaluated.
+    points: int = 8
+    # With --quality: draw the curves here, as SVG.
+    plot: Path | None = None
+
+    def run(self) -> None:
+        if min(self.gaussians, self.side, self.repeats, self.seeds, self.points) < 1:
+            raise SplatError("--gaussians, --side, --repeats, --seeds and --points must be at least 1")
+        if not self.quality and (len(self.data) > 1 or self.plot):
+            raise SplatError("several captures in --data, and --plot, need --quality")
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise SplatError(f"--{name} is {getattr(self, name)}; it must be at most {most:,}")
+        for capture in self.data:
+            require_capture(capture)
+        if self.quality:
+            TrainConfig(steps=self.steps, budget=self.budget).validate()
+        from splat_py.files import require_writable, write_json
+        from splat_py.gpu.device import get_device
+        from splat_py.train import benchmark
+
+        for path in (self.out, self.plot):
+            if path is not None:
+                require_writable(path)
+        device = get_device(self.device)
+        if self.quality:
+            results = benchmark.header(device) | {"quality": self._quality()}
+        else:
+            results = benchmark.run(device, self.gaussians, self.side, self.repeats, self.data[0] if self.data else None)
+            for name, figures in results["benchmarks"].items():
+                table = Table("", "ms", title=name)
+                for key, value in figures.items():
+                    table.add_row(key.replace("_", " "), f"{value:.2f}")
+                console.print(table)
+        if self.out is not None:
+            write_json(self.out, results)
+
+    def _quality(self) -> dict[str, Any]:
+        from splat_py.demo.scene import write_demo_scene
+        from splat_py.train import benchmark
+
+        results, config = {}, TrainConfig(steps=self.steps, budget=self.budget)
+        with tempfile.TemporaryDirectory() as scratch:
+            captures = list(benchmark.captures(self.data, self.downscale))
+            captures = captures or list(benchmark.captures([write_demo_scene(Path(scratch) / "demo")], [1.0]))
+            plans = [(name, benchmark.Plan(data, config, self.points, self.device)) for name, data in captures]
+            for name, found in benchmark.quality(plans, self.seeds):
+                results[name] = found
+                table = Table("steps", "Gaussians", "s", "processor s", "PSNR, dB", "±", "SSIM", title=name)
+                for row in found["mean"]:
+                    figures = (f"{row['seconds']:.1f}", f"{row['processor_seconds']:.1f}", f"{row['psnr']:.2f}")
+                    spread = f"{row['psnr_spread']:.2f}", f"{row['ssim']:.4f}"
+                    table.add_row(f"{row['step']:,}", f"{row['gaussians']:,.0f}", *figures, *spread)
+                console.print(table)
+        if self.plot is not None:
+            draw_curves(self.plot, results)
+        return results
+
+
+def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """An SVG of PSNR in dB against processor seconds: a curve of means for each result and bars of one standard deviation."""
+    from splat_py.demo.page import Curve, curves_svg
+    from splat_py.files import atomic_path
+
+    curves = [
+        Curve(
+            f"{name}, {found['steps']:,} steps",
+            [(row["processor_seconds"], row["psnr"], row["psnr_spread"]) for row in found["mean"]],
+        )
+        for name, found in results.items()
+    ]
+    head, rest = curves_svg(curves, "processor seconds", "PSNR of held-out views, dB").split("\n", 1)
+    with atomic_path(path) as temporary:
+        temporary.write_text(f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{rest}\n', encoding="utf-8")
+
+
+@dataclass
+class Demo(OnDevice):
+    """Render a small embedded scene from known geometry, train on the pictures, fit an image and a radiance field, and leave a
+    page that shows all of it (index.html), with a scene, pictures and a video.
+
+    Takes about two minutes on two processor cores without a GPU.
+    """
+
+    # Folder for everything.
+    out: Path = Path("runs/demo")
+    # Training steps.
+    steps: int = 750
+
+    def run(self) -> None:
+        config = TrainConfig(steps=self.steps)
+        config.validate()
+        import imageio.v3 as iio
+        import numpy as np
+
+        from splat_py.demo import page
+        from splat_py.demo.scene import write_demo_scene
+        from splat_py.gpu.device import get_device
+        from splat_py.scene.pictures import write_image
+        from splat_py.train.run import RunFolder
+
+        # Fails before anything is made if there is no device.
+        device = get_device(self.device)
+        data = write_demo_scene(self.out / "photographs")
+        folder = RunFolder(self.out / "run")
+        Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
+        video = self.out / "turntable.mp4"
+        Render(SceneOptions(folder.root), video=video, frames=_FRAMES, device=self.device).run()
+        rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
+        sheet = self.out / "side-by-side.png"
+        write_image(sheet, np.concatenate(rows) / np.float32(255))
+
+        names = sorted((data / "images").iterdir())
+        photograph = names[len(names) // 2]
+        with FitBar(device, "a GPU") as bar:
+            bar.begin(_IMAGE_STEPS)
+
+            def on_report(report: FitReport) -> None:
+                bar.update(report.step, report.psnr, f"{_BLOBS:,} 2D Gaussians")
+
+            image = page.image_section(photograph, self.out / "image", _BLOBS, _IMAGE_STEPS, device, on_report)
+        field = self.out / "field"
+        resume = (field / "checkpoint.safetensors").exists()
+        FitVolume(DataOptions(data), field, _FIELD, resume=resume, frames=0, device=self.device).run()
+        sections = [
+            page.scene_section(folder, video),
+            image,
+            page.field_section(field),
+            page.flat_color_section(folder.gaussians(), photograph, self.out / "flat-color.png", device),
+        ]
+        height, width, _ = iio.imread(photograph).shape
+        adapter = device.adapter
+        summary = (
+            f"{len(names)} photographs of {width}×{height} pixels were ray traced from a scene in closed form, and these "
+            f"systems learnt from them, on {adapter.name} ({adapter.backend}). Times include compiling shaders where needed."
+        )
+        index = self.out / "index.html"
+        page.write_page(index, "splat_py: four systems", summary, sections)
+        console.print(f"open {index}: all four systems, with pictures, curves and times", soft_wrap=True)
+        console.print(f"or look at {sheet} (photograph | render) and {video}; walk through the scene in {folder.page}")

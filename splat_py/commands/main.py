@@ -13,25 +13,14 @@ from tyro.conf import subcommand
 
 from splat_py import __version__
 from splat_py.commands import terminal
-from splat_py.commands.bench import Bench
-from splat_py.commands.capture import CaptureCommand
-from splat_py.commands.demo import Demo
-from splat_py.commands.devices import Devices
-from splat_py.commands.edit import Edit
-from splat_py.commands.evaluate import Evaluate
-from splat_py.commands.export import Export
-from splat_py.commands.fit_image import FitImage
-from splat_py.commands.fit_volume import FitVolume
-from splat_py.commands.merge import Merge
-from splat_py.commands.partition import Partition
-from splat_py.commands.render import Render
-from splat_py.commands.selftest import SelfTestCommand
-from splat_py.commands.train import Train
-from splat_py.commands.view import View
+from splat_py.commands.devices import Bench, Demo, Devices, SelfTestCommand
+from splat_py.commands.files import Edit, Export, Merge, Partition
+from splat_py.commands.fit import FitImage, FitVolume
+from splat_py.commands.render import Evaluate, Render, View
+from splat_py.commands.train import CaptureCommand, Train
 from splat_py.errors import SplatError
-from splat_py.fit.interrupts import signals_as_interrupts
-from splat_py.fit.launch import Launch, launch_of
-from splat_py.gpu.device_names import parse_device
+from splat_py.fit.process import Launch, launch_of, signals_as_interrupts
+from splat_py.gpu.availability import parse_device
 
 Command = (
     Annotated[CaptureCommand, subcommand("capture")]
@@ -66,7 +55,7 @@ def main() -> None:
     try:
         with suppress(SplatError):
             launch = launch_of()
-        # What all processes would print alike, the first one does.
+        # The first process prints for all.
         terminal.console.quiet = launch.rank > 0
         if sys.argv[1:] == ["--version"]:
             print(f"splat_py {__version__}", flush=True)
@@ -75,7 +64,7 @@ def main() -> None:
             command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
         if not (launch.alone or isinstance(command, Train)):
             raise SplatError(f"WORLD_SIZE is {launch.size}, but only train runs in several processes; start one")
-        if hasattr(command, "device"):
+        if isinstance(command, terminal.OnDevice):
             # Refuses a name that means nothing before SlangPy is imported.
             parse_device(command.device)
         # The signal that ends the other processes must not come between this one and its last words.

@@ -1,7 +1,8 @@
-"""`splat render`: pictures and videos of a scene."""
+"""`splat render`, `splat eval` and `splat view`: a scene as pictures and videos, beside its photographs, in the browser."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,34 +11,100 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from splat_py.commands.terminal import console, track
+from splat_py.commands.terminal import OnDevice, console, print_error, track
 from splat_py.errors import SplatError
-from splat_py.scene.formats.endings import is_scene_file
-from splat_py.scene.missing_poses import require_cameras, require_scene
-from splat_py.scene.videos import MOST_FRAMES, require_video_name
-from splat_py.splats.own_types import OwnTypes
-from splat_py.splats.render_modes import MODES, Look
+from splat_py.render.render_modes import MODES
+from splat_py.scene.sources import ENDINGS, MOST_FRAMES, is_scene_file, require_cameras, require_scene, require_video_name
+from splat_py.shaders.custom_types import OwnTypes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from splat_py.gpu.device import Device
     from splat_py.scene.camera import Camera
-    from splat_py.scene.dataset import Dataset
-    from splat_py.scene.gaussians import Gaussians
-    from splat_py.scene.keyframes import KeyframePath
+    from splat_py.train.evaluation import Scores, ViewScore
 
-# Those of splat_py/scene/camera_paths.py, which is not imported to say that there is no such path.
+# The names in splat_py/scene/camera_paths.py, which is too slow to import for an error.
 _PATHS = ("orbit", "spiral", "dolly")
-# Of a video on a path that says nothing about time.
+# Frames of a video whose path has no times.
 _FRAMES = 240
 # A picture of so many pixels takes 2 GiB, the largest buffer.
 _MOST_PIXELS = (1 << 31) // 12
 
 
 @dataclass
-class Render:
+class SceneOptions:
+    """The scene that a command reads, and the capture that goes with it."""
+
+    # A run's folder, or a scene's file; `splat view` takes a capture, too.
+    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
+    # Capture whose cameras and photographs to use; by default the one the run was trained on.
+    data: Path | None = None
+    # Divide the photographs' sides by this; by default as the run was trained.
+    downscale: float | None = None
+    # Slang files that the scene was trained with, named again.
+    own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)
+
+
+@dataclass
+class Evaluate(OnDevice):
+    """Compare a scene with the photographs that were held out from training: by view PSNR, SSIM and, where it can
+    be, LPIPS, and PSNR once colours are matched, channel by channel, to the photograph's (gsplat's cc_psnr).
+
+    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data.
+
+    Example: splat eval runs/fox --json scores.json
+    """
+
+    source: OmitArgPrefixes[SceneOptions]
+    # Write the scores here, as JSON.
+    json: Path | None = None
+    # Write photographs beside renders into this folder.
+    pictures: Path | None = None
+    # Fail, saying why, where LPIPS cannot be computed: it takes torchvision, torchmetrics or lpips, and AlexNet's weights,
+    # which are never downloaded. Without this it is left out there.
+    lpips: bool = False
+
+    def run(self) -> None:
+        require_scene(self.source.scene, self.source.data)
+        require_cameras(self.source.scene, self.source.data)
+        from rich.table import Table
+
+        from splat_py.files import require_writable, write_json
+        from splat_py.gpu.device import get_device
+        from splat_py.train.evaluation import Lpips, evaluate, open_lpips
+        from splat_py.train.run import learnt_of, open_scene
+
+        lpips = open_lpips()
+        if self.lpips and not isinstance(lpips, Lpips):
+            raise SplatError(f"LPIPS cannot be computed: {lpips}")
+        if self.json is not None:
+            require_writable(self.json)
+        device = get_device(self.device)
+        gaussians, dataset, config = open_scene(self.source.scene, self.source.data, self.source.downscale, self.source.own)
+        scores = evaluate(
+            gaussians,
+            dataset,
+            antialiased=config.antialiased,
+            align_poses=config.refine_cameras,
+            environment=learnt_of(self.source.scene, config).environment,
+            pictures=self.pictures,
+            lpips=lpips if isinstance(lpips, Lpips) else None,
+            device=device,
+        )
+        table = Table("view", "PSNR", "SSIM", *([] if scores.lpips is None else ["LPIPS"]), "PSNR, colours matched")
+        rows: list[tuple[str, ViewScore | Scores]] = [*((view.name, view) for view in scores.views), ("mean", scores)]
+        for name, row in rows:
+            cells = [f"{row.psnr:.2f}", f"{row.ssim:.4f}", *([] if row.lpips is None else [f"{row.lpips:.4f}"])]
+            # A line above the mean.
+            table.add_row(name, *cells, f"{row.corrected_psnr:.2f}", end_section=len(table.rows) + 2 == len(rows))
+        console.print(table)
+        if self.json is not None:
+            write_json(self.json, scores.to_json())
+
+
+@dataclass
+class Render(OnDevice):
     """Render a scene: the views of its dataset, or a video on a path around it.
 
     SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data to know cameras,
@@ -46,7 +113,7 @@ class Render:
     Example: splat render runs/fox --video orbit.mp4
     """
 
-    scene: Annotated[Positional[Path], arg(metavar="SCENE")]
+    source: OmitArgPrefixes[SceneOptions]
     # Folder for one PNG a view.
     out: Path | None = None
     # File for a video around the scene (.mp4, .gif or .webm).
@@ -66,27 +133,21 @@ class Render:
     focus: float | None = None
     # Multiply the pictures' sides by this; by default 1, and for a video what makes it at least 480 pixels high.
     scale: float | None = None
-    # Capture whose cameras to use; by default the one the run was trained on.
-    data: Path | None = None
-    # Divide the photographs' sides by this; by default as the run was trained.
-    downscale: float | None = None
-    # metal, mps, cuda, vulkan or software; see `splat devices`.
-    device: str | None = None
-    # Slang files that the scene was trained with, named again.
-    own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)
 
     def run(self) -> None:
-        """Render with a progress bar."""
         self._check()
-        keyframes = self._keyframes()
         from splat_py.gpu.device import get_device
-        from splat_py.scene.camera_paths import PATHS
-        from splat_py.scene.picture_names import picture_names
-        from splat_py.scene.pictures import write_image
-        from splat_py.scene.videos import film_camera, write_video
-        from splat_py.splats.depth_of_field import focuses, through_lens
+        from splat_py.render.depth_of_field import focuses, through_lens
+        from splat_py.scene.camera import film_camera
+        from splat_py.scene.camera_paths import PATHS, KeyframePath
+        from splat_py.scene.pictures import picture_names, write_image, write_video
+        from splat_py.viewer.opening import open_viewed
 
-        gaussians, dataset, look = self._open(get_device(self.device), keyframes)
+        keyframes = None if self.path in _PATHS else KeyframePath.load(Path(self.path))
+        source = self.source.scene, self.source.data, self.source.downscale, self.source.own
+        scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
+        gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
+        assert gaussians is not None
         self._check_size([view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else [])
 
         def draw(cameras: Sequence[Camera], what: str) -> Iterator[NDArray[np.float32]]:
@@ -137,35 +198,68 @@ class Render:
             raise SplatError(f"--path {self.path} is that of a video; name its file with --video")
         if self.video is not None:
             require_video_name(self.video)
-        require_scene(self.scene, self.data)
+        require_scene(self.source.scene, self.source.data)
         if self.out is not None or self.path in _PATHS:
-            require_cameras(self.scene, self.data)
-
-    def _keyframes(self) -> KeyframePath | None:
-        """Those of the file that --path names, if it does."""
-        from splat_py.scene.keyframes import KeyframePath
-
-        return None if self.path in _PATHS else KeyframePath.load(Path(self.path))
-
-    def _open(self, device: Device, keyframes: KeyframePath | None) -> tuple[Gaussians, Dataset | None, Look]:
-        """The scene, its capture, and how it is drawn. A file needs no capture for a video along keyframes."""
-        from splat_py.splats.run_folder import learnt_of, open_scene
-        from splat_py.viewer.opening import open_viewed
-
-        if is_scene_file(self.scene) and self.data is None and keyframes is not None and self.out is None:
-            scene = open_viewed(self.scene, own=self.own, device=device)
-            assert scene.gaussians is not None
-            return scene.gaussians, None, scene.look
-        gaussians, dataset, config = open_scene(self.scene, self.data, self.downscale, self.own)
-        environment = learnt_of(self.scene, config).environment
-        background = dataset.background if environment is None else environment
-        return gaussians, dataset, Look(background, dataset.scene_scale, config.antialiased, dataset.near, device)
+            require_cameras(self.source.scene, self.source.data)
 
     def _check_size(self, cameras: Sequence[Camera]) -> None:
-        """Pictures must fit into memory."""
         scale = self.scale or 1.0
         largest = max(cameras, key=lambda camera: camera.width * camera.height)
         most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
         if scale > most:
             size = f"{largest.width}×{largest.height}"
             raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
+
+
+@dataclass
+class View(OnDevice):
+    """Walk through a scene in the browser.
+
+    SCENE is a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), the folder of a training run, or that of a capture, of
+    which cameras, photographs and points are shown.
+    Open the address that is printed; Ctrl-C ends it. What pages save (a crop, a camera path, a video) goes to one folder.
+
+    Example: splat view runs/fox
+    """
+
+    source: OmitArgPrefixes[SceneOptions]
+    # Folder for what pages save; by default the run's, that of the file, or for a capture the current one.
+    out: Path | None = None
+    # Address to listen on. 0.0.0.0 lets everybody on the network see the scene and press the buttons.
+    host: str = "127.0.0.1"
+    # Port to listen on; where it is taken, one of the next.
+    port: int = 8080
+
+    def run(self) -> None:
+        target, downscale = self.source.scene, self.source.downscale
+        if not target.exists():
+            raise SplatError(f"{target} does not exist; name a scene's file, a run's folder or a capture")
+        if target.is_file() and not is_scene_file(target):
+            raise SplatError(f"{target} ends in none of {', '.join(ENDINGS)}; name one that does, a run or a capture")
+        if downscale is not None and not 1 <= downscale < float("inf"):
+            raise SplatError(f"--downscale is {downscale}; it must be 1 or more")
+        from splat_py.viewer.page_server import OWN_NAMES, address_of, page_server, require_viewer
+
+        require_viewer()
+        from splat_py.gpu.device import get_device
+        from splat_py.viewer.opening import open_viewed
+        from splat_py.viewer.viewer import Viewer
+
+        scene = open_viewed(target, self.source.data, downscale, self.source.own, self.out, get_device(self.device))
+        parts = [] if scene.gaussians is None else [f"{len(scene.gaussians):,} Gaussians"]
+        parts += [] if scene.dataset is None else [f"{len(scene.dataset)} photographs"]
+        try:
+            with page_server(self.host, self.port) as server:
+                viewer = Viewer(server, scene)
+                if self.host not in OWN_NAMES:
+                    risk = "whoever reaches this machine can see the scene, and have files written to its folder"
+                    print_error(f"--host {self.host}: {risk}")
+                console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)", soft_wrap=True)
+                try:
+                    viewer.serve()
+                finally:
+                    viewer.close()
+        except KeyboardInterrupt as interrupt:
+            # It is how a viewer ends.
+            if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
+                raise

@@ -1,4 +1,4 @@
-"""What commands write to the terminal: the console, progress bars, warnings and errors."""
+"""The terminal that commands run in: the options given there, the console, progress bars, warnings and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,18 +24,26 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# What stands where there is no number yet.
-_NO_NUMBER, _NO_TIME = "-- dB", "-:--:--"
-# Speed and the time that remains are those of so many reports.
-_STEPS_TIMED = 50
 # From when on the time that remains is believed, and when it is worth a warning.
 _SURE_AFTER_SECONDS, _LONG_SECONDS = 2.0, 3600.0
-# Kernels that were compiled before are read in less.
-_COMPILING_SECONDS = 0.5
 
 # Names of files are not markup, whatever brackets they have.
 console = Console(highlight=False, markup=False, emoji=False)
 _errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+@dataclass(kw_only=True)
+class OnDevice:
+    """A command that runs on a device."""
+
+    # metal, mps, cuda, vulkan or software; see `splat devices`.
+    device: str | None = None
+
+
+def print_losses(out: Path, losses: Iterable[str]) -> None:
+    """Say which parts of a scene a file does not hold."""
+    for loss in losses:
+        print_error(f"{out} does not hold {loss}")
 
 
 def prepare_streams() -> None:
@@ -49,7 +59,6 @@ def prepare_streams() -> None:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Within this context nothing is printed."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
 
@@ -61,7 +70,6 @@ def abandon_output() -> None:
 
 
 def print_error(message: object) -> None:
-    """One line on the error stream."""
     _errors.print(f"splat: {message}", soft_wrap=True)
 
 
@@ -69,6 +77,14 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line on the error stream, in the place of `warnings.showwarning`."""
     if not console.quiet:
         print_error(message)
+
+
+def explicit_options() -> frozenset[str]:
+    """Names of the fields that the command line sets: in what it was parsed to, an option that was given with its default's
+    value looks like one that was not."""
+    flags = (word.partition("=")[0] for word in sys.argv[1:] if word.startswith("--"))
+    names = (flag.removeprefix("--").replace("-", "_") for flag in flags)
+    return frozenset(name.removeprefix("no_") for name in names)
 
 
 def left_out(dataset: Dataset) -> str:
@@ -81,21 +97,14 @@ def left_out(dataset: Dataset) -> str:
 
 
 def track(items: Iterable[_T], what: str) -> Iterator[_T]:
-    """Iterate with a progress bar."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         yield from progress.track(list(items))
 
 
 class FitBar:
-    """The progress of a fit: its steps, steps per second, PSNR, the fit's own details, and the time that remains.
-
-    Used as a context; the bar appears with `begin`.
-
-    Args:
-        device: that fits; what it compiles is told.
-        shortened_by: the options that make the fit shorter, for a warning where a software device would take hours.
-    """
+    """The progress of a fit on a device, a context: steps, steps per second, PSNR, the fit's own details, and the time that
+    remains. A software device that would take hours gets a warning that names the options `shortened_by`."""
 
     def __init__(self, device: Device, shortened_by: str) -> None:
         self._progress = Progress(
@@ -111,8 +120,8 @@ class FitBar:
         self._device, self._shortened_by = device, shortened_by
         self._task: TaskID | None = None
         self._steps = 0
-        # When so many steps had been done, lately.
-        self._times: deque[tuple[float, int]] = deque(maxlen=_STEPS_TIMED)
+        # Times of the last reports, and how many steps had been done.
+        self._times: deque[tuple[float, int]] = deque(maxlen=50)
         self._compiled, self._compiling_since = 0, math.inf
         self._told = self._warned = False
 
@@ -128,11 +137,10 @@ class FitBar:
     def begin(self, steps: int, done: int = 0) -> None:
         """Show a fit of so many steps, of which some are done already."""
         self._steps = steps
-        numbers: dict[str, Any] = {"speed": "", "psnr": _NO_NUMBER, "details": "", "remaining": _NO_TIME}
+        numbers: dict[str, Any] = {"speed": "", "psnr": "-- dB", "details": "", "remaining": "-:--:--"}
         self._task = self._progress.add_task("fit", total=steps, completed=done, **numbers)
 
     def update(self, done: int, psnr: float, details: str = "") -> None:
-        """After `done` steps of the fit."""
         if self._task is None:
             raise RuntimeError("the bar has not begun")
         self._times.append((time.monotonic(), done))
@@ -142,23 +150,18 @@ class FitBar:
         if seconds > 0 and steps > 0:
             remaining = (self._steps - done) * seconds / steps
             numbers |= {"speed": f"{steps / seconds:.1f} steps/s", "remaining": str(timedelta(seconds=round(remaining)))}
-            if seconds > _SURE_AFTER_SECONDS:
-                self._warn(remaining)
+            if seconds > _SURE_AFTER_SECONDS and remaining > _LONG_SECONDS and self._device.software and not self._warned:
+                name, hours = self._device.adapter.name, remaining / 3600
+                print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
+                self._warned = True
         self._progress.update(self._task, completed=done, **numbers)
-
-    def _warn(self, remaining: float) -> None:
-        """Once, where patience would not help."""
-        if remaining > _LONG_SECONDS and self._device.software and not self._warned:
-            name, hours = self._device.adapter.name, remaining / 3600
-            print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
-            self._warned = True
 
     def _compiles(self, _: str) -> None:
         """Say that kernels are being compiled, if it takes longer than reading them."""
         now = time.monotonic()
         self._compiled += 1
         self._compiling_since = min(self._compiling_since, now)
-        if now - self._compiling_since < _COMPILING_SECONDS:
+        if now - self._compiling_since < 0.5:
             return
         details = f"compiling kernels (once)... {self._compiled}"
         if self._task is not None and console.is_terminal:

@@ -1,22 +1,97 @@
-"""The page that `splat demo` ends with: what was made, with its pictures, curves and times, in one file beside them.
-
-It has no scripts and asks nothing of a network, so that it opens from disk.
-"""
+"""The page that `splat demo` ends with: four systems with their pictures, curves and times, in one file without scripts."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
+from typing import Any
 from urllib.parse import quote
 
-from splat_py.files import atomic_path
-from splat_py.pages.curves import Curve, curves_svg
+import numpy as np
+import torch
+from torch import Tensor
 
-_VIDEOS = (".mp4", ".webm")
+from splat_py import portable
+from splat_py.files import atomic_path
+from splat_py.fit.steps import psnr_of
+from splat_py.gpu.device import Device
+from splat_py.image.fitting import FitReport, fit
+from splat_py.image.pictures import read_picture
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.pictures import write_image
+from splat_py.train.run import RunFolder
+
+_WIDTH, _HEIGHT, _MARGIN = 520, 340, 48
+_COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+# Sides of the picture of blobs over the photograph's.
+_ENLARGED = 4
+# Single photographs differ by several dB: points of a curve are means of so many around them.
+_SMOOTHED = 9
+# Steps to the one colour, the share of the way that each goes, and repetitions of a timed pass.
+_STEPS, _SHARE, _REPEATS = 40, 0.15, 5
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A label, and points: x, y, and half the bar through it, 0 for none."""
+
+    label: str
+    points: Sequence[tuple[float, float, float]]
+
+
+def curves_svg(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
+    """An `<svg>` of curves that have a point at least, x from 0 on."""
+    points = [point for curve in curves for point in curve.points]
+    last = max(max(x for x, _, _ in points), 1e-9)
+    low = min(y - bar for _, y, bar in points)
+    high = max(max(y + bar for _, y, bar in points), low + 1e-3)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across, up = x / last, (y - low) / (high - low)
+        return _MARGIN + across * (_WIDTH - 2 * _MARGIN), _HEIGHT - _MARGIN - up * (_HEIGHT - 2 * _MARGIN)
+
+    parts = []
+    left, bottom = at(0, low)
+    for label, y in _ticks(low, high):
+        _, down = at(0, y)
+        line = f'x1="{left}" y1="{down:.1f}" x2="{_WIDTH - _MARGIN}" y2="{down:.1f}"'
+        parts.append(f'<line {line} stroke="currentColor" stroke-opacity="0.15"/>')
+        parts.append(f'<text x="{left - 6}" y="{down + 4:.1f}" font-size="12" text-anchor="end">{label}</text>')
+    for label, x in _ticks(0, last):
+        across, _ = at(x, low)
+        parts.append(f'<text x="{across:.1f}" y="{bottom + 16}" font-size="12" text-anchor="middle">{label}</text>')
+    parts.append(f'<text x="{_MARGIN}" y="20" font-size="13">{escape(y_label)}</text>')
+    parts.append(f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 8}" font-size="13" text-anchor="end">{escape(x_label)}</text>')
+    for i, curve in enumerate(curves):
+        color = _COLORS[i % len(_COLORS)]
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(x, y) for x, y, _ in curve.points))
+        parts.append(f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="2"/>')
+        for x, y, bar in curve.points:
+            (across, top), (_, foot) = at(x, y + bar), at(x, y - bar)
+            if bar:
+                parts.append(f'<line x1="{across:.1f}" y1="{top:.1f}" x2="{across:.1f}" y2="{foot:.1f}" stroke="{color}"/>')
+        down = _HEIGHT - _MARGIN - 16 * (len(curves) - i)
+        place = f'x="{_WIDTH - _MARGIN}" y="{down}" font-size="13"'
+        parts.append(f'<text {place} style="fill: {color}" text-anchor="end">{escape(curve.label)}</text>')
+    body = "\n".join(parts)
+    size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="currentColor">\n{body}\n</svg>'
+
+
+def _ticks(low: float, high: float) -> list[tuple[str, float]]:
+    """Labels and values of the round numbers between two."""
+    wanted = (high - low) / 5
+    power = math.floor(math.log10(wanted))
+    step = next(nice * 10.0**power for nice in (1, 2, 5, 10) if nice * 10.0**power >= wanted * 0.999)
+    first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
+    return [(f"{i * step:.{max(-math.floor(math.log10(step)), 0)}f}", i * step) for i in range(first, last + 1)]
 
 
 @dataclass(frozen=True)
@@ -29,24 +104,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """One of the systems.
-
-    Attributes:
-        title, text: as plain text.
-        facts: names and values, the first of which are its time and its PSNR.
-        curve: PSNR in dB over seconds.
-        large: figures beside the curve.
-        figures: small ones below.
-        links: files, and what the reader is told of them.
-    """
-
-    title: str
+    title: str  # plain text, as `text`
     text: str
-    facts: Sequence[tuple[str, str]]
-    curve: Curve
-    large: Sequence[Figure] = ()
-    figures: Sequence[Figure] = ()
-    links: Sequence[tuple[Path, str]] = ()
+    facts: Sequence[tuple[str, str]]  # names and values, the first of which are its time and its PSNR
+    curve: Curve  # PSNR in dB over seconds
+    large: Sequence[Figure] = ()  # figures beside the curve
+    figures: Sequence[Figure] = ()  # small ones below
+    links: Sequence[tuple[Path, str]] = ()  # files, and what the reader is told of them
 
 
 def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]) -> None:
@@ -71,7 +135,7 @@ def _section(folder: Path, section: Section) -> str:
 
 def _figure(folder: Path, figure: Figure) -> str:
     address, caption = _address(folder, figure.path), escape(figure.caption)
-    if figure.path.suffix in _VIDEOS:
+    if figure.path.suffix in (".mp4", ".webm"):
         shown = f'<video src="{address}" aria-label="{caption}" controls autoplay muted loop playsinline></video>'
     else:
         shown = f'<img src="{address}" alt="{caption}">'
@@ -81,3 +145,140 @@ def _figure(folder: Path, figure: Figure) -> str:
 def _address(folder: Path, file: Path) -> str:
     """A relative one, whatever the file is called."""
     return "./" + quote(Path(os.path.relpath(file, folder)).as_posix())
+
+
+def scene_section(folder: RunFolder, video: Path) -> Section:
+    metrics = folder.metrics()
+    return Section(
+        "A scene of 3D Gaussians",
+        "Trained from the photographs and their cameras; those that were held out are compared with its renders. The curve "
+        "falls where the steps go on with larger photographs, which are harder.",
+        [
+            _time(metrics["seconds"]),
+            ("PSNR, held out", f"{metrics['held_out']['psnr']:.2f} dB"),
+            ("SSIM, held out", f"{metrics['held_out']['ssim']:.4f}"),
+            ("steps", f"{metrics['steps']:,}"),
+            ("Gaussians", f"{metrics['gaussians']:,}"),
+        ],
+        _smoothed(metrics),
+        [Figure(video, "Turntable")],
+        _pairs(folder.pictures.glob("*.png"), "render"),
+        [(folder.page, "Walk through the scene"), (folder.scene, "The scene as a PLY")],
+    )
+
+
+def image_section(
+    photograph: Path, out: Path, blobs: int, steps: int, device: Device, on_report: Callable[[FitReport], None]
+) -> Section:
+    """A photograph as 2D Gaussians: fitted here, and drawn enlarged into the folder `out`."""
+    curve, begin = [], time.perf_counter()
+
+    def report(now: FitReport) -> None:
+        curve.append((time.perf_counter() - begin, now.psnr))
+        on_report(now)
+
+    result = fit(read_picture(photograph), blobs, steps, device=device, on_report=report)
+    seconds = time.perf_counter() - begin
+    out.mkdir(exist_ok=True)
+    large = out / "fit.png"
+    write_image(large, result.render(_ENLARGED * result.width, device=device))
+    result.save(out / "blobs.safetensors")
+    return Section(
+        "An image as 2D Gaussians",
+        "Each blob is nine numbers, drawn by the rasteriser of the scene above and moved by the gradients that Slang "
+        f"derives. Any size can be drawn: the picture here has {_ENLARGED} times the photograph's sides.",
+        [_time(seconds), ("PSNR", f"{result.psnr:.2f} dB"), ("steps", f"{steps:,}"), ("Gaussians", f"{blobs:,}")],
+        _curve("the photograph", curve),
+        [Figure(photograph, "Photograph"), Figure(large, f"{blobs:,} Gaussians, drawn {_ENLARGED} times as large")],
+    )
+
+
+def field_section(folder: Path) -> Section:
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    first, *others = _pairs((folder / "held-out").glob("*.png"), "radiance field")
+    return Section(
+        "A radiance field by path replay",
+        "Density and view-dependent colour in a grid of voxels. Gradients come from marching each ray a second time and "
+        "undoing it step by step, so that nothing is stored along rays.",
+        [
+            _time(metrics["seconds"]),
+            ("PSNR, held out", f"{metrics['held_out']['psnr']:.2f} dB"),
+            ("steps", f"{metrics['steps']:,}"),
+            ("voxels", "×".join(map(str, metrics["curve"][-1]["voxels"]))),
+        ],
+        _smoothed(metrics),
+        [first],
+        others,
+    )
+
+
+def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, device: Device) -> Section:
+    """The portable operator: the colours of white Gaussians are optimised until the flat colour is least wrong."""
+    target = torch.from_numpy(read_picture(photograph))
+    height, width, _ = target.shape
+    colors = torch.ones((len(gaussians), 3), requires_grad=True)
+    ignored, opacities = (gaussians.means, gaussians.scales, gaussians.quats), gaussians.opacities[:, None]
+
+    def drawn(operator: Callable[..., Tensor], **how: Any) -> Tensor:
+        return operator(*ignored, opacities, colors, gaussians.sh, width, height, **how).view(height, width, 4)[..., :3]
+
+    def gradient(operator: Callable[..., Tensor], **how: Any) -> Tensor:
+        (v_colors,) = torch.autograd.grad(((drawn(operator, **how) - target) ** 2).mean(), colors)
+        return v_colors
+
+    gradients, milliseconds = [], []
+    for operator, how in ((portable.splat, {}), (portable.splat_slang, {"device": device})):
+        gradients.append(gradient(operator, **how))
+        samples = []
+        for _ in range(_REPEATS):
+            begin = time.perf_counter()
+            gradient(operator, **how)
+            samples.append((time.perf_counter() - begin) * 1e3)
+        milliseconds.append(float(np.median(samples)))
+    difference = float((gradients[0] - gradients[1]).abs().max() / gradients[0].abs().max())
+    # The mean colour moves by the rate times ∂L/∂mean · Σ opacity² / N², and ∂L/∂mean is two thirds of what it is wrong by.
+    rate = 1.5 * _SHARE * len(gaussians) ** 2 / float((opacities**2).sum())
+    curve, begin = [], time.perf_counter()
+    for _ in range(_STEPS):
+        loss = ((drawn(portable.splat) - target) ** 2).mean()
+        curve.append((time.perf_counter() - begin, psnr_of(loss.item())))
+        (v_colors,) = torch.autograd.grad(loss, colors)
+        colors = (colors - rate * v_colors).detach().requires_grad_()
+    write_image(picture, drawn(portable.splat).detach().numpy())
+    return Section(
+        "The portable operator",
+        "The smallest operator with the renderer's interface, in torch's primitives and in Slang: the mean of the "
+        "Gaussians' colours, weighted by opacity, fills the image. It makes no picture: it is what a new platform runs "
+        "first, and its gradients have a closed form. Here it learns the one colour that is least wrong.",
+        [
+            _time(curve[-1][0]),
+            ("PSNR", f"{curve[-1][1]:.2f} dB"),
+            ("Gaussians", f"{len(gaussians):,}"),
+            ("torch, a pass and its gradient", f"{milliseconds[0]:.1f} ms"),
+            ("Slang, the same", f"{milliseconds[1]:.1f} ms"),
+            ("gradients differ by", f"{difference:.1g} of the largest"),
+        ],
+        _curve("the photograph", curve),
+        [Figure(photograph, "Photograph"), Figure(picture, "One colour")],
+    )
+
+
+def _time(seconds: float) -> tuple[str, str]:
+    return "time", f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _pairs(pictures: Iterable[Path], rendered: str) -> list[Figure]:
+    return [Figure(path, f"{path.stem}: photograph | {rendered}") for path in sorted(pictures)]
+
+
+def _curve(label: str, points: Iterable[tuple[float, float]]) -> Curve:
+    return Curve(label, [(seconds, psnr, 0.0) for seconds, psnr in points])
+
+
+def _smoothed(metrics: dict[str, Any]) -> Curve:
+    rows = metrics["curve"]
+    psnr = np.array([row["psnr"] for row in rows])
+    places = np.arange(len(rows))
+    around = np.minimum(_SMOOTHED // 2, np.minimum(places, places[::-1]))
+    means = [float(psnr[i - n : i + n + 1].mean()) for i, n in enumerate(around)]
+    return _curve("photographs of the steps", zip((row["seconds"] for row in rows), means, strict=True))

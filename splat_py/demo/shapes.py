@@ -1,14 +1,20 @@
-"""Shapes that rays can hit, each in its own frame, centred at the origin."""
+"""Surfaces in closed form that rays can hit: shapes, each in its own frame and centred at the origin, with textures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]  # float32 on every ray
+# Linear RGB albedo [N, 3] as a function of the point [N, 3] in the shape's frame.
+Texture = Callable[[Array], Array]
+# Linear RGB [N, 3] of a subpixel's number, and of points, normals and albedos [N, 3], glosses [N] and rays' directions [N, 3].
+Light = Callable[[int, Array, Array, Array, Array, Array], Array]
 
 # Metres from a surface within which a ray does not hit it again.
 EPSILON = 2e-3
@@ -152,3 +158,156 @@ class Torus:
     def normal(self, points: Array) -> Array:
         across = points * np.array([1, 1, 0], np.float32)
         return unit(points - np.float32(self.ring) * unit(across + np.float32(1e-12)))
+
+
+def rgb(*levels: float) -> Array:
+    return np.array(levels, np.float32) ** np.float32(2.2)
+
+
+def mix(a: Array, b: Array, weight: Array | NDArray[np.bool_]) -> Array:
+    return a + (b - a) * weight[..., None].astype(np.float32)
+
+
+@cache
+def waves(frequency: float) -> tuple[Array, Array]:
+    generator = np.random.default_rng(7)
+    directions = generator.normal(size=(3, 12)) * frequency * generator.uniform(0.5, 2.0, 12)
+    return directions.astype(np.float32), generator.uniform(0, 2 * np.pi, 12).astype(np.float32)
+
+
+def noise(points: Array, frequency: float) -> Array:
+    """Smooth, band-limited noise in about [-1, 1]: a sum of plane waves [N]."""
+    directions, phases = waves(frequency)
+    return np.sin(points @ directions + phases).sum(axis=-1) / np.float32(5.0)
+
+
+def plain(*color: float) -> Texture:
+    value = rgb(*color)
+    return lambda points: np.broadcast_to(value, points.shape)
+
+
+def table(points: Array) -> Array:
+    """A marble chessboard inside a brass rim."""
+    x, y = points[:, 0], points[:, 1]
+    radius = np.hypot(x, y)
+    dark = (np.floor(x / 0.2) + np.floor(y / 0.2)) % 2
+    vein = np.abs(np.sin(9 * (x + 0.6 * y) + 3.5 * noise(points, 3.0))) ** 0.35
+    pale = mix(rgb(0.62, 0.55, 0.50), rgb(0.93, 0.89, 0.82), vein)
+    deep = mix(rgb(0.52, 0.62, 0.66), rgb(0.20, 0.29, 0.36), vein)
+    board = pale + (deep - pale) * dark[:, None]
+    band = np.floor(np.arctan2(y, x) * 48 / np.pi) % 2
+    rim = mix(rgb(0.78, 0.56, 0.22), rgb(0.45, 0.26, 0.12), band)
+    return np.where((radius > 1.38)[:, None], rim, board).astype(np.float32)
+
+
+def planet(points: Array) -> Array:
+    """Bands of cloud, stirred."""
+    height = points[:, 2] / 0.36 + 0.16 * noise(points, 5.0) + 0.05 * noise(points, 17.0)
+    bands = 0.5 + 0.5 * np.sin(17 * height)
+    storms = np.clip(noise(points, 8.0) - 0.25, 0, 1) * 1.6
+    color = mix(rgb(0.16, 0.33, 0.62), rgb(0.95, 0.80, 0.58), bands)
+    return mix(color, rgb(0.97, 0.96, 0.93), np.clip(storms, 0, 1))
+
+
+def stripes(points: Array) -> Array:
+    """Diagonal stripes, a thin line between them."""
+    phase = (points @ np.array([1.0, 0.75, 1.25], np.float32)) / np.float32(0.17) % 1
+    color = mix(rgb(0.05, 0.52, 0.50), rgb(0.98, 0.76, 0.24), phase < 0.5)
+    return mix(color, rgb(0.10, 0.12, 0.18), np.abs(phase - 0.5) < 0.07)
+
+
+def quilt(points: Array) -> Array:
+    """A chessboard around the ring and around the tube."""
+    around = np.arctan2(points[:, 1], points[:, 0])
+    tube = np.arctan2(points[:, 2], np.hypot(points[:, 0], points[:, 1]) - 0.27)
+    light = (np.floor(around * 12 / np.pi) + np.floor(tube * 4 / np.pi)) % 2
+    hue = 0.5 + 0.5 * np.sin(around)
+    return mix(mix(rgb(0.72, 0.13, 0.38), rgb(0.42, 0.18, 0.62), hue), rgb(0.97, 0.91, 0.88), light)
+
+
+def candy(points: Array) -> Array:
+    phase = (np.arctan2(points[:, 1], points[:, 0]) / (2 * np.pi) + points[:, 2] / 0.22) % 1
+    return mix(rgb(0.96, 0.94, 0.90), rgb(0.80, 0.14, 0.12), phase < 0.5)
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A shape in the world: `x_world = rotation @ x_shape + center`."""
+
+    shape: Shape
+    texture: Texture
+    center: tuple[float, float, float]
+    rotation: Array = field(default_factory=lambda: np.eye(3, dtype=np.float32))
+    gloss: float = 0.0  # strength of the highlights and of the sky's reflection
+
+    def to_local(self, vectors: Array) -> Array:
+        return vectors @ self.rotation
+
+
+def turn(x: float = 0.0, z: float = 0.0) -> Array:
+    """Rotation about x, then about z, in degrees."""
+    (cx, cz), (sx, sz) = np.cos(np.deg2rad([x, z])), np.sin(np.deg2rad([x, z]))
+    about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
+    about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
+    return (about_z @ about_x).astype(np.float32)
+
+
+def trace(surfaces: Sequence[Surface], origins: Array, directions: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Distance to the first surface along each ray [N] (`inf`: none), and its index in `surfaces` [N] (-1: none)."""
+    distance = np.full(len(origins), np.inf, np.float32)
+    index = np.full(len(origins), -1)
+    # Rays that pass a shape's enclosing sphere, a little large against rounding, need not be tried.
+    centers = np.array([surface.center for surface in surfaces], np.float32)
+    bounds = np.array([[surface.shape.bound + 0.01] for surface in surfaces], np.float32)
+    along = dot(origins, directions) - centers @ directions.T
+    apart = dot(origins, origins) - 2 * centers @ origins.T + dot(centers, centers)[:, None]
+    candidates = (apart - along**2 < bounds**2) & (along < bounds)
+    for i, surface in enumerate(surfaces):
+        rays = np.flatnonzero(candidates[i])
+        if not len(rays):
+            continue
+        t = surface.shape.hit(surface.to_local(origins[rays] - centers[i]), surface.to_local(directions[rays]))
+        closer = t < distance[rays]
+        distance[rays[closer]] = t[closer]
+        index[rays[closer]] = i
+    return distance, index
+
+
+def radiance(surfaces: Sequence[Surface], light: Light, origins: Array, directions: Array, subpixel: int) -> Array:
+    """Display-space RGB in [0, 1] along each ray [N, 3], black where there is nothing."""
+    distance, index = trace(surfaces, origins, directions)
+    color = np.zeros_like(directions)
+    hit = np.flatnonzero(index >= 0)
+    points = origins[hit] + distance[hit, None] * directions[hit]
+    albedo, normals, gloss = np.zeros_like(points), np.zeros_like(points), np.zeros(len(hit), np.float32)
+    for i, surface in enumerate(surfaces):
+        mine = index[hit] == i
+        local = surface.to_local(points[mine] - np.array(surface.center, np.float32))
+        albedo[mine] = surface.texture(local)
+        normals[mine] = surface.shape.normal(local) @ surface.rotation.T
+        gloss[mine] = surface.gloss
+    color[hit] = light(subpixel, points, normals, albedo, gloss, directions[hit])
+    return np.clip(color, 0, 1) ** np.float32(1 / 2.2)
+
+
+def photograph(
+    viewmat: NDArray[np.floating],
+    K: NDArray[np.floating],
+    size: tuple[int, int],
+    subpixels: int,
+    surfaces: Sequence[Surface],
+    light: Light,
+) -> Array:
+    """A camera's picture [height, width, 3] of a width and height: the mean over so many subpixels a side, in display space,
+    where alpha blending happens."""
+    width, height = size
+    rotation, translation = np.asarray(viewmat)[:3, :3], np.asarray(viewmat)[:3, 3]
+    to_world = rotation.T @ np.linalg.inv(K)
+    y, x = np.mgrid[:height, :width].reshape(2, -1)
+    origins = np.broadcast_to((-rotation.T @ translation).astype(np.float32), (width * height, 3))
+    image = np.zeros((width * height, 3), np.float32)
+    for subpixel in range(subpixels**2):
+        dy, dx = (np.array(divmod(subpixel, subpixels)) + 0.5) / subpixels
+        pixels = np.stack([x + dx, y + dy, np.ones(len(x))], axis=-1)
+        image += radiance(surfaces, light, origins, unit((pixels @ to_world.T).astype(np.float32)), subpixel)
+    return (image / subpixels**2).reshape(height, width, 3)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from splat_py.errors import RankLostError, SplatError
 from splat_py.files import reason
-from splat_py.fit.launch import Launch, launch_of
+from splat_py.fit.process import Launch, launch_of
 from splat_py.gpu.arrays import Array, Bridge
 from splat_py.gpu.device import Device, adapters, choose, get_device
 
@@ -42,18 +42,16 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Which one this is."""
+        """Number of this process, 0 of the one that reports and writes."""
         return self.launch.rank
 
     @property
     def size(self) -> int:
-        """How many there are."""
         return self.launch.size
 
     @property
     def alone(self) -> bool:
-        """Whether there is only this one."""
-        return self.size == 1
+        return self.launch.alone
 
     @property
     def first(self) -> bool:
@@ -66,11 +64,7 @@ class Ranks:
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def batch_of(self, batch: int) -> int:
-        """Photographs a step: `batch`, or one for each process if it is 0.
-
-        Raises:
-            SplatError: they cannot be divided evenly.
-        """
+        """Photographs a step: `batch`, or one for each process if it is 0; SplatError if they cannot be divided evenly."""
         if batch % self.size:
             raise SplatError(f"batch is {batch}, which {self.size} processes cannot divide evenly; start as many as divide it")
         return batch or self.size
@@ -85,24 +79,19 @@ class Ranks:
 
     def total(self, values: Sequence[float]) -> list[float]:
         """Sums of numbers. Collective."""
-        return self._numbers(values, torch.float64, dist.ReduceOp.SUM)
+        return list(self._reduced(torch.tensor(values, dtype=torch.float64), dist.ReduceOp.SUM).tolist())
 
     def largest(self, values: Sequence[int]) -> list[int]:
-        """Of whole numbers. Collective."""
-        return self._numbers(values, torch.int64, dist.ReduceOp.MAX)
+        """The largest whole numbers. Collective."""
+        return list(self._reduced(torch.tensor(values, dtype=torch.int64), dist.ReduceOp.MAX).tolist())
+
+    def largest_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The largest of all processes, element by element. Collective."""
+        return self._reduced(torch.from_numpy(values), dist.ReduceOp.MAX).numpy()
 
     def wait(self) -> None:
         """For all of them to come here. Collective."""
         self.largest([0])
-
-    def largest_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The largest of all processes, element by element. Collective."""
-        if self.alone:
-            return values
-        together = torch.from_numpy(values)
-        with _peers():
-            dist.all_reduce(together, dist.ReduceOp.MAX, group=self._host)
-        return values
 
     def leave(self) -> None:
         """When nothing is left that is collective, the group may go."""
@@ -110,11 +99,7 @@ class Ranks:
             dist.destroy_process_group()
 
     def require_equal(self, arrays: Sequence[Array], step: int) -> None:
-        """Compare what all processes should have the same of. Collective.
-
-        Raises:
-            SplatError: they differ.
-        """
+        """Raise SplatError unless all processes have the same. Collective."""
         if self.alone:
             return
         sums = [_checksum(array) for array in arrays]
@@ -150,27 +135,19 @@ class Ranks:
             first += share
         dist.all_gather(list(values.chunk(self.size)), first, group=group)
 
-    def _numbers(self, values: Sequence[Any], dtype: torch.dtype, operation: Any) -> list[Any]:
-        if self.alone:
-            return list(values)
-        numbers = torch.tensor(values, dtype=dtype)
-        with _peers():
-            dist.all_reduce(numbers, operation, group=self._host)
-        return numbers.tolist()
+    def _reduced(self, values: torch.Tensor, operation: Any) -> torch.Tensor:
+        if not self.alone:
+            with _peers():
+                dist.all_reduce(values, operation, group=self._host)
+        return values
 
 
 ALONE = Ranks()
 
 
 def device_of(launch: Launch, name: str | None = None) -> Device:
-    """The device of a process: of several of a kind on one machine, each process has the next one.
-
-    Args:
-        name: as `get_device` takes it; with an index it is the device of all.
-
-    Raises:
-        SplatError: as `get_device`.
-    """
+    """The device of a process: if a machine has several of a kind, each process has the next one. `name` and errors are as of
+    `get_device`; a name with an index is the device of all."""
     if launch.alone or ":" in (name or os.environ.get("SPLAT_DEVICE", "")):
         return get_device(name)
     backend = choose(name).backend
@@ -183,7 +160,7 @@ def joined(device: Device, launch: Launch | None = None) -> Ranks:
 
     Args:
         device: that this process trains on.
-        launch: of this process; what the environment says by default.
+        launch: of this process, by default as the environment has it.
 
     Raises:
         SplatError: the environment contradicts itself, or the others do not come.

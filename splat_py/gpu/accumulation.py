@@ -15,7 +15,7 @@ from splat_py.errors import SplatError
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
 
-# What `accumulate` and `--accumulate` take.
+# The values of `accumulate` and `--accumulate`.
 Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
 _SLANG_TYPES = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pair": "PerIntersection"}
 

@@ -168,13 +168,13 @@ class Array:
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes) if buffer is None else buffer
         self._memory = memory
-        # Of whom this is another view.
+        # The array that this is another view of.
         self._owner: Array | None = None
         if buffer is None:
             weakref.finalize(self, memory.give_back, self.buffer).atexit = False
 
     @property
-    def bits(self) -> Array:
+    def as_uint32(self) -> Array:
         """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
         view = copy(self)
         view.dtype = np.dtype(np.uint32)

@@ -1,5 +1,5 @@
-"""What every function here that torch differentiates does alike: it keeps its state as long as torch keeps the graph, is
-differentiated once, and is opaque to torch's compiler and transformations.
+"""Functions that torch differentiates: each keeps its state as long as torch keeps the graph, is differentiated once, and
+breaks the graphs of torch's compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def opaque(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A function that talks to a device: torch.compile calls it as it is, between its graphs, and torch.func cannot have it.
 
     Raises:
@@ -44,7 +44,7 @@ def _is_transformed(value: Any) -> bool:
     return isinstance(value, Tensor) and (of.is_functorch_wrapped_tensor(value) or of.is_legacy_batchedtensor(value))
 
 
-def keep(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
+def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
     """Keep `state` for the backward pass, until torch frees the graph.
 
     Args:
@@ -60,8 +60,8 @@ def keep(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
     ctx.save_for_backward(handle, *tensors)
 
 
-def kept(ctx: Any) -> Any:
-    """What `keep` has kept."""
+def load_state(ctx: Any) -> Any:
+    """The state that `save_state` has kept."""
     handle = ctx.saved_tensors[0]
     return ctx.state if hasattr(ctx, "state") else handle.untyped_storage().state
 
@@ -100,13 +100,16 @@ class _Context:
         return getattr(self._ctx, name)
 
 
+def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:
+    """The backward pass of a gradient."""
+    raise SplatError(
+        "a gradient of splat_py's cannot be differentiated again; leave create_graph out, or detach what it goes into"
+    )
+
+
 class _Constant(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
         return gradient.detach()
 
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise SplatError(
-            "a gradient of splat_py's cannot be differentiated again; leave create_graph out, or detach what it goes into"
-        )
+    backward = staticmethod(refuse_second_derivative)

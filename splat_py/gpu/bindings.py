@@ -1,10 +1,17 @@
-"""What a kernel takes, and whether a dispatch brings just that."""
+"""What a kernel takes, and whether a dispatch brings just that.
+
+A kernel's globals are buffers, numbers, and structs of both. A struct's value is a Python object with the struct's fields as
+its attributes, most often a dataclass: `viewmats` of `uniform Cameras cameras` is `cameras.viewmats`. Names are Slang's, in
+Python's spelling: `isectOffsets` is `isect_offsets`. An attribute that is None leaves its buffers unbound, which is right where
+a specialisation does not read them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -18,6 +25,8 @@ from splat_py.gpu.sources import Globals, declared, mentioned
 Uniform: TypeAlias = int | float | spy.uint2
 
 _VECTOR = re.compile(r"vector<(\w+), *(\d)>")
+# Where a name of Slang's begins another word.
+_WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
 
 # By a buffer's elements: what an array holds, and a multiple of how many of them.
 _ELEMENTS = {
@@ -27,7 +36,7 @@ _ELEMENTS = {
     "uint": ((np.uint32,), 1),
     "uint2": ((np.uint32,), 2),
     "int": ((np.int32,), 1),
-    # Four floats (kernels/cpu/quads.slang).
+    # Four floats (kernels/cpu/fields.slang).
     "uint64_t2": ((np.float32,), 4),
     # Two floats, or four halves.
     "uint64_t": ((np.float32, np.uint32), 2),
@@ -76,6 +85,69 @@ class Bindings:
         types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
         return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry, types))
 
+    @cached_property
+    def _checked(self) -> set[tuple[str, type]]:
+        return set()
+
+    @cached_property
+    def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str]]]:
+        """By argument, the attributes that lead to each buffer and number in it, and its name here."""
+        found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+        for name in (*self.known.buffers, *self.known.uniforms):
+            argument, *attributes = (in_python(part) for part in name.split("."))
+            found.setdefault(argument, []).append((tuple(attributes), name))
+        return found
+
+    def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
+        """The uniforms and buffers of a dispatch, by the names of `known`, from its arguments.
+
+        Raises:
+            BindingError: an argument lacks a field of its struct, or has an array that its struct has not.
+        """
+        uniforms: dict[str, Uniform] = {}
+        buffers: dict[str, Array | None] = {}
+        for argument, value in arguments.items():
+            if argument == "options" and argument not in self._arguments:
+                # It has values of `extern` names alone.
+                continue
+            if argument not in self._arguments:
+                known = ", ".join(self._arguments) or "none"
+                raise BindingError(f"{self.kernel}: there is no argument {argument}; its arguments are {known}")
+            for attributes, name in self._arguments[argument]:
+                found = value
+                for attribute in attributes:
+                    if found is None:
+                        break
+                    if not hasattr(found, attribute):
+                        raise BindingError(
+                            f"{self.kernel}: {argument} is a {type(found).__name__} without {attribute}, of {name}"
+                        )
+                    found = getattr(found, attribute)
+                if name in self.known.buffers:
+                    buffers[name] = found
+                elif found is not None:
+                    uniforms[name] = found
+            self._check_fields(argument, type(value))
+        return uniforms, buffers
+
+    def _check_fields(self, argument: str, kind: type) -> None:
+        """Once for each class of a value: all arrays that it always has are its struct's."""
+        if (argument, kind) in self._checked or not is_dataclass(kind):
+            return
+        arrays = {field.name for field in fields(kind) if field.type in ("Array", Array)}
+        unknown = arrays - {attributes[0] for attributes, _ in self._arguments[argument] if attributes}
+        if unknown:
+            raise BindingError(
+                f"{self.kernel}: {argument} is a {kind.__name__}, whose {', '.join(sorted(unknown))} its struct lacks"
+            )
+        self._checked.add((argument, kind))
+
+    @cached_property
+    def paths(self) -> dict[str, list[str]]:
+        """Where a buffer or a number lies, the global and fields, by its name in flat source: `struct_field`."""
+        names = (*self.known.buffers, *self.known.uniforms)
+        return {name.replace(".", "_"): ["params", name] if name in self.known.block else name.split(".") for name in names}
+
     def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
         """Compare what a dispatch binds with what the kernel takes.
 
@@ -106,17 +178,33 @@ class Bindings:
         raise BindingError(f"{self.kernel}: {', '.join(mistakes)}; its {what}s are {', '.join(known) or 'none'}")
 
 
+def in_python(name: str) -> str:
+    """A name of Slang's in Python's spelling: `isectOffsets` is isect_offsets, `finalT` is final_T."""
+    return _WORD.sub(lambda word: "_" + (word[1].lower() if word[2] else word[1]), name)
+
+
 def reflected(layout: spy.ProgramLayout) -> Globals:
     """The globals of a linked program."""
     kind = spy.TypeReflection.Kind
-    buffers, uniforms = {}, {}
-    for variable in layout.parameters:
-        element = variable.type_layout.element_type_layout
-        if variable.type_layout.kind == kind.constant_buffer:
-            uniforms = {field.name: _name(field.type_layout.type) for field in element.fields}
+    buffers: dict[str, str] = {}
+    uniforms: dict[str, str] = {}
+    block: dict[str, str] = {}
+
+    def add(name: str, variable: spy.TypeLayoutReflection) -> None:
+        if variable.kind == kind.struct:
+            for field in variable.fields:
+                add(f"{name}.{field.name}", field.type_layout)
+        elif variable.kind in (kind.scalar, kind.vector):
+            uniforms[name] = _name(variable.type)
         else:
-            buffers[variable.name] = _name(element.type)
-    return Globals(buffers, uniforms)
+            buffers[name] = _name(variable.element_type_layout.type)
+
+    for variable in layout.parameters:
+        if variable.type_layout.kind == kind.constant_buffer:
+            block = {field.name: _name(field.type_layout.type) for field in variable.type_layout.element_type_layout.fields}
+        else:
+            add(variable.name, variable.type_layout)
+    return Globals(buffers, uniforms | block, block=frozenset(block))
 
 
 def _name(kind: spy.TypeReflection) -> str:

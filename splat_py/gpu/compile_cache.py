@@ -1,5 +1,5 @@
-"""Where compiled kernels are kept between processes: without it, every process compiles for two seconds before its first
-image and its first gradient, with it for 0.2 (software Vulkan, two cores).
+"""Compiled kernels, kept between processes: without them, every process compiles for two seconds before its first
+image and its first gradient, with them for 0.2 (software Vulkan, two cores).
 
 SlangPy keeps kernels in a database that is mapped into memory: a damaged one ends the process. So each process works on a copy
 of its own in the system's temporary folder, made from a file whose name is its own checksum:
@@ -7,12 +7,14 @@ of its own in the system's temporary folder, made from a file whose name is its 
     <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/kernels-<checksum>.mdb
 
 The copy is kept as such a file when kernels have been added. What is damaged, or cannot be read or written, costs compiling.
+Metal source that was emitted lies in the same folder, a file a kernel (`EmissionCache`).
 """
 
 from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -20,12 +22,17 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import psutil
 import slangpy as spy
 
+from splat_py.errors import SplatError
 from splat_py.files import atomic_path
+from splat_py.gpu.emission import MetalKernel, emit_metal_kernel
+from splat_py.gpu.kernels import specialisation_source
+from splat_py.gpu.sources import shader_folder
 
 # Folders that are kept: each edit of a shader makes one.
 _KEPT_FOLDERS = 6
@@ -39,6 +46,9 @@ class CompileCache:
 
     Attributes:
         folder: of the copy, for SlangPy; None if none can be made.
+
+    Warns:
+        UserWarning: once, if what is stored is damaged, or the folder cannot be read or written.
     """
 
     def __init__(self, kept: Path) -> None:
@@ -78,7 +88,7 @@ class CompileCache:
         try:
             # Only pages that nothing refers to yet are written to, so that a copy is whole at any moment.
             content = self._database(self.folder).read_bytes() if self.folder else b""
-            checksum = hashlib.sha256(content).hexdigest()[:32]
+            checksum = _checksum(content)
             if not content or checksum == self._checksum:
                 return
             self._kept.mkdir(parents=True, exist_ok=True)
@@ -99,7 +109,7 @@ class CompileCache:
             except OSError as error:
                 self._warn(f"cannot be read ({error.strerror})")
                 continue
-            checksum = hashlib.sha256(content).hexdigest()[:32]
+            checksum = _checksum(content)
             if file.name == f"kernels-{checksum}.mdb":
                 self._checksum = checksum
                 return content
@@ -121,26 +131,17 @@ class CompileCache:
 
     @staticmethod
     def _database(folder: Path) -> Path:
-        """Where SlangPy has it."""
+        """SlangPy's path of it."""
         return folder / "rhi" / "data.mdb"
 
 
 def cache_folder(shaders: Path) -> Path:
-    """Of this version of SlangPy and of the shaders."""
+    """The folder for this version of SlangPy and of the shaders."""
     digest = hashlib.sha256(spy.__version__.encode())
     for source in sorted(shaders.rglob("*.slang")):
         digest.update(source.relative_to(shaders).as_posix().encode())
         digest.update(source.read_bytes())
     return platformdirs.user_cache_path("splat_py") / digest.hexdigest()[:16]
-
-
-def open_compile_cache(shaders: Path) -> CompileCache:
-    """The kernels of this version of SlangPy and of the shaders.
-
-    Warns:
-        UserWarning: once, if what is stored is damaged, or the folder cannot be read or written.
-    """
-    return CompileCache(cache_folder(shaders))
 
 
 def _age(path: Path) -> float:
@@ -159,8 +160,38 @@ def _prune(root: Path) -> None:
 
 
 def _remove_abandoned_copies() -> None:
-    """Those of processes that were killed."""
+    """Remove the copies of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_COPY_PREFIX}*"):
         process = folder.name.removeprefix(_COPY_PREFIX).partition("-")[0]
         if process.isdigit() and not psutil.pid_exists(int(process)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class EmissionCache:
+    """Metal source that was emitted before, as emitting takes the compiler up to a second a kernel.
+
+    The first line of a file is a checksum of the rest.
+    """
+
+    def __init__(self) -> None:
+        self._folder = cache_folder(shader_folder()) / "metal"
+
+    def get(self, module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
+        """See `emit_metal_kernel`."""
+        what = "\0".join((module, entry, specialisation_source(module, constants) if constants else ""))
+        path = self._folder / f"{entry}-{_checksum(what.encode())}.json"
+        with suppress(OSError, ValueError):
+            checksum, _, text = path.read_text(encoding="utf-8").partition("\n")
+            if checksum == _checksum(text.encode()):
+                source, threads = json.loads(text)
+                x, y, z = threads
+                return MetalKernel(source, (x, y, z))
+        kernel = emit_metal_kernel(module, entry, constants)
+        text = json.dumps(kernel)
+        with suppress(SplatError), atomic_path(path) as temporary:
+            temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")
+        return kernel
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

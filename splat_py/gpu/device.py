@@ -7,6 +7,7 @@ that.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Collection, Iterator
@@ -14,20 +15,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from typing import cast
 
+import psutil
 import slangpy as spy
 import torch
 
 from splat_py.errors import NoDeviceError, SplatError
-from splat_py.gpu import torch_metal_support
+from splat_py.gpu import availability
 from splat_py.gpu.arrays import Bridge, Memory
-from splat_py.gpu.compile_cache import open_compile_cache
-from splat_py.gpu.device_lost import translate_device_lost
-from splat_py.gpu.device_names import BACKENDS, parse_device
-from splat_py.gpu.kernels import KernelCache, Recorder
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.compile_cache import CompileCache, cache_folder
+from splat_py.gpu.kernels import KernelCache, Profile, Recorder
+from splat_py.gpu.messages import translate_device_lost
 from splat_py.gpu.sources import shader_folder
-from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
+from splat_py.gpu.torch_metal import TensorMemory, TorchKernels, TorchQueue, TorchRecorder
 
 _TYPES = {
     "metal": spy.DeviceType.metal,
@@ -43,7 +44,7 @@ _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 
 
 class Operator(Enum):
-    """What a device may be able to do natively."""
+    """Native abilities that a device may have."""
 
     SPLAT_FORWARD = "splat forward"
     SPLAT_BACKWARD = "splat backward"
@@ -54,80 +55,53 @@ class Operator(Enum):
 
 
 _FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: spy.Feature.wave_ops}
-# What the kernels of the others use. They make do with compare-and-swap where there are no float atomics.
-_NEEDS = {
-    Operator.SPLAT_FORWARD: {Operator.WAVES},
-    Operator.SPLAT_BACKWARD: {Operator.WAVES},
-    Operator.IMAGE: {Operator.WAVES},
-    Operator.VOLUME: {Operator.WAVES},
-}
-# Backends that have more than SlangPy reports.
-_UNREPORTED = {backend: {Operator.WAVES, Operator.FLOAT_ATOMICS} for backend in ("metal", "mps")}
 
 
 def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozenset[Operator]:
-    """What a backend's device supports natively, from the features that SlangPy reports for it."""
-    own = {operator for operator, feature in _FEATURES.items() if feature in reported} | _UNREPORTED.get(backend, set())
-    return frozenset(own | {operator for operator, needed in _NEEDS.items() if needed <= own})
+    """The operators that a backend's device supports natively, from the features that SlangPy reports for it.
+
+    Kernels need waves; they make do with compare-and-swap where there are no float atomics. Metal has both and reports neither.
+    """
+    is_metal = backend in ("metal", "mps")
+    own = frozenset(operator for operator, feature in _FEATURES.items() if is_metal or feature in reported)
+    return own | (set(Operator) - _FEATURES.keys() if Operator.WAVES in own else set())
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What differs between kinds of devices: link-time constants, measured in software, predicted for GPUs."""
+    """Link-time constants that differ between kinds of devices: measured in software, predicted for GPUs."""
 
     # Side of a tile in pixels, and how many of its pixels a thread blends.
-    tile_size: int
-    pixels_per_thread: int
+    tile_size: int = 16
+    pixels_per_thread: int = 2
     # Radix sort: digit, threads and pairs a thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
-    sort_digit_bits: int
-    sort_threads: int
-    sort_items: int
+    sort_digit_bits: int = 5
+    sort_threads: int = 128
+    sort_items: int = 32
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
-    accumulation: str
-    # Whether a tile's workgroup loads its splats together, batch by batch into group-shared memory, or each wave its own.
-    batched: bool
-    # Whether a wave's lanes then read a splat from the lane that has tested it, or all load it again.
-    reads_lanes: bool
+    accumulation: str = "PerWave"
+    # Whether a wave's lanes read a splat from the lane that has tested it, or all load it again.
+    broadcast_from_lane: bool = False
     # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
-    segment: int | None
+    segment: int | None = None
     # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
-    steps_ahead: int
+    steps_ahead: int = 2
 
 
 # Chosen on paper: docs/gpus.md has the predictions, and what would refute them.
-_GPU_TUNING = Tuning(
-    tile_size=16,
-    pixels_per_thread=2,
-    sort_digit_bits=5,
-    sort_threads=128,
-    sort_items=32,
-    accumulation="PerWave",
-    batched=False,
-    reads_lanes=False,
-    segment=None,
-    steps_ahead=2,
-)
+_GPU_TUNING = Tuning()
 # The watchdog of macOS ends a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
 # AMD's GPUs, mostly: in waves of 64, two pixels a thread make a wave's block of pixels too large (docs/gpus-amd.md).
 _VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1)
 _SOFTWARE_TUNING = Tuning(
-    tile_size=16,
-    pixels_per_thread=8,
-    sort_digit_bits=8,
-    sort_threads=32,
-    sort_items=256,
-    accumulation="PerWave",
-    batched=False,
-    reads_lanes=True,
-    segment=None,
-    steps_ahead=0,
+    pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256, broadcast_from_lane=True, steps_ahead=0
 )
 _TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
 
 
 def tuning_of(backend: str) -> Tuning:
-    """What a backend's devices are driven with."""
+    """The tuning of a backend's devices."""
     return _TUNINGS.get(backend, _GPU_TUNING)
 
 
@@ -142,48 +116,38 @@ class Adapter:
 
 
 class Device:
-    """An open device: its memory, its kernels, its tuning."""
+    """An open device: its memory, its kernels, its tuning.
 
-    def __init__(self, adapter: Adapter) -> None:
+    Args:
+        handle: SlangPy's device, or what stands in for it.
+        features: what SlangPy reports.
+        recorder: the class of `record`.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        handle: spy.Device,
+        memory: Memory,
+        kernels: KernelCache,
+        features: Collection[spy.Feature] = (),
+        recorder: type[Recorder] = Recorder,
+    ) -> None:
         self.adapter = adapter
-        # Of what is recorded without one of its own.
+        self.handle = handle
+        self.memory = memory
+        self.kernels = kernels
+        # The profile of recordings that have none of their own.
         self.profile: Profile | None = None
-        self._process = os.getpid()
         self.software = adapter.backend == "software"
         self.tuning = tuning_of(adapter.backend)
-        cache = open_compile_cache(shader_folder())
-        shared = _torch_context(adapter) if adapter.backend == "cuda" else None
-        # Also of further sessions of the compiler.
-        self.compiler_options = spy.SlangCompilerOptions(
-            {
-                "include_paths": [spy.SHADER_PATH, str(shader_folder())],
-                "disable_warnings": _MUTED_WARNINGS,
-                # Mesa optimises all the same: kernels as fast, compiled sooner.
-                "optimization": getattr(spy.SlangOptimizationLevel, "none" if self.software else "default"),
-            }
-        )
-        try:
-            self.handle = spy.Device(
-                type=_TYPES[adapter.backend],
-                adapter_luid=None if shared else list(adapter.luid),
-                existing_device_handles=shared,
-                enable_rhi_validation=False,
-                enable_hot_reload=False,
-                shader_cache_path=cache.folder,
-                compiler_options=self.compiler_options,
-                label="splat_py",
-            )
-        except RuntimeError as error:
-            raise NoDeviceError(_why_not_opened(adapter, error)) from error
-        self.operators = native_operators(adapter.backend, self.handle.features)
-        bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
-        self.memory = Memory(self.handle, bridge)
-        self.kernels = KernelCache(self.handle)
-        self.kernels.observers.append(lambda _: cache.kernel_is_due())
+        self.operators = native_operators(adapter.backend, features)
+        self._recorder = recorder
+        self._process = os.getpid()
 
     @property
     def native_float_atomics(self) -> bool:
-        """Whether floats in device memory can be added to atomically without a compare-and-swap loop."""
+        """True if floats in device memory can be added to atomically without a compare-and-swap loop."""
         return Operator.FLOAT_ATOMICS in self.operators
 
     def shortcoming(self, *operators: Operator) -> str | None:
@@ -208,7 +172,7 @@ class Device:
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
         self.require_process()
-        return Recorder(self.handle, self.kernels, self.memory, profile or self.profile)
+        return self._recorder(self.handle, self.kernels, self.memory, profile or self.profile)
 
     @contextmanager
     def profiled(self) -> Iterator[Profile]:
@@ -241,16 +205,16 @@ def adapters() -> tuple[Adapter, ...]:
         for info in spy.Device.enumerate_adapters(type=_TYPES[backend]):
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
-    if not torch_metal_support.why_no_torch_metal():
-        found.append(Adapter("mps", torch_metal_support.torch_metal_name(), ()))
+    if not availability.why_no_torch_metal():
+        found.append(Adapter("mps", availability.torch_metal_name(), ()))
     order = preference()
     return tuple(sorted(found, key=lambda adapter: order.index(adapter.backend)))
 
 
 def preference() -> list[str]:
     """The backends, the one that is taken where all are there first."""
-    backends = list(BACKENDS)
-    if platform.system() == "Darwin" and torch_metal_support.why_no_metal_compiler():
+    backends = list(availability.BACKENDS)
+    if platform.system() == "Darwin" and availability.why_no_metal_compiler():
         # SlangPy's Metal opens, and cannot compile.
         backends.append(backends.pop(0))
     return backends
@@ -266,26 +230,64 @@ def choose(name: str | None = None) -> Adapter:
         NoDeviceError: there is no such device here.
         SplatError: the name means nothing.
     """
-    backend, position = parse_device(name)
+    backend, position = availability.parse_device(name)
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
     if position >= len(candidates):
         asked = name or os.environ.get("SPLAT_DEVICE")
         others = ", ".join(sorted({adapter.backend for adapter in adapters()}))
         wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
-        raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {_why_none()}")
+        raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {availability.why_no_device()}")
     return candidates[position]
 
 
 @cache
 def _open(adapter: Adapter) -> Device | NoDeviceError:
     try:
-        if adapter.backend == "mps":
-            from splat_py.gpu.torch_metal import TorchMetal
-
-            return TorchMetal(adapter)
-        return Device(adapter)
+        return open_device(adapter)
     except NoDeviceError as error:
         return error
+
+
+def open_device(adapter: Adapter) -> Device:
+    """An adapter's device, anew.
+
+    Raises:
+        NoDeviceError: its driver is too old or broken.
+    """
+    if adapter.backend == "mps":
+        place = torch.device(availability.TORCH_DEVICE)
+        return Device(adapter, cast(spy.Device, TorchQueue()), TensorMemory(place), TorchKernels(place), recorder=TorchRecorder)
+    cache = CompileCache(cache_folder(shader_folder()))
+    shared = _torch_context(adapter) if adapter.backend == "cuda" else None
+    try:
+        handle = spy.Device(
+            type=_TYPES[adapter.backend],
+            adapter_luid=None if shared else list(adapter.luid),
+            existing_device_handles=shared,
+            enable_rhi_validation=False,
+            enable_hot_reload=False,
+            shader_cache_path=cache.folder,
+            compiler_options=compiler_options(adapter.backend),
+            label="splat_py",
+        )
+    except RuntimeError as error:
+        raise NoDeviceError(availability.why_not_opened(adapter.backend, adapter.name, error)) from error
+    kernels = KernelCache(handle)
+    kernels.observers.append(lambda _: cache.kernel_is_due())
+    bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
+    return Device(adapter, handle, Memory(handle, bridge), kernels, handle.features)
+
+
+def compiler_options(backend: str) -> spy.SlangCompilerOptions:
+    """The compiler's options in every session of a device."""
+    return spy.SlangCompilerOptions(
+        {
+            "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+            "disable_warnings": _MUTED_WARNINGS,
+            # Mesa optimises all the same: kernels as fast, compiled sooner.
+            "optimization": getattr(spy.SlangOptimizationLevel, "none" if backend == "software" else "default"),
+        }
+    )
 
 
 def get_device(name: str | Device | None = None) -> Device:
@@ -320,7 +322,7 @@ def slang_device() -> Device:
 
 
 def cuda_index(adapter: Adapter) -> int:
-    """What torch calls a CUDA device."""
+    """Torch's index of a CUDA device."""
     return [other for other in adapters() if other.backend == "cuda"].index(adapter)
 
 
@@ -338,40 +340,30 @@ def device_for(tensor: torch.Tensor, device: str | Device | None = None) -> Devi
     if device is None and not os.environ.get("SPLAT_DEVICE"):
         if tensor.is_cuda:
             return get_device(f"cuda:{tensor.device.index or 0}")
-        if tensor.device.type == torch_metal_support.TORCH_DEVICE.type and any(a.backend == "mps" for a in adapters()):
+        if tensor.device.type == availability.TORCH_DEVICE and any(a.backend == "mps" for a in adapters()):
             return get_device("mps")
     return get_device(device)
 
 
-_METAL_ADVICE = (
-    "Metal needs macOS 15 or later, and torch 2.7 or later (--device mps) or Xcode's metal compiler "
-    "(xcodebuild -downloadComponent MetalToolchain)"
-)
-_LOADER_ADVICE = "install the Vulkan loader (package libvulkan1) and a driver (package mesa-vulkan-drivers, if there is no GPU)"
-_DRIVER_ADVICE = "install a driver, the software one if there is no GPU: package mesa-vulkan-drivers, Mesa 23 or later"
-_NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's present driver"
+def shares_host_memory(device: Device) -> bool:
+    """True if arrays of the device and of the host are in the same memory: in software, and on a Mac."""
+    return device.memory.bridge is Bridge.ALIAS or device.adapter.backend in ("metal", "mps")
 
 
-def _why_none() -> str:
-    """Why there is no adapter, and what to do."""
-    if platform.system() == "Darwin":
-        return _METAL_ADVICE
-    if not has_loader():
-        return f"there is no Vulkan loader; {_LOADER_ADVICE}"
-    return f"the Vulkan loader found no driver that works; {_DRIVER_ADVICE}"
+def free_bytes(device: Device) -> float:
+    """Free device memory; infinity if the backend does not report it, as through Vulkan, or beside a torch without CUDA."""
+    if shares_host_memory(device):
+        return psutil.virtual_memory().available
+    if device.adapter.backend == "cuda" and torch.cuda.is_available():
+        return torch.cuda.mem_get_info(cuda_index(device.adapter))[0]
+    return math.inf
 
 
-def _why_not_opened(adapter: Adapter, error: RuntimeError) -> str:
-    """Why there is an adapter but no device, and what to do."""
-    reason = str(error).strip().split("\n")[0].rstrip(".!")
-    what = f"cannot open {adapter.name} through {adapter.backend}"
-    if adapter.backend == "metal":
-        return f"{what}: {reason}; {_METAL_ADVICE}"
-    driver = None
-    if adapter.backend != "cuda":
-        driver = next((driver for driver in drivers() if driver.adapter == adapter.name), None)
-    if driver is None:
-        return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
-    if NEEDED_EXTENSION not in driver.extensions:
-        return f"{what}: its driver, {driver.version}, is too old and lacks {NEEDED_EXTENSION}; {_NEWER_DRIVER_ADVICE}"
-    return f"{what}: {reason} (driver {driver.version}); {_NEWER_DRIVER_ADVICE}"
+def process_bytes() -> int:
+    """Host memory of this process."""
+    return psutil.Process().memory_info().rss
+
+
+def persistent_groups() -> int:
+    """Workgroups that share work on CPU drivers (slang/kernels/cpu/volume.slang): one a core, 8 at most."""
+    return min(psutil.cpu_count() or 1, 8)

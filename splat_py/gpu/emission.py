@@ -202,7 +202,7 @@ class WgslKernel(NamedTuple):
     """WGSL of one entry point, and what it binds."""
 
     source: str
-    # Names by binding, all in group 0; only what the entry point uses.
+    # Names by binding, all in group 0, of a struct's field `struct_field`; only what the entry point uses.
     buffers: dict[int, str]
     # Binding of the uniform block and the numbers in it; -1 if nothing in it is used.
     uniforms: int
@@ -212,22 +212,32 @@ class WgslKernel(NamedTuple):
     def of(cls, source: str) -> WgslKernel:
         """What source declares, which is less than its modules do: the compiler has dropped what is not used."""
         buffers = {int(binding): name for binding, name in _WGSL_STORAGE.findall(source)}
-        block = _WGSL_UNIFORM.search(source)
-        if block is None:
-            return cls(source, buffers, -1, [])
-        body = re.search(rf"struct {block[2]}\s*\{{(.*?)\}}", source, re.DOTALL)
-        assert body is not None
-        fields, end = [], 0
-        for align, name, kind in _WGSL_FIELD.findall(body[1]):
-            offset = -(-end // int(align)) * int(align)
-            fields.append(WgslField(name, offset, kind))
-            end = offset + WGSL_SIZES[kind]
-        return cls(source, buffers, int(block[1]), fields)
+        blocks = _WGSL_UNIFORM.findall(source)
+        assert len(blocks) < 2, "a kernel's numbers are all in `params`, or none is"
+        fields: list[WgslField] = []
+        for _, structure in blocks:
+            _add_fields(source, structure, "", 0, fields)
+        return cls(source, buffers, int(blocks[0][0]) if blocks else -1, fields)
 
 
-_WGSL_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (\w+)_\d+ :")
-_WGSL_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> params_\d+ : (\w+);")
-_WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (u32|i32|f32|vec2<u32>)")
+def _add_fields(source: str, structure: str, prefix: str, offset: int, fields: list[WgslField]) -> int:
+    """Add the numbers of a structure that begins at `offset`; where it ends."""
+    body = re.search(rf"struct {structure}\s*\{{(.*?)\}}", source, re.DOTALL)
+    assert body is not None
+    end = offset
+    for align, name, kind in _WGSL_FIELD.findall(body[1]):
+        at = -(-end // int(align)) * int(align)
+        if kind in WGSL_SIZES:
+            fields.append(WgslField(prefix + name, at, kind))
+            end = at + WGSL_SIZES[kind]
+        else:
+            end = _add_fields(source, kind, f"{prefix}{name}_", at, fields)
+    return end
+
+
+_WGSL_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (?:globalParams_)?(\w+)_\d+ :")
+_WGSL_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> (?:params|globalParams)_\d+ : (\w+);")
+_WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (\w+(?:<u32>)?)")
 # Bytes of what uniform blocks hold.
 WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 

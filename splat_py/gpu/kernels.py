@@ -1,17 +1,28 @@
 """Compiling, specialising and dispatching the entry points of `slang/kernels`.
 
 A kernel is specialised when it is linked: the values of its `extern` constants and types are the cache key, and what they
-switch off is not in the binary. Everything else, buffers and the scalars of its uniform block, is bound by name when it is
-dispatched, and compared with what the kernel takes (`Bindings`).
+switch off is not in the binary. Everything else, buffers and numbers, is bound by name when it is dispatched, and compared with
+what the kernel takes (`Bindings`).
+
+Structs: what belongs together is one struct on both sides. Slang declares a struct of buffers and numbers and a global of it,
+`uniform Cameras cameras;`; Python has a frozen dataclass with the same fields; a dispatch names the pair.
+
+    recorder.dispatch("project", "projectForward", linear_groups(splats.count), gaussians=gaussians, cameras=cameras, …)
+
+Arguments are the kernel's globals, in Python's spelling; capitals are values of its `extern` names. Attributes of dataclasses
+are such values, too: `camera_model` is that of `CameraModel`, `tile_size` that of `TILE_SIZE`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, reduce
+from operator import getitem
+from typing import Any, cast
 
 import numpy as np
 import slangpy as spy
@@ -20,13 +31,14 @@ from numpy.typing import DTypeLike
 from splat_py.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
-from splat_py.gpu.compiler_messages import first_error
-from splat_py.gpu.device_lost import translate_device_lost
 from splat_py.gpu.limits import check_threads
-from splat_py.gpu.profiling import Profile
-from splat_py.gpu.sources import Source, constant, declared, mentioned, scope
+from splat_py.gpu.messages import first_error, translate_device_lost
+from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
 
+# Timestamps of a profile.
+_MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 # Threads of a workgroup, and workgroups of a row of them.
 _THREADS = constant("parallel/threads", "THREADS")
@@ -47,7 +59,7 @@ class UserType:
     name: str
     text: str
     # A generic type of ours, of which the value is that of this one.
-    through: str = ""
+    adapter: str = ""
 
     @property
     def module(self) -> str:
@@ -67,6 +79,28 @@ def specialising(module: str, entry: str, constants: dict[str, Any]) -> dict[str
     return {name: value for name, value in constants.items() if name not in unused}
 
 
+def constants_in(module: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a module's `extern` names in a dispatch's arguments: capitals, and attributes of dataclasses that differ
+    from the values without a specialisation."""
+    found = {name: value for name, value in arguments.items() if name[0].isupper()}
+    for argument in arguments.values():
+        if is_dataclass(argument):
+            for name, attribute, default in _externs_of(module, cast(Hashable, type(argument))):
+                value = getattr(argument, attribute)
+                if default != (str(value).lower() if isinstance(value, bool) else str(value)):
+                    found.setdefault(name, value)
+    return found
+
+
+@cache
+def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str]]:
+    """`extern` names, a dataclass's attributes of these names that are no arrays, and values without a specialisation."""
+    arrays = {field.name for field in fields(kind) if str(field.type).startswith("Array")}
+    attributes = {*dir(kind), *(field.name for field in fields(kind))} - arrays
+    found = ((name, _WORD.sub("_", name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
+    return [(name, attribute, value) for name, attribute, value in found if attribute in attributes]
+
+
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
     """Slang source of the small module that gives the `extern` names of a kernel's modules their values.
 
@@ -83,12 +117,12 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
             raise BindingError(f"{module}: there is no constant {name} to specialise; there are {', '.join(externs) or 'none'}")
         what, kind = externs[name]
         if what == "struct" and isinstance(value, UserType):
-            # A caller's own code, which they have compiled (splat_py/shaders.py); never a file's.
+            # A caller's own code, which they have compiled (splat_py/shaders); never a file's.
             if not _NAME.fullmatch(value.name):
                 raise BindingError(f"{module}: {name} is {value.name!r}, which is no name of a type")
             types = _types(sources, kind)
-            imports |= {value.module, *types.get(kind, ()), *types.get(value.through, ())}
-            own = f"{value.through}<{value.name}>" if value.through else value.name
+            imports |= {value.module, *types.get(kind, ()), *types.get(value.adapter, ())}
+            own = f"{value.adapter}<{value.name}>" if value.adapter else value.name
             exports.append(f"export struct {name} : {kind} = {own};")
         elif what == "struct":
             homes = _types(sources, kind).get(value, ()) if isinstance(value, str) and value != kind else ()
@@ -173,6 +207,35 @@ class KernelCache:
         return Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
 
 
+class Profile:
+    """How long each stage of recordings took, by the device's own clock. Metal has none: there, `collect` finds nothing."""
+
+    def __init__(self, device: spy.Device) -> None:
+        self._available = device.has_feature(spy.Feature.timestamp_query)
+        self._frequency = device.info.timestamp_frequency
+        self._names: list[str] = []
+        if self._available:
+            self._pool = device.create_query_pool(spy.QueryType.timestamp, _MOST_MARKS)
+
+    def mark(self, encoder: spy.CommandEncoder, name: str) -> None:
+        """The stage `name` begins here; an empty name ends the last one."""
+        if self._available and len(self._names) < _MOST_MARKS:
+            encoder.write_timestamp(self._pool, len(self._names))
+            self._names.append(name)
+
+    def collect(self) -> dict[str, float]:
+        """Seconds in each stage since the last call; the recordings must have finished."""
+        seconds: dict[str, float] = defaultdict(float)
+        if self._names:
+            ticks = np.array(self._pool.get_results(0, len(self._names)), dtype=np.int64)
+            for name, duration in zip(self._names, np.diff(ticks), strict=False):
+                if name:
+                    seconds[name] += float(duration) / self._frequency
+            self._pool.reset()
+            self._names.clear()
+        return dict(seconds)
+
+
 class Recorder:
     """Commands for the device in order; nothing runs before `submit`."""
 
@@ -190,16 +253,13 @@ class Recorder:
         module: str,
         entry: str,
         groups: tuple[int, int, int],
-        uniforms: Mapping[str, Uniform],
-        buffers: Mapping[str, Array | None],
-        **constants: Any,
+        **arguments: Any,
     ) -> None:
         """Run an entry point over `groups` workgroups. An empty grid is no work.
 
         Args:
-            uniforms: all that the entry point refers to; others of its module are ignored.
-            buffers: the same. None for those that `constants` switch off.
-            constants: values of `extern` names.
+            arguments: the globals that the entry point refers to, see above, and values of `extern` names. Globals of the
+                module that it does not refer to are ignored.
 
         Raises:
             BindingError: the kernel takes something else.
@@ -208,20 +268,26 @@ class Recorder:
         if 0 in groups:
             return
         self._memory.limits.check_dispatch(groups)
-        kernel = self._kernels.get(module, entry, **constants)
-        kernel.bindings.check(uniforms, buffers)
-        arrays = {name: array for name, array in buffers.items() if array is not None}
+        kernel = self._kernels.get(module, entry, **constants_in(module, arguments))
+        numbers, found = kernel.bindings.values({name: value for name, value in arguments.items() if not name[0].isupper()})
+        kernel.bindings.check(numbers, found)
+        arrays = {name.replace(".", "_"): array for name, array in found.items() if array is not None}
         self._arrays += arrays.values()
-        self._record(kernel, groups, uniforms, arrays)
+        self._record(kernel, groups, {name.replace(".", "_"): value for name, value in numbers.items()}, arrays)
 
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
+        """Record a dispatch of what has been checked; a struct's fields are named `struct_field`, as compilers flatten them."""
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
-            cursor["params"] = dict(uniforms)
-            for name, array in buffers.items():
-                cursor[name] = array.buffer
+            structs = {"": cursor}
+            for name, value in (*uniforms.items(), *((name, array.buffer) for name, array in buffers.items())):
+                *path, field = kernel.bindings.paths[name]
+                struct = ".".join(path)
+                if struct not in structs:
+                    structs[struct] = reduce(getitem, path, cursor)
+                structs[struct][field] = value
             compute.dispatch_compute(spy.uint3(*groups))
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:

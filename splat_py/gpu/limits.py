@@ -1,4 +1,4 @@
-"""What a buffer, an index and a dispatch hold: sizes are checked here, by arithmetic, before anything is allocated."""
+"""Limits of a buffer, an index and a dispatch: sizes are checked by arithmetic, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -15,39 +15,27 @@ _INDICES = 1 << 32
 # Vulkan drivers may address a buffer by signed 32-bit bytes, as llvmpipe does; SlangPy does not tell which do.
 _VULKAN_BYTES = 1 << 31
 _GIBIBYTE = 1 << 30
-# What a sum of counts says that no longer fits its 32 bits (kernels/prefix_sum.slang).
+# A sum of counts that no longer fits its 32 bits (kernels/prefix_sum.slang).
 SATURATED = _INDICES - 1
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one device.
-
-    Args:
-        buffer_bytes: of one buffer that a kernel indexes.
-        groups: workgroups of a dispatch along x, y and z.
-    """
+    """A device's limits: bytes of a buffer that a kernel indexes, workgroups of a dispatch along x, y and z."""
 
     buffer_bytes: int = _VULKAN_BYTES
     groups: tuple[int, int, int] = (65535, 65535, 65535)
 
     @classmethod
     def of(cls, device: spy.Device) -> Limits:
-        """What is known of a device."""
+        """The limits that SlangPy reports for a device."""
         # SlangPy's CPU target says 0.
         x, y, z = (int(n) or 65535 for n in device.info.limits.max_compute_dispatch_thread_groups)
         vulkan = device.info.type == spy.DeviceType.vulkan
         return cls(_VULKAN_BYTES if vulkan else 4 * _INDICES, (x, y, z))
 
     def check_array(self, shape: tuple[int, ...], dtype: np.dtype, by_address: bool = False) -> None:
-        """Any array.
-
-        Args:
-            by_address: kernels reach it by 64-bit addresses, which no buffer limits.
-
-        Raises:
-            SplatError: a kernel could not index it.
-        """
+        """Raise SplatError if a kernel could not index an array. No buffer limits one that is reached by 64-bit addresses."""
         size, most = math.prod(shape), self.buffer_bytes
         if size >= _INDICES * (4 if by_address else 1) or (size * dtype.itemsize > most and not by_address):
             raise SplatError(
@@ -57,11 +45,7 @@ class Limits:
             )
 
     def check_images(self, cameras: int, height: int, width: int, channels: int = 3) -> None:
-        """Float images [C, H, W, D].
-
-        Raises:
-            SplatError: a kernel could not index them.
-        """
+        """Raise SplatError if a kernel could not index float images [C, H, W, D]."""
         # NumPy's integers would wrap.
         height, width = int(height), int(width)
         nbytes = cameras * height * width * channels * 4
@@ -75,10 +59,10 @@ class Limits:
             )
 
     def check_intersections(self, count: int, groups_of: int) -> None:
-        """Lists of so many intersections of splats with tiles, sorted by workgroups of `groups_of`.
+        """Raise SplatError if 32 bits, a buffer or a dispatch do not hold lists of so many intersections of splats with tiles.
 
-        Raises:
-            SplatError: there are too many for 32 bits, a buffer or a dispatch.
+        Args:
+            groups_of: as many are sorted by a workgroup.
         """
         # torch numbers them with signed integers.
         most = min(self.buffer_bytes // 4, self.groups[0] * groups_of, _INDICES // 2 - 1)
@@ -90,11 +74,7 @@ class Limits:
             )
 
     def check_grid(self, size: tuple[int, ...], floats: int) -> None:
-        """A grid of voxels along x, y, z with so many floats each.
-
-        Raises:
-            SplatError: a kernel could not index it.
-        """
+        """Raise SplatError if a kernel could not index a grid of voxels along x, y, z with so many floats each."""
         nbytes = math.prod(size) * floats * 4
         if nbytes > self.buffer_bytes:
             raise SplatError(
@@ -103,11 +83,7 @@ class Limits:
             )
 
     def check_dispatch(self, groups: tuple[int, int, int]) -> None:
-        """A grid of workgroups.
-
-        Raises:
-            SplatError: the device does not take so many.
-        """
+        """Raise SplatError if the device does not take so many workgroups."""
         if any(n > most for n, most in zip(groups, self.groups, strict=True)):
             raise SplatError(
                 f"the work takes {'×'.join(map(str, groups))} workgroups, and this device takes "
@@ -116,11 +92,7 @@ class Limits:
 
 
 def check_threads(count: int, per_row: int) -> None:
-    """Threads, one an element, in rows of workgroups: the last row is whole.
-
-    Raises:
-        SplatError: 32 bits do not number them.
-    """
+    """Raise SplatError if 32 bits do not number threads, one an element, in rows of which the last is whole."""
     if count + per_row > _INDICES:
         raise SplatError(
             f"{count:,} elements are too many for one dispatch, which numbers {_INDICES - per_row:,}; "

@@ -1,4 +1,4 @@
-"""What an entry point of emitted Metal source takes: buffers by number, the scalars of its uniform block and where they lie.
+"""What an entry point of emitted Metal source takes: buffers by number, and blocks of numbers and where they lie.
 
 There is no reflection of Metal source, and none is needed: the compiler writes every parameter with its attribute.
 """
@@ -9,22 +9,82 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from splat_py.errors import BindingError
-
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
-_FIELD = re.compile(r"^\s*(?:\w+ )?(\w+\*?) (\w+);", re.MULTILINE)
-# Metal's uniform blocks have the layout of C's structures.
-FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
+_FIELD = re.compile(r"^\s*(\S.*?)\s*(\**)\s*(\w+);", re.MULTILINE)
+_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
+
+
+class Field(NamedTuple):
+    """A number or a pointer in a block."""
+
+    # As C has it, a pointer's with a star.
+    type: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """A structure behind a buffer, in the layout of C's. The fields of a structure in it are named `struct_field`."""
+
+    fields: dict[str, Field]
+    size: int
+
+    @classmethod
+    def of(cls, source: str, structure: str) -> Block:
+        """What `source` declares."""
+        fields: dict[str, Field] = {}
+        size, _ = _lay_out(source, structure, "", 0, fields)
+        return cls(fields, size)
+
+    @property
+    def pointers(self) -> list[str]:
+        """Names of buffers whose addresses are in the block."""
+        return [name for name, field in self.fields.items() if field.type.endswith("*")]
+
+    def pack(self, values: Mapping[str, Any], unset: int = 0) -> bytes:
+        """The block with these of its fields, pointers as addresses.
+
+        Args:
+            unset: what the bytes of those that are not given hold.
+        """
+        block = bytearray([unset]) * self.size
+        for name, (kind, offset) in self.fields.items():
+            if name in values:
+                value = values[name]
+                number = value.x | value.y << 32 if kind == "uint2" else value
+                struct.pack_into("Q" if kind.endswith("*") else _FORMATS[kind], block, offset, number)
+        return bytes(block)
+
+
+def _lay_out(source: str, structure: str, prefix: str, offset: int, fields: dict[str, Field]) -> tuple[int, int]:
+    """Add the fields of a structure that begins at `offset`; where it ends, and its alignment."""
+    body = re.search(rf"^struct {structure}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
+    assert body, f"no structure {structure}"
+    end, alignment = offset, 1
+    for kind, stars, name in _FIELD.findall(body[1]):
+        name = prefix + stem(name)
+        if not stars and not kind.endswith("*") and kind not in _FORMATS:
+            # The inner structure's own alignment is known once its fields are: they are laid out twice.
+            _, align = _lay_out(source, kind, f"{name}_", 0, {})
+            end, _ = _lay_out(source, kind, f"{name}_", -(-end // align) * align, fields)
+        else:
+            kind += stars
+            align = 8 if kind.endswith("*") else struct.calcsize(_FORMATS[kind])
+            at = -(-end // align) * align
+            fields[name] = Field(kind, at)
+            end = at + align
+        alignment = max(alignment, align)
+    return -(-end // alignment) * alignment, alignment
 
 
 class Parameter(NamedTuple):
     """One of an entry point's."""
 
     type: str
-    # As in the Slang source, without the number that makes it unique here.
+    # As in the Slang source, without the number that makes it unique here; of a struct's field, `struct_field`.
     name: str
     # `buffer`, or what the thread is told of itself.
     attribute: str
@@ -37,67 +97,29 @@ class MetalParameters:
     """The parameters of an entry point.
 
     Args:
-        entry: what errors call it.
-        uniforms: names and types of the fields of the structure behind the buffer `params`.
-        pointers: names of the buffers whose addresses are in the structure behind the buffer `globalParams`.
+        blocks: by the names of the buffers that hold them: `params`, and `globalParams` for globals that are no buffers.
     """
 
-    entry: str
     parameters: list[Parameter]
-    uniforms: list[tuple[str, str]]
-    pointers: list[str]
+    blocks: dict[str, Block]
 
     @classmethod
     def of(cls, source: str, entry: str) -> MetalParameters:
         """Those of `[[kernel]] void <entry>(…)` in `source`."""
         matches = [match for match in map(_PARAMETER.fullmatch, _parameters(source, entry)) if match]
         parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in matches]
-        uniforms = _block(source, parameters, "params", set(FORMATS))
-        pointers = [name for name, _ in _block(source, parameters, "globalParams", {"device*"})]
-        return cls(entry, parameters, uniforms, pointers)
+        blocks = {p.name: Block.of(source, p.type.split()[0]) for p in parameters if p.name in ("params", "globalParams")}
+        return cls(parameters, blocks)
 
     @cached_property
     def buffers(self) -> dict[str, int]:
-        """Metal's number of each buffer, `params` and `globalParams` among them."""
+        """Metal's number of each buffer, those of blocks among them."""
         return {parameter.name: parameter.number for parameter in self.parameters if parameter.attribute == "buffer"}
-
-    def pack(self, uniforms: Mapping[str, Any], unset: int = 0) -> bytes:
-        """The uniform block.
-
-        Args:
-            unset: what the bytes of those that are not given hold.
-
-        Raises:
-            BindingError: the block has no such uniform.
-        """
-        return pack_uniforms(self.entry, self.uniforms, uniforms, unset)
-
-
-def pack_uniforms(entry: str, fields: list[tuple[str, str]], uniforms: Mapping[str, Any], unset: int = 0) -> bytes:
-    """A block of `fields`, names and types, in the layout of C's structures; otherwise as `MetalParameters.pack`."""
-    places, size = _layout(tuple(fields))
-    unknown = uniforms.keys() - places.keys()
-    if unknown:
-        raise BindingError(f"{entry}: params has no {', '.join(sorted(unknown))}")
-    block = bytearray([unset]) * size
-    for name, value in uniforms.items():
-        kind, offset = places[name]
-        struct.pack_into(kind, block, offset, value.x | value.y << 32 if kind == "Q" else value)
-    return bytes(block)
-
-
-@cache
-def _layout(fields: tuple[tuple[str, str], ...]) -> tuple[dict[str, tuple[str, int]], int]:
-    """Format and offset of each field, and bytes in all: a training step packs more than a hundred blocks."""
-    formats = "".join(FORMATS[kind] for _, kind in fields)
-    ends = [struct.calcsize(formats[: i + 1]) for i in range(len(formats))]
-    places = {name: (kind, end - struct.calcsize(kind)) for (name, _), kind, end in zip(fields, formats, ends, strict=True)}
-    return places, struct.calcsize(formats + "0Q" * ("Q" in formats))
 
 
 def stem(name: str) -> str:
     """A name as in the Slang source, without the number that makes it unique in what is emitted."""
-    return re.sub(r"_\d+$", "", name)
+    return re.sub(r"_\d+$", "", name).removeprefix("globalParams_")
 
 
 def _parameters(source: str, entry: str) -> list[str]:
@@ -114,16 +136,3 @@ def _parameters(source: str, entry: str) -> list[str]:
         else:
             current += character
     return [parameter for parameter in parameters if parameter]
-
-
-def _block(source: str, parameters: list[Parameter], block: str, known: set[str]) -> list[tuple[str, str]]:
-    """Names and types of the fields of the structure behind a buffer; of no others than `known` types."""
-    for parameter in parameters:
-        if parameter.name == block:
-            kind = parameter.type.split()[0]
-            body = re.search(rf"^struct {kind}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
-            assert body, f"no structure {kind}"
-            fields = [(stem(name), field) for field, name in _FIELD.findall(body[1])]
-            assert all(field in known for _, field in fields), f"an unexpected field in {kind}"
-            return fields
-    return []

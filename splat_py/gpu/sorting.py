@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from splat_py.gpu.arrays import Array
@@ -23,65 +25,59 @@ class PrefixSum:
         self.total = device.memory.empty(1, np.uint32)
         # One block more than the values need where they fill theirs: the total has a place too.
         self._blocks = count // _SCAN_BLOCK + 1
-        self._block_sums = device.memory.empty(self._blocks, np.uint32)
+        self.block_sums = device.memory.empty(self._blocks, np.uint32)
 
     def record(self, recorder: Recorder, values: Array) -> None:
         """Sum `values`, [count] uint32, into `offsets` and `total`."""
-        buffers = {
-            "values": values,
-            "offsets": self.offsets,
-            "total": self.total,
-            "blockSums": self._block_sums,
-        }
-        uniforms = {"count": self.count}
-        for entry, groups in (
-            ("sumBlocks", self._blocks),
-            ("scanBlockSums", 1),
-            ("scanBlocks", self._blocks),
-        ):
-            recorder.dispatch("prefix_sum", entry, (groups, 1, 1), uniforms, buffers)
+        for entry, groups in (("sumBlocks", self._blocks), ("scanBlockSums", 1), ("scanBlocks", self._blocks)):
+            recorder.dispatch("prefix_sum", entry, (groups, 1, 1), values=values, sums=self)
+
+
+class Pairs(NamedTuple):
+    """What is sorted, [capacity] uint32 each."""
+
+    keys: Array
+    values: Array
 
 
 class RadixSort:
     """Stable sort of up to `capacity` (key, value) pairs of uint32 by the keys' lowest bits."""
 
     def __init__(self, device: Device, capacity: int) -> None:
-        tuning = device.tuning
+        tuning = self._tuning = device.tuning
         self.capacity = capacity
-        self._digit_bits = tuning.sort_digit_bits
-        self._constants = {
-            "DIGIT_BITS": tuning.sort_digit_bits,
-            "THREADS": tuning.sort_threads,
-            "ITEMS": tuning.sort_items,
-        }
         self._blocks = max(-(-capacity // (tuning.sort_threads * tuning.sort_items)), 1)
         digits = 1 << tuning.sort_digit_bits
         self._histogram = device.memory.empty(digits * self._blocks, np.uint32)
         self._starts = PrefixSum(device, digits * self._blocks)
-        self._keys = device.memory.empty(capacity, np.uint32)
-        self._values = device.memory.empty(capacity, np.uint32)
+        self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
-    def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> tuple[Array, Array]:
+    def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
         """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, says how many pairs there are.
 
         Returns:
             The sorted keys and values: either the arrays given, overwritten, or ones that this object owns.
         """
-        source, target = (keys, values), (self._keys, self._values)
-        for shift in range(0, bits, self._digit_bits):
-            uniforms = {"capacity": self.capacity, "blocks": self._blocks, "shift": shift}
-            buffers = {
-                "count": count,
-                "keysIn": source[0],
-                "valuesIn": source[1],
-                "keysOut": target[0],
-                "valuesOut": target[1],
-                "histogram": self._histogram,
-                "starts": self._starts.offsets,
-            }
-            grid = (self._blocks, 1, 1)
-            recorder.dispatch("radix_sort", "countBlockDigits", grid, uniforms, buffers, **self._constants)
-            self._starts.record(recorder, self._histogram)
-            recorder.dispatch("radix_sort", "scatter", grid, uniforms, buffers, **self._constants)
+        source, target = Pairs(keys, values), self._pairs
+        for shift in range(0, bits, self._tuning.sort_digit_bits):
+            for entry in ("countBlockDigits", "scatter"):
+                recorder.dispatch(
+                    "radix_sort",
+                    entry,
+                    (self._blocks, 1, 1),
+                    source=source,
+                    target=target,
+                    count=count,
+                    capacity=self.capacity,
+                    blocks=self._blocks,
+                    shift=shift,
+                    histogram=self._histogram,
+                    starts=self._starts.offsets,
+                    DIGIT_BITS=self._tuning.sort_digit_bits,
+                    THREADS=self._tuning.sort_threads,
+                    ITEMS=self._tuning.sort_items,
+                )
+                if entry == "countBlockDigits":
+                    self._starts.record(recorder, self._histogram)
             source, target = target, source
         return source

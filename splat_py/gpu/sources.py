@@ -21,8 +21,8 @@ from typing import Any
 _IGNORED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _IMPORT = re.compile(r"\bimport\s+([\w.]+)\s*;")
 _CONSTANT = re.compile(r"\bstatic\s+const\s+\w+\s+(\w+)\s*=\s*([^;]+);")
-_EXTERN_CONSTANT = re.compile(r"\bextern\s+static\s+const\s+(\w+)\s+(\w+)")
-_EXTERN_TYPE = re.compile(r"\bextern\s+struct\s+(\w+)\s*:\s*(\w+)")
+_EXTERN_CONSTANT = re.compile(r"\bextern\s+static\s+const\s+(\w+)\s+(\w+)(?:\s*=\s*(\w+))?")
+_EXTERN_TYPE = re.compile(r"\bextern\s+struct\s+(\w+)\s*:\s*(\w+)(?:\s*=\s*(\w+))?")
 _SUFFIX = re.compile(r"\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][+-]?\d+)?)[uUlLfFhH]*\b")
 # A field of the uniform block, any other member, a name, a number, or a character.
 _TOKEN = re.compile(r"(?<![\w.])params\.\w+|\.[A-Za-z_]\w*|[A-Za-z_]\w*|\d[\w.]*|\S")
@@ -112,6 +112,8 @@ class Declaration:
     # Of a variable; of a buffer, its elements'.
     type: str = ""
     is_buffer: bool = False
+    # Of a global: a number, or a struct of buffers and numbers.
+    is_uniform: bool = False
     is_static: bool = False
 
     def is_called(self, names: set[str]) -> bool:
@@ -129,8 +131,11 @@ class Source:
         self.imports = [imported.replace(".", "/") for imported in _IMPORT.findall(self._text)]
         self.constants = dict(_CONSTANT.findall(self._text))
         # What a specialisation gives a value: ("constant", its type) or ("struct", its interface).
-        self.externs = {name: ("constant", kind) for kind, name in _EXTERN_CONSTANT.findall(self._text)}
-        self.externs |= {name: ("struct", interface) for name, interface in _EXTERN_TYPE.findall(self._text)}
+        constants, types = _EXTERN_CONSTANT.findall(self._text), _EXTERN_TYPE.findall(self._text)
+        self.externs = {name: ("constant", kind) for kind, name, _ in constants}
+        self.externs |= {name: ("struct", interface) for name, interface, _ in types}
+        # The values that they have without one, as they are written.
+        self.defaults = {name: value for _, name, value in constants} | {name: value for name, _, value in types}
 
     @cached_property
     def declarations(self) -> tuple[Declaration, ...]:
@@ -184,7 +189,7 @@ def _declaration(tokens: list[str]) -> Declaration:
     # Pointers are bound like buffers.
     is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or ("uniform" in words and "*" in head)
     kinds = [token for token in head[:-1] if _is_name(token)]
-    return Declaration(head[-1], words, parts, derivatives, (), kinds[-1] if kinds else "", is_buffer)
+    return Declaration(head[-1], words, parts, derivatives, (), kinds[-1] if kinds else "", is_buffer, "uniform" in words)
 
 
 def _function_name(head: list[str]) -> str:
@@ -206,22 +211,47 @@ def _words(tokens: list[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Globals:
-    """Buffers and fields of the uniform block by name, with the types of the buffers' elements and of the fields."""
+    """Buffers and numbers by name, with the types of the buffers' elements and of the numbers. The fields of a struct are named
+    `struct.field`; those of the block `params` by themselves."""
 
     buffers: dict[str, str]
     uniforms: dict[str, str]
     # Names that a specialisation gives a value.
     externs: frozenset[str] = field(default=frozenset(), compare=False)
+    # Numbers of the block `params`.
+    block: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @cache
 def declared(module: str) -> Globals:
     """What slang/<module>.slang and all that it imports declare."""
     everything = [declaration for source in scope(module) for declaration in source.declarations]
-    fields = [member for declaration in everything if declaration.name == "Params" for member in declaration.members]
+    types = {declaration.name: declaration for declaration in everything if declaration.members}
+    buffers: dict[str, str] = {}
+    uniforms: dict[str, str] = {}
+
+    def add(name: str, variable: Declaration) -> None:
+        if variable.is_buffer:
+            buffers[name] = variable.type
+        elif variable.type in types:
+            for member in types[variable.type].members:
+                if member.type:
+                    add(f"{name}.{member.name}", member)
+        else:
+            uniforms[name] = variable.type
+
+    for declaration in everything:
+        if declaration.is_buffer or declaration.is_uniform:
+            add(declaration.name, declaration)
+    block = {member.name: member.type for d in everything if d.name == "Params" for member in d.members if member.type}
     externs = frozenset(name for source in scope(module) for name in source.externs)
-    buffers = {declaration.name: declaration.type for declaration in everything if declaration.is_buffer}
-    return Globals(buffers, {member.name: member.type for member in fields}, externs)
+    return Globals(buffers, uniforms | block, externs, frozenset(block))
+
+
+@cache
+def extern_defaults(module: str) -> dict[str, str]:
+    """The values that the `extern` names of slang/<module>.slang and its imports have where nobody specialises them."""
+    return {name: value for source in scope(module) for name, value in source.defaults.items()}
 
 
 @cache
@@ -252,8 +282,11 @@ def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
             found |= {member: home for member in declaration.members if member.is_called(called)}
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
     everything = declared(module)
-    return Globals(
-        {declaration.name: declaration.type for declaration in reached if declaration.is_buffer},
-        {name: kind for name, kind in everything.uniforms.items() if called & {f"params.{name}", "params"}},
-        everything.externs.intersection(declaration.name for declaration in reached),
-    )
+    variables = {declaration.name for declaration in reached if declaration.is_buffer or declaration.is_uniform}
+    block = {name for name in everything.block if called & {f"params.{name}", "params"}}
+
+    def of(names: dict[str, str]) -> dict[str, str]:
+        return {name: kind for name, kind in names.items() if name.split(".")[0] in variables or name in block}
+
+    externs = everything.externs.intersection(declaration.name for declaration in reached)
+    return Globals(of(everything.buffers), of(everything.uniforms), externs)

@@ -7,67 +7,224 @@ before it reads, and `Tensor.cpu` does.
 
 from __future__ import annotations
 
-import os
+import struct
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import slangpy as spy
 import torch
+from numpy.typing import DTypeLike, NDArray
 
-from splat_py.gpu import torch_metal_support
-from splat_py.gpu.arrays import Array
-from splat_py.gpu.bindings import Uniform
-from splat_py.gpu.device import Adapter, Device, native_operators, tuning_of
-from splat_py.gpu.kernels import Kernel, Recorder
-from splat_py.gpu.profiling import Profile
-from splat_py.gpu.torch_metal_kernels import TorchKernels, TorchProgram
-from splat_py.gpu.torch_metal_memory import TensorMemory, tensor_buffer
+from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Array, Bridge, Memory, bucket
+from splat_py.gpu.bindings import Bindings, Uniform
+from splat_py.gpu.compile_cache import EmissionCache
+from splat_py.gpu.emission import MetalKernel
+from splat_py.gpu.kernels import Kernel, KernelCache, Recorder
+from splat_py.gpu.limits import Limits
+from splat_py.gpu.metal_parameters import MetalParameters
+
+# Kernels load vectors of four floats.
+_ALIGNMENT = 16
+_DTYPES = {torch.float32: np.float32, torch.int32: np.int32, torch.uint32: np.uint32, torch.uint8: np.uint8}
+# Metal's buffers of a kernel.
+_MOST_BUFFERS = 31
 
 
-class TorchMetal(Device):
-    """Takes the place of a `Device` of SlangPy's."""
+class TensorBuffer:
+    """A buffer as `Array` needs it, over bytes of a torch storage, which it keeps alive."""
 
-    def __init__(self, adapter: Adapter) -> None:
-        self.adapter = adapter
-        self.profile: Profile | None = None
-        self._process = os.getpid()
-        self.software = False
-        self.tuning = tuning_of(adapter.backend)
-        self.operators = native_operators(adapter.backend, [])
-        self.memory = TensorMemory(torch_metal_support.TORCH_DEVICE)
-        self.kernels = TorchKernels(torch_metal_support.TORCH_DEVICE)
-        # What of SlangPy's devices is asked for without a look at the backend.
-        self.handle = cast(
-            spy.Device,
-            SimpleNamespace(
-                wait_for_idle=torch.mps.synchronize,
-                has_feature=lambda feature: False,
-                features=[],
-                info=SimpleNamespace(limits=SimpleNamespace(), timestamp_frequency=0.0),
-            ),
-        )
+    def __init__(self, storage: torch.UntypedStorage, offset: int, size: int) -> None:
+        self.storage = storage
+        self.offset = offset
+        self.size = size
+
+    def view(self, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+        """A tensor over the memory, from its beginning. To autograd it is no view: it may be changed in place."""
+        tensor = torch.empty(0, dtype=dtype, device=self.storage.device)
+        return tensor.set_(self.storage, self.offset // dtype.itemsize, shape)  # type: ignore[call-overload]
+
+    @cached_property
+    def bytes(self) -> torch.Tensor:
+        """All of it."""
+        return self.view(torch.uint8, [self.size])
+
+    def to_torch(self, data_type: spy.DataType, shape: list[int]) -> torch.Tensor:
+        """As SlangPy's buffers have it."""
+        return self.view(getattr(torch, data_type.name), shape)
+
+    def to_numpy(self) -> NDArray[np.uint8]:
+        """A copy, once all commands that were sent are done."""
+        return np.asarray(self.bytes.to("cpu", copy=True).numpy())
+
+    def copy_from_numpy(self, values: NDArray[Any]) -> None:
+        """Overwrite the beginning."""
+        flat = values.reshape(-1).view(np.uint8)
+        source = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+        self.bytes[: flat.size].copy_(source)
+
+
+def tensor_buffer(array: Array) -> TensorBuffer:
+    """The buffer of an array of `TensorMemory`."""
+    return cast(TensorBuffer, array.buffer)
+
+
+class TensorMemory(Memory):
+    """Buffers from torch's allocator, which keeps those that are freed itself, and not before commands have finished.
+
+    Args:
+        device: of the tensors.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(cast(spy.Device, None), Bridge.MPS)
+        # Metal's buffers hold more; kernels number elements with 32 bits.
+        self.limits = Limits(buffer_bytes=4 << 32)
+        self._torch_device = device
+
+    def array(self, values: NDArray | torch.Tensor) -> Array:
+        """An array holding `values`: the very memory of a tensor of this device, else a copy."""
+        if isinstance(values, torch.Tensor) and self._is_ours(values) and values.is_contiguous():
+            offset = int(values.storage_offset()) * values.element_size()
+            if offset % _ALIGNMENT == 0:
+                return self._over(values, offset, tuple(values.shape), _DTYPES[values.dtype])
+        return super().array(values)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Made where they are."""
+        return self.array(torch.zeros(shape, device=self._torch_device))
+
+    def arange(self, count: int) -> Array:
+        """The same."""
+        return self.array(torch.arange(count, dtype=torch.int32, device=self._torch_device).view(torch.uint32))
+
+    def owner_of(self, tensor: torch.Tensor) -> Array | None:
+        """All of the memory that a tensor looks at, as a flat array of its type."""
+        if not self._is_ours(tensor):
+            return None
+        count = tensor.untyped_storage().nbytes() // tensor.element_size()
+        return self._over(tensor, 0, (count,), _DTYPES[tensor.dtype])
+
+    def take(self, nbytes: int) -> spy.Buffer:
+        """A buffer of at least `nbytes`."""
+        buffer = self._create(bucket(nbytes))
+        self.live_bytes += buffer.size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return buffer
+
+    def give_back(self, buffer: spy.Buffer) -> None:
+        """Only counts: torch frees memory when no tensor looks at it any more."""
+        self.live_bytes -= buffer.size
+
+    def _allocate(self, size: int) -> spy.Buffer:
+        storage = torch.empty(size, dtype=torch.uint8, device=self._torch_device).untyped_storage()
+        return cast(spy.Buffer, TensorBuffer(storage, 0, size))
+
+    def _is_ours(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == self._torch_device.type and tensor.dtype in _DTYPES and tensor.numel() > 0
+
+    def _over(self, tensor: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        storage = tensor.untyped_storage()
+        buffer = TensorBuffer(storage, offset, storage.nbytes() - offset)
+        return Array(self, shape, np.dtype(dtype), cast(spy.Buffer, buffer))
+
+
+class TorchKernels(KernelCache):
+    """As `KernelCache`, of `TorchProgram`s.
+
+    Args:
+        device: of the tensors.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(cast(spy.Device, None))
+        self._emitted = EmissionCache()
+        # Placeholder for buffers that nobody sets: torch numbers arguments without gaps.
+        self._nothing = torch.zeros(16, dtype=torch.uint8, device=device)
+
+    def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
+        program = TorchProgram(f"{module}.{entry}", entry, self._emitted.get(module, entry, constants), self._nothing)
+        return Kernel(module, entry, cast(spy.ComputePipeline, program), Bindings.of(module, entry, constants))
+
+
+class TorchProgram:
+    """One entry point, compiled.
+
+    Raises:
+        SplatError: torch rejects the source, or the kernel takes more than can be bound.
+    """
+
+    def __init__(self, name: str, entry: str, kernel: MetalKernel, nothing: torch.Tensor) -> None:
+        self._name = name
+        self._threads = kernel.threads
+        self._parameters = MetalParameters.of(kernel.source, entry)
+        self._nothing = nothing
+        count = 1 + max(self._parameters.buffers.values(), default=-1)
+        if any(block.pointers for block in self._parameters.blocks.values()) or count > _MOST_BUFFERS:
+            raise SplatError(f"{name} reads buffers by address, or more than {_MOST_BUFFERS}, which torch cannot bind")
+        try:
+            # A string of ASCII is what torch makes Apple's of.
+            self._kernel = getattr(torch.mps.compile_shader(kernel.source.encode("ascii").decode()), entry)
+        except (RuntimeError, SyntaxError, UnicodeError) as error:
+            lines = str(error).split("\n")
+            reason = next((line for line in lines if "error:" in line), lines[0]).strip()
+            raise SplatError(f"torch cannot compile the Metal source of {name}: {reason}") from error
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of buffers by Metal's number; "" where the kernel has none."""
+        numbered = {index: name for name, index in self._parameters.buffers.items()}
+        return [numbered.get(i, "") for i in range(1 + max(numbered, default=-1))]
+
+    def arguments(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> list[Any]:
+        """Torch's arguments for Metal's buffers, by position."""
+        return [self._argument(name, uniforms, buffers) for name in self._names]
+
+    def _argument(self, name: str, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> Any:
+        if name in self._parameters.blocks:
+            block = self._parameters.blocks[name].pack(uniforms)
+            # A list of integers is copied into the command, eight bytes each.
+            block += bytes(-len(block) % 8)
+            return list(struct.unpack(f"<{len(block) // 8}q", block))
+        if name not in buffers:
+            return self._nothing
+        return tensor_buffer(buffers[name]).bytes
+
+    def dispatch(self, groups: tuple[int, int, int], arguments: list[Any]) -> None:
+        """Send it to torch's stream. Whole workgroups: torch counts threads, and would cut the last group of an axis short."""
+        threads = [n * size for n, size in zip(groups, self._threads, strict=True)]
+        try:
+            self._kernel(*arguments, threads=threads, group_size=list(self._threads))
+        except (RuntimeError, ValueError) as error:
+            raise SplatError(f"torch cannot dispatch {self._name}: {str(error).split(chr(10))[0]}") from error
+
+
+class TorchQueue:
+    """Takes the place of SlangPy's device, for `Device`, `Recorder` and `Profile`: there are no features and no timestamps."""
+
+    features: tuple[spy.Feature, ...] = ()
+    info = SimpleNamespace(limits=SimpleNamespace(), timestamp_frequency=0.0)
+
+    def __init__(self) -> None:
         # The number of the last submission, and those that may still be running.
         self._submitted = 0
         self._running: dict[int, torch.mps.Event] = {}
 
-    def record(self, profile: Profile | None = None) -> Recorder:
-        """Begin a list of commands."""
-        self.require_process()
-        return _Recorder(self)
+    def has_feature(self, feature: spy.Feature) -> bool:
+        return False
 
-    def wait(self, submission: int) -> None:
-        """Wait until what `Recorder.submit` sent has been done."""
-        event = self._running.get(submission)
-        if event is not None:
-            event.synchronize()
-        # What came before it is done, too.
-        for number in [number for number in self._running if number <= submission]:
-            self._running.pop(number, None)
+    def create_command_encoder(self) -> TorchCommands:
+        return TorchCommands()
 
-    def sent(self) -> int:
-        """The number of the submission that ends with what torch was told last."""
+    def submit_command_buffer(self, commands: list[Callable[[], Any]]) -> int:
+        """Run the commands; returns the submission's number."""
+        for command in commands:
+            command()
+        # They hold tensors.
+        commands.clear()
         event = torch.mps.Event()
         # Also has torch commit what it has gathered: the GPU begins while the host goes on.
         event.record()
@@ -75,16 +232,30 @@ class TorchMetal(Device):
         self._running[self._submitted] = event
         return self._submitted
 
+    def wait_for_submit(self, submission: int) -> None:
+        event = self._running.get(submission)
+        if event is not None:
+            event.synchronize()
+        # Earlier submissions are done, too.
+        for number in [number for number in self._running if number <= submission]:
+            self._running.pop(number, None)
 
-class _Recorder(Recorder):
-    """Remembers commands until they are submitted."""
+    def wait_for_idle(self) -> None:
+        torch.mps.synchronize()
 
-    def __init__(self, device: TorchMetal) -> None:
-        self._torch = device
-        self._kernels = device.kernels
-        self._memory = device.memory
-        self._arrays: list[Array] = []
-        self._commands: list[Callable[[], object]] = []
+
+class TorchCommands(list[Callable[[], Any]]):
+    """Takes the place of SlangPy's command encoder: calls, made when they are submitted."""
+
+    def copy_buffer(self, target: TensorBuffer, at: int, source: TensorBuffer, begin: int, size: int) -> None:
+        self.append(partial(target.bytes[at : at + size].copy_, source.bytes[begin : begin + size]))
+
+    def finish(self) -> list[Callable[[], Any]]:
+        return self
+
+
+class TorchRecorder(Recorder):
+    """Records dispatches of `TorchProgram`s."""
 
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
@@ -92,24 +263,11 @@ class _Recorder(Recorder):
         program = cast(TorchProgram, kernel.pipeline)
         self._commands.append(partial(program.dispatch, groups, program.arguments(uniforms, buffers)))
 
-    def copy(self, source: Array, target: Array, at: int) -> None:
-        """See `Recorder`."""
-        begin, end = (tensor_buffer(array) for array in (source, target))
-        self._commands.append(partial(end.bytes[at : at + source.nbytes].copy_, begin.bytes[: source.nbytes]))
-
     def clear(self, array: Array) -> None:
-        """See `Recorder`."""
+        """See `Recorder`. Behind the array there may be more of a caller's tensor."""
+        self._arrays.append(array)
         self._commands.append(tensor_buffer(array).bytes[: array.nbytes].zero_)
 
-    def stage(self, name: str) -> None:
-        """Nothing: Metal has no timestamps here."""
-
-    def submit(self, wait: bool = True) -> int:
-        """See `Recorder`."""
-        for command in self._commands:
-            command()
-        self._commands.clear()
-        submission = self._torch.sent()
-        if wait:
-            self._torch.wait(submission)
-        return submission
+    @property
+    def _commands(self) -> TorchCommands:
+        return cast(TorchCommands, self._encoder)

@@ -4,92 +4,120 @@
 Names are those of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImplementedError when called.
 """
 
+import sys
+from types import ModuleType
+
+from splat_py.gsplat.unsupported import EXPERIMENTAL as _EXPERIMENTAL
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
 from splat_py.lazy import lazy
 
-_HERE = "splat_py.gsplat"
-_HOMES = {
-    **dict.fromkeys(_UNSUPPORTED, f"{_HERE}.unsupported"),
-    **dict.fromkeys(
-        (
-            "CameraModel",
-            "ExternalDistortionModelMeta",
-            "ExternalDistortionModelParameters",
-            "RasterizeMode",
-            "RenderMode",
-            "RendererConfig",
-            "RendererConfig_MixedBatch",
-            "RendererConfig_ParallelBatch",
-            "RollingShutterType",
-        ),
-        f"{_HERE}.options",
-    ),
-    **dict.fromkeys(("DefaultStrategy", "MCMCStrategy", "Strategy"), f"{_HERE}.strategy"),
-    **dict.fromkeys(("color_correct_affine", "color_correct_quadratic"), f"{_HERE}.color_correct"),
-    **dict.fromkeys(
-        (
-            "create_ssim_window",
-            "depth_l1_loss",
-            "gaussian_density_reg",
-            "gaussian_scale_reg",
-            "gaussian_z_scale_reg",
-            "l1_loss",
-            "lidar_background_loss",
-            "lidar_distance_loss",
-            "lidar_intensity_loss",
-            "lidar_raydrop_loss",
-            "mse_loss",
-            "opacity_reg_loss",
-            "out_of_bound_loss",
-            "scale_reg_loss",
-            "ssim_loss",
-            "torch_ssim_loss",
-            "total_variation_loss",
-        ),
-        f"{_HERE}.losses",
-    ),
-    **dict.fromkeys(
-        ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc"),
-        f"{_HERE}.features",
-    ),
-    "PngCompression": f"{_HERE}.compression",
-    "SelectiveAdam": f"{_HERE}.optimizers",
-    "export_splats": f"{_HERE}.exporter",
-    "__version__": f"{_HERE}.version",
-    "rasterization": "splat_py.splats.rasterization",
-    "rasterization_2dgs": "splat_py.splats.rasterization_2dgs",
-    "accumulate": f"{_HERE}.indices",
-    "fully_fused_projection": f"{_HERE}.projection",
-    "fully_fused_projection_2dgs": f"{_HERE}.surfels",
-    "isect_offset_encode": f"{_HERE}.intersection",
-    "isect_tiles": f"{_HERE}.intersection",
-    "proj": f"{_HERE}.cameras",
-    "quat_scale_to_covar_preci": f"{_HERE}.covariances",
-    "rasterize_to_indices_in_range": f"{_HERE}.indices",
-    "rasterize_to_pixels": f"{_HERE}.pixels",
-    "rasterize_to_pixels_2dgs": f"{_HERE}.surfels",
-    "spherical_harmonics": f"{_HERE}.harmonics",
-    "world_to_cam": f"{_HERE}.cameras",
+# The version of gsplat whose names and arguments these are.
+__version__ = "1.6.0"
+
+_STAGES = {
+    "intersection": ("accumulate", "isect_offset_encode", "isect_tiles", "rasterize_to_indices_in_range"),
+    "pixels": ("rasterize_to_pixels", "rasterize_to_pixels_2dgs"),
+    "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", "spherical_harmonics"),
+    "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
 }
+_BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
+_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "ExternalDistortionModelParameters", "RollingShutterType")
+_CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
+_COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
+
+# Names by the module that defines them.
+_PUBLIC = _STAGES | {
+    "compression": ("PngCompression",),
+    "utils": ("export_splats",),
+    "losses": (
+        "create_ssim_window",
+        "depth_l1_loss",
+        "gaussian_density_reg",
+        "gaussian_scale_reg",
+        "gaussian_z_scale_reg",
+        "l1_loss",
+        "mse_loss",
+        "opacity_reg_loss",
+        "out_of_bound_loss",
+        "scale_reg_loss",
+        "ssim_loss",
+        "torch_ssim_loss",
+        "total_variation_loss",
+    ),
+    "strategy.ops": ("SelectiveAdam",),
+    "rendering": (*_CAMERA_TYPES, *_CONFIGS, "RasterizeMode", "RenderMode", "rasterization", "rasterization_2dgs"),
+    "strategy": ("DefaultStrategy", "MCMCStrategy", "Strategy"),
+    "unsupported": (*_UNSUPPORTED, *_BUILD),
+    "splat_py.train.evaluation": _COLOR_CORRECT,
+}
+# gsplat's modules that define nothing here.
+_PATHS: dict[str, dict[str, tuple[str, ...]]] = {
+    "_helper": {"utils": ("load_test_data",)},
+    "color_correct": {"splat_py.train.evaluation": _COLOR_CORRECT},
+    "cuda": {},
+    "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION")},
+    "cuda._torch_impl": {
+        "intersection": ("accumulate",),
+        "torch_impl": (
+            "_eval_sh_bases_fast",
+            "_fisheye_proj",
+            "_fully_fused_projection",
+            "_isect_offset_encode",
+            "_isect_tiles",
+            "_ortho_proj",
+            "_persp_proj",
+            "_quat_scale_to_covar_preci",
+            "_quat_scale_to_matrix",
+            "_quat_to_rotmat",
+            "_rasterize_to_pixels",
+            "_spherical_harmonics",
+            "_world_to_cam",
+        ),
+    },
+    "cuda._wrapper": {
+        **_STAGES,
+        "rendering": (
+            *_CAMERA_TYPES,
+            *("FThetaCameraDistortionParameters", "FThetaPolynomialType", "UnscentedTransformParameters"),
+        ),
+        "unsupported": (*_UNSUPPORTED, *_BUILD),
+    },
+    "distributed": {"utils": ("cli",)},
+    "exporter": {"utils": ("export_splats", "load_ply_to_splats")},
+    "experimental": {"unsupported": _EXPERIMENTAL},
+    "optimizers": {"strategy.ops": ("SelectiveAdam",)},
+    "profile": {"utils": ("profiler", "timeit")},
+    "relocation": {"strategy.ops": ("compute_relocation",)},
+    "stage": {"scene": ("Stage",)},
+    "version": {__name__: ("__version__",)},
+}
+
+
+def _homes(names: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """The module of each name."""
+    return {
+        name: home if home.startswith("splat_py") else f"{__name__}.{home}" for home, group in names.items() for name in group
+    }
+
+
+def _register(path: str) -> None:
+    """Let `import splat_py.gsplat.PATH` find names that are defined elsewhere."""
+    name = f"{__name__}.{path}"
+    homes = _homes(_PATHS[path])
+    module = ModuleType(name, f"The names of `gsplat.{path}`.")
+    inside = {child.removeprefix(f"{path}."): f"{__name__}.{child}:" for child in _PATHS if child.startswith(f"{path}.")}
+    module.__dict__["__getattr__"], module.__dict__["__dir__"] = lazy(name, homes | inside)
+    module.__dict__["__all__"] = list(homes)
+    sys.modules[name] = module
+
+
+for _path in _PATHS:
+    _register(_path)
+
 _MODULES = (
-    "color_correct",
-    "compression",
-    "cuda",
-    "distributed",
-    "experimental",
-    "exporter",
-    "losses",
-    "optimizers",
-    "profile",
-    "relocation",
-    "rendering",
-    "scene",
-    "stage",
-    "strategy",
-    "utils",
-    "version",
+    *("compression", "losses", "rendering", "scene", "strategy", "utils"),
+    *(path for path in _PATHS if "." not in path),
 )
+__getattr__, __dir__ = lazy(__name__, _homes(_PUBLIC) | {name: f"{__name__}.{name}:" for name in _MODULES})
 
-__getattr__, __dir__ = lazy(__name__, _HOMES | {name: f"{_HERE}.{name}:" for name in _MODULES})
-
-__all__ = list(_HOMES)
+__all__ = ["__version__", *_homes(_PUBLIC)]

@@ -1,6 +1,6 @@
-"""Projected Gaussians → the tiles that their bounding boxes meet, as sorted 64-bit keys, in torch. Not differentiable.
+"""Projected Gaussians → tiles that their bounding boxes meet, as sorted 64-bit keys → splats that pixels blend, in torch.
 
-`splat_py.splats.tiles` bins by the exact ellipse and is what `rasterization` uses; this is for who wants the lists themselves.
+`splat_py.render.tiles` bins by the exact ellipse and is what `rasterization` uses; these functions return the lists.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.checks import leading
-from splat_py.splats.tensors import check_shape
+from splat_py.gsplat.checks import check_tiles, leading
+from splat_py.render.tensors import check_shape
 
 _DEPTH_BITS = 32
+_ALPHA_MIN, _ALPHA_MAX = 1 / 255, 0.999
+# A pixel stops before a splat that would leave no more than this.
+_MIN_T = 1e-4
+# Splats of a list that are evaluated at once, and (tile, pixel, splat) triples.
+_PART = 32
+_MOST_TRIPLES = 1 << 20
 
 
 @torch.no_grad()
@@ -32,7 +38,7 @@ def isect_tiles(
     image_ids: Tensor | None = None,
     gaussian_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Intersections of splats' bounding boxes with tiles.
+    """Intersections of splats' bounding boxes with tiles. Not differentiable.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] where packed; each set of leading indices is an image, I in all.
@@ -67,7 +73,7 @@ def isect_tiles(
         owners = torch.arange(n_images, device=means2d.device).repeat_interleave(count)
     check_shape("radii", radii, (*images, count, 2))
     check_shape("depths", depths, (*images, count))
-    tile_bits = _tile_bits(tile_width, tile_height)
+    tile_bits = (tile_width * tile_height).bit_length()
     if n_images.bit_length() + tile_bits + _DEPTH_BITS > 64:
         raise SplatError(f"{n_images} images of {tile_width} × {tile_height} tiles do not fit 64-bit keys; use larger tiles")
 
@@ -80,7 +86,7 @@ def isect_tiles(
     tiles = columns * rows  # [M]
 
     splats = torch.repeat_interleave(tiles)
-    # Which of its splat's tiles each intersection is, row by row.
+    # The number of each intersection among those of its splat, row by row.
     number = torch.arange(len(splats), device=splats.device) - (tiles.cumsum(0) - tiles)[splats]
     row = low[splats, 1] + number // columns[splats]
     column = low[splats, 0] + number % columns[splats]
@@ -95,7 +101,7 @@ def isect_tiles(
 
 @torch.no_grad()
 def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_height: int) -> Tensor:
-    """Where each tile's intersections begin among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
+    """First intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
 
     Raises:
         SplatError: `isect_ids` has the wrong shape.
@@ -103,9 +109,144 @@ def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_
     check_shape("isect_ids", isect_ids, ("isects",))
     first = torch.arange(tile_width * tile_height, device=isect_ids.device)
     images = torch.arange(n_images, device=isect_ids.device)
-    keys = ((images[:, None] << _tile_bits(tile_width, tile_height)) + first) << _DEPTH_BITS
+    keys = ((images[:, None] << (tile_width * tile_height).bit_length()) + first) << _DEPTH_BITS
     return torch.searchsorted(isect_ids, keys).reshape(n_images, tile_height, tile_width).int()
 
 
-def _tile_bits(tile_width: int, tile_height: int) -> int:
-    return (tile_width * tile_height).bit_length()
+@torch.no_grad()
+def rasterize_to_indices_in_range(
+    range_start: int,
+    range_end: int,
+    transmittances: Tensor,
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The splats that pixels blend, of a part of every tile's list. Not differentiable.
+
+    Args:
+        range_start, range_end: the part, in batches of tile_size² splats: from the first on, up to and without the second,
+            which may be as large as one likes.
+        transmittances: [..., H, W] of the pixels before the part.
+        means2d, conics, opacities: [..., N, 2], [..., N, 3], [..., N].
+        isect_offsets, flatten_ids: each tile's list, as `isect_offset_encode` and `isect_tiles` give them.
+
+    Returns:
+        Int64 [M] each, sorted by image and pixel and then front to back, of the splat's index below N, the pixel's (row by
+        row), and the image's.
+
+    Raises:
+        SplatError: an argument has the wrong shape, or the tiles do not cover the images.
+    """
+    *images, count = leading("means2d", means2d, 2)
+    check_shape("conics", conics, (*images, count, 3))
+    check_shape("opacities", opacities, (*images, count))
+    check_shape("transmittances", transmittances, (*images, image_height, image_width))
+    check_tiles(isect_offsets, tuple(images), (image_width, image_height), tile_size)
+    rows, columns = isect_offsets.shape[-2:]
+    area, batch = image_height * image_width, tile_size**2
+    starts = isect_offsets.reshape(-1).long()
+    ends = torch.cat((starts[1:], starts.new_tensor([len(flatten_ids)])))
+    lasts = ends.minimum(starts + min(int(range_end) * batch, len(flatten_ids)))
+    firsts = starts + int(range_start) * batch
+    left, ids = transmittances.reshape(-1), flatten_ids.long()
+    side, part = torch.arange(tile_size, device=ids.device), torch.arange(_PART, device=ids.device)
+
+    found = [ids.new_empty(2, 0)]
+    # Tiles with lists of similar lengths, as many at once as memory allows.
+    for tiles in (lasts - firsts).argsort().split(max(_MOST_TRIPLES // (batch * _PART), 1)):
+        x = ((tiles % columns)[:, None, None] * tile_size + side).expand(-1, tile_size, -1).flatten(1)  # [T, P]
+        y = ((tiles // columns % rows)[:, None, None] * tile_size + side[:, None]).expand(-1, -1, tile_size).flatten(1)
+        done = (x >= image_width) | (y >= image_height)
+        pixels = (tiles // (columns * rows))[:, None] * area + y * image_width + x
+        T = torch.where(done, 1.0, left[torch.where(done, 0, pixels)])
+        for first in range(0, int((lasts - firsts)[tiles].max()), _PART):
+            positions = firsts[tiles, None] + first + part  # [T, K]
+            exists = positions < lasts[tiles, None]
+            splats = ids[torch.where(exists, positions, 0)]
+            centers = torch.stack((x, y), -1)[:, :, None] + 0.5
+            alphas = _alphas(centers, means2d, conics, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
+            states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
+            # α is not negative: from the first splat that would leave too little on, all would.
+            blended = (states[..., 1:] > _MIN_T) & ~done[..., None]
+            tile, place, number = (blended & (alphas > 0)).nonzero(as_tuple=True)
+            found.append(torch.stack((pixels[tile, place], splats[tile, number])))
+            T = states.gather(-1, blended.sum(-1, keepdim=True))[..., 0]
+            done |= ~blended[..., -1]
+            if done.all():
+                break
+    where, which = torch.cat(found, 1)
+    where, order = where.sort(stable=True)
+    return which[order] % max(count, 1), where % area, where // area
+
+
+def accumulate(
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    gaussian_ids: Tensor,
+    pixel_ids: Tensor,
+    image_ids: Tensor,
+    image_width: int,
+    image_height: int,
+) -> tuple[Tensor, Tensor]:
+    """Blend the splats that lists of indices name, of M in all, with torch's own operations.
+
+    Args:
+        means2d, conics, opacities, colors: [..., N, 2], [..., N, 3], [..., N], [..., N, D].
+        gaussian_ids, pixel_ids, image_ids: [M] each, those of a pixel one after another and front to back, as
+            `rasterize_to_indices_in_range` gives them.
+
+    Returns:
+        Colours [..., H, W, D] and alphas [..., H, W, 1]. Differentiable in the first four arguments.
+
+    Raises:
+        SplatError: an argument has the wrong shape, or a pixel's splats are not together.
+    """
+    *images, count = leading("means2d", means2d, 2)
+    check_shape("conics", conics, (*images, count, 3))
+    check_shape("opacities", opacities, (*images, count))
+    check_shape("colors", colors, (*images, count, "D"))
+    for name, ids in (("gaussian_ids", gaussian_ids), ("pixel_ids", pixel_ids), ("image_ids", image_ids)):
+        check_shape(name, ids, (len(gaussian_ids),))
+    area = image_width * image_height
+    pixels, splats = image_ids * area + pixel_ids, image_ids * count + gaussian_ids
+    if (pixels.diff() < 0).any():
+        raise SplatError("image_ids and pixel_ids are not in order; sort the lists by image, pixel and depth")
+    centers = torch.stack((pixel_ids % image_width, pixel_ids // image_width), -1) + 0.5
+    alphas = _alphas(centers, means2d, conics, opacities, splats)
+    weights = alphas * _transmittances(alphas, pixels)
+
+    shape = (*images, image_height, image_width)
+    total = math.prod(images) * area
+    blended = weights[:, None] * colors.reshape(-1, colors.shape[-1])[splats]
+    image = colors.new_zeros(total, colors.shape[-1]).index_add(0, pixels, blended)
+    covered = colors.new_zeros(total).index_add(0, pixels, weights)
+    return image.reshape(*shape, -1), covered.reshape(*shape, 1)
+
+
+def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
+    """α [...] of splats [...], numbered through all images, at pixel centres [..., 2]; 0 where a splat is skipped."""
+    dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
+    a, b, c = conics.reshape(-1, 3)[splats].unbind(-1)
+    sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=_ALPHA_MAX)
+    return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)
+
+
+def _transmittances(alphas: Tensor, pixels: Tensor) -> Tensor:
+    """For each entry [M], the product of 1 - α over the earlier entries of its pixel."""
+    # One sum over all pixels' logarithms: in float32 it would lose what a single pixel adds. MPS has no float64.
+    device = alphas.device if alphas.device.type != "mps" else torch.device("cpu")
+    logs = torch.log1p(-alphas.to(device, torch.float64))
+    before = logs.cumsum(0) - logs
+    begins = torch.ones(len(pixels), dtype=torch.bool, device=device)
+    begins[1:] = pixels.to(device).diff() != 0
+    first = torch.where(begins, torch.arange(len(pixels), device=device), 0).cummax(0).values
+    return torch.exp(before - before[first]).to(alphas.device, alphas.dtype)

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from splat_py.gsplat.unsupported import (  # noqa: F401
+    lidar_background_loss,
+    lidar_distance_loss,
+    lidar_intensity_loss,
+    lidar_raydrop_loss,
+)
 
 _SIGMA = 1.5
 _C1, _C2 = 0.01**2, 0.03**2
@@ -66,7 +72,7 @@ def depth_l1_loss(pred_depth: Tensor, gt_depth: Tensor, scene_scale: float = 1.0
 
 def _disparity(depths: Tensor) -> Tensor:
     there = depths > 0
-    # What is not taken must be finite: torch multiplies its derivative by zero.
+    # The branch that is not taken must be finite: torch multiplies its derivative by zero.
     return torch.where(there, 1 / torch.where(there, depths, 1), 0)
 
 
@@ -105,34 +111,10 @@ def _weighted(values: Tensor, visibility: Tensor | None) -> Tensor:
 
 
 def gaussian_z_scale_reg(z_scales: Tensor, threshold: float) -> Tensor:
-    """How far scales along z [N] (not their logarithms) exceed a threshold: [N]."""
+    """Excess of scales along z [N] (not their logarithms) over a threshold: [N]."""
     return F.relu(z_scales - threshold)
 
 
 def out_of_bound_loss(positions: Tensor, cuboid_dims: Tensor) -> Tensor:
-    """How far positions [N, 3] lie outside cuboids around the origin with sides `cuboid_dims` [N, 3], an axis each: [N, 3]."""
+    """Distance [N, 3] of positions [N, 3] along each axis from cuboids around the origin with sides `cuboid_dims` [N, 3]."""
     return F.relu(positions.abs() - cuboid_dims / 2)
-
-
-def lidar_distance_loss(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not supported."""
-    _refuse("lidar_distance_loss")
-
-
-def lidar_intensity_loss(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not supported."""
-    _refuse("lidar_intensity_loss")
-
-
-def lidar_raydrop_loss(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not supported."""
-    _refuse("lidar_raydrop_loss")
-
-
-def lidar_background_loss(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not supported."""
-    _refuse("lidar_background_loss")
-
-
-def _refuse(name: str) -> NoReturn:
-    raise NotImplementedError(f"splat_py.gsplat.losses does not support {name}: there are no lidars here")

@@ -1,31 +1,34 @@
-"""gsplat's `rasterize_to_pixels` over our last stage, with lists of tiles that a caller brings."""
+"""gsplat's `rasterize_to_pixels` and `rasterize_to_pixels_2dgs` over our last stages, with lists of tiles of the caller's."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gpu.accumulation import Accumulate, accumulation
+from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import opaque
-from splat_py.gpu.device import Device, Operator, device_for
-from splat_py.gsplat.blending import check_tiles
-from splat_py.gsplat.checks import leading
-from splat_py.splats.data import Settings
-from splat_py.splats.project import ProjectedSplats
-from splat_py.splats.rasterize import MAX_CHANNELS
-from splat_py.splats.rasterize import rasterize_to_pixels as rasterize
-from splat_py.splats.tensors import check_shape, check_tensors
-from splat_py.splats.tiles import BinnedTiles, TileGrid, TileLists, segments_for
+from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.device import Device
+from splat_py.gsplat.checks import check_tiles, device_to_differentiate, leading
+from splat_py.render.options import Options
+from splat_py.render.rasterize import MAX_CHANNELS
+from splat_py.render.rasterize import rasterize_to_pixels as rasterize
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.surfels import rasterize_surface, with_densify
+from splat_py.render.tensors import check_shape, check_tensors
+from splat_py.render.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
-TILE_SIZES = (4, 8, 16)
+# Tensors with a row for each splat, and the shape of a row.
+Rows: TypeAlias = dict[str, tuple[Tensor, tuple[int | str, ...]]]
+_TILE_SIZES = (4, 8, 16)
 
 
-@opaque
+@graph_break
 def rasterize_to_pixels(
     means2d: Tensor,
     conics: Tensor,
@@ -66,93 +69,143 @@ def rasterize_to_pixels(
         SplatError: an argument has the wrong shape, dtype, device or value.
         NotImplementedError: absgrad with more than 32 channels.
     """
-    check_tensors({"means2d": means2d, "conics": conics, "colors": colors, "opacities": opacities, "backgrounds": backgrounds})
+    if absgrad and colors.shape[-1] > MAX_CHANNELS:
+        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
+    size = int(image_width), int(image_height)
+    rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
+    lists = isect_offsets, flatten_ids, masks, packed
+    images, device, options, tiles = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate)
+    # Neither depths nor radii matter any more.
+    projected = ProjectedSplats(means2d, opacities, conics, opacities, tiles.ids.new_empty(0))
+    colors, alphas = rasterize(projected, colors, tiles, *size, backgrounds, options, device=device)
+    shape = (*images, *size[::-1])
+    return colors.reshape(*shape, colors.shape[-1]), alphas.reshape(*shape, 1)
+
+
+@graph_break
+def rasterize_to_pixels_2dgs(
+    means2d: Tensor,
+    ray_transforms: Tensor,
+    colors: Tensor,
+    opacities: Tensor,
+    normals: Tensor,
+    densify: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+    backgrounds: Tensor | None = None,
+    masks: Tensor | None = None,
+    packed: bool = False,
+    absgrad: bool = False,
+    distloss: bool = False,
+    *,
+    accumulate: Accumulate = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Blend surfels, as tiles list them. Arguments as of `rasterize_to_pixels`, where `...` are images, and:
+
+    Args:
+        ray_transforms: [..., N, 3, 3], or packed [nnz, 3, 3].
+        colors: [..., N, D] or [nnz, D], whose last channel is depth, for distortion and the median.
+        normals: [..., N, 3] or [nnz, 3] in camera space.
+        densify: [..., N, 2] or [nnz, 2] of any value; its gradient is about that of the means on the image.
+        backgrounds: [..., D]; 0 in the last channel, with `distloss`.
+        distloss: also render the distortion of the last channel.
+
+    Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds.
+
+    Returns:
+        Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1], zero
+        without `distloss`, and the medians' last channel [..., H, W, 1].
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype, device or value.
+        NotImplementedError: absgrad with more channels than one pass takes.
+    """
+    size = int(image_width), int(image_height)
+    rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
+    rows |= {"normals": (normals, (3,)), "densify": (densify, (2,))}
+    lists = isect_offsets, flatten_ids, masks, packed
+    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="Surfel")
+    images, device, options, tiles = prepared
+    if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
+        raise SplatError("backgrounds is not 0 in its last channel, which is depth; distloss=True needs that")
+    # Neither depths nor radii matter any more.
+    shape = with_densify(ray_transforms.flatten(-2), densify)
+    projected = ProjectedSplats(means2d, opacities, shape, opacities, tiles.ids.new_empty(0), normals=normals)
+    surface = rasterize_surface(projected, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)
+    parts = surface.images, surface.alphas, surface.normals, surface.distortion, surface.median_of(colors[..., -1])
+    blended, alphas, of_surfels, distortion, median = (part.reshape(*images, *size[::-1], part.shape[-1]) for part in parts)
+    return blended, alphas, of_surfels, distortion, median
+
+
+def _prepare(
+    means2d: Tensor,
+    rows: Rows,
+    backgrounds: Tensor | None,
+    size: tuple[int, int],
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+    masks: Tensor | None,
+    packed: bool,
+    absgrad: bool,
+    accumulate: Accumulate,
+    **kind: Any,
+) -> tuple[tuple[int, ...], Device, Options, BinnedTiles]:
+    """The images' dimensions, the device and its settings, and every tile's splats without those of masked tiles.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype or value.
+    """
+    check_tensors({"means2d": means2d, **{name: tensor for name, (tensor, _) in rows.items()}, "backgrounds": backgrounds})
     splats = leading("means2d", means2d, 2)
-    images = splats[:-1]
+    images = leading("isect_offsets", isect_offsets, "tile_height", "tile_width") if packed else splats[:-1]
     if packed:
         check_shape("means2d", means2d, ("nnz", 2))
-        images = leading("isect_offsets", isect_offsets, "tile_height", "tile_width")
-    check_shape("conics", conics, (*splats, 3))
-    check_shape("colors", colors, (*splats, "D"))
-    check_shape("opacities", opacities, splats)
-    channels = colors.shape[-1]
+    for name, (tensor, row) in rows.items():
+        check_shape(name, tensor, (*splats, *row))
+    channels = rows["colors"][0].shape[-1]
     if channels == 0:
         raise SplatError("colors has no channels; give at least one")
-    if absgrad and channels > MAX_CHANNELS:
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
-    if tile_size not in TILE_SIZES:
+    if tile_size not in _TILE_SIZES:
         raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*images, channels))
     if masks is not None:
         check_shape("masks", masks, tuple(isect_offsets.shape))
-    check_tiles(isect_offsets, images, (image_width, image_height), tile_size)
-    lists = Lists.of(isect_offsets, flatten_ids, opacities.numel(), masks)
+    check_tiles(isect_offsets, images, size, tile_size)
+    check_shape("flatten_ids", flatten_ids, ("isects",))
 
-    device = device_for(means2d)
-    device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
-    settings = Settings(
-        tile_size,
-        absgrad=absgrad,
-        accumulation=accumulation(device, accumulate),
-        native_atomics=device.native_float_atomics,
-    )
-    rows, columns = isect_offsets.shape[-2:]
-    tiles = lists.binned(device, TileGrid(tile_size, columns, rows, math.prod(images)), opacities.numel(), settings.per_isect)
-    # Neither depths nor radii matter any more.
-    projected = ProjectedSplats(means2d, opacities, conics, opacities, tiles.ids.new_empty(0))
-    colors, alphas = rasterize(projected, colors, tiles, image_width, image_height, backgrounds, settings, device=device)
-    shape = (*images, image_height, image_width)
-    return colors.reshape(*shape, channels), alphas.reshape(*shape, 1)
+    # The splats of tile t are ids[offsets[t]:offsets[t + 1]].
+    ids, count = flatten_ids.long(), math.prod(splats)
+    offsets = torch.cat((isect_offsets.flatten().long(), ids.new_tensor([len(ids)])))
+    if (offsets.diff() < 0).any() or (offsets < 0).any():
+        raise SplatError("isect_offsets does not ascend from tile to tile, to the length of flatten_ids at most")
+    if ((ids < 0) | (ids >= count)).any():
+        raise SplatError(f"flatten_ids holds an index that is not of one of the {count} splats")
+    if masks is not None:
+        counts, shown = offsets.diff(), masks.flatten().bool()
+        ids = ids[offsets[0] :][torch.repeat_interleave(shown, counts)]
+        offsets = torch.nn.functional.pad(torch.where(shown, counts, 0).cumsum(0), (1, 0))
 
+    device = device_to_differentiate(means2d)
+    options = Options.on(device, tile_size, accumulate, absgrad=absgrad, **kind)
 
-@dataclass(frozen=True)
-class Lists:
-    """Every tile's splats: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
+    def array(values: Tensor) -> Array:
+        return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))
 
-    offsets: Tensor  # [tiles + 1] int64
-    ids: Tensor  # [isects] int64
-
-    @classmethod
-    def of(cls, isect_offsets: Tensor, flatten_ids: Tensor, count: int, masks: Tensor | None) -> Lists:
-        """The lists without those of tiles that are masked.
-
-        Raises:
-            SplatError: an index is of no splat, or offsets do not ascend.
-        """
-        check_shape("flatten_ids", flatten_ids, ("isects",))
-        ids = flatten_ids.long()
-        offsets = torch.cat((isect_offsets.flatten().long(), ids.new_tensor([len(ids)])))
-        if (offsets.diff() < 0).any() or (offsets < 0).any():
-            raise SplatError("isect_offsets does not ascend from tile to tile, to the length of flatten_ids at most")
-        if ((ids < 0) | (ids >= count)).any():
-            raise SplatError(f"flatten_ids holds an index that is not of one of the {count} splats")
-        if masks is None:
-            return cls(offsets, ids)
-        counts = offsets.diff()
-        shown = masks.flatten().bool()
-        kept = torch.repeat_interleave(shown, counts)
-        ends = torch.where(shown, counts, 0).cumsum(0)
-        return cls(torch.cat((ends.new_zeros(1), ends)), ids[offsets[0] :][kept])
-
-    def binned(self, device: Device, grid: TileGrid, count: int, keep_isects: bool) -> BinnedTiles:
-        """The same as the kernels take them."""
-
-        def array(values: Tensor) -> Array:
-            return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))
-
-        # Lengths matter only where lists are blended in segments.
-        max_length = int(self.offsets.diff().max()) if device.tuning.segment else 0
-        lists = TileLists(array(self.offsets), array(self.ids), segments_for(device, max_length))
-        if keep_isects:
-            # A gradient row for each element, those of a splat one after another.
-            by_splat = self.ids.argsort(stable=True)
-            rows = torch.empty_like(by_splat).scatter_(0, by_splat, torch.arange(len(by_splat), device=by_splat.device))
-            ends = torch.bincount(self.ids, minlength=count).cumsum(0)
-            lists = replace(
-                lists,
-                isects=array(rows),
-                order=array(torch.arange(count)),
-                isect_offsets=array(torch.cat((ends.new_zeros(1), ends))),
-            )
-        return BinnedTiles(self.offsets.int(), self.ids.int(), grid, lists)
+    # Lengths matter only where lists are blended in segments.
+    max_length = int(offsets.diff().max()) if device.tuning.segment else 0
+    tile_height, tile_width = isect_offsets.shape[-2:]
+    grid = TileGrid(tile_size, tile_width, tile_height, math.prod(images))
+    lists = TileLists(array(offsets), array(ids), grid, segments_for(device, max_length))
+    if options.per_isect:
+        # A gradient row for each element, those of a splat one after another.
+        by_splat = ids.argsort(stable=True)
+        places = torch.empty_like(by_splat).scatter_(0, by_splat, torch.arange(len(by_splat), device=by_splat.device))
+        ends = torch.bincount(ids, minlength=count).cumsum(0)
+        starts = torch.nn.functional.pad(ends, (1, 0))
+        lists = replace(lists, isects=array(places), order=array(torch.arange(count)), isect_offsets=array(starts))
+    return images, device, options, BinnedTiles(offsets.int(), ids.int(), lists)

@@ -1,27 +1,30 @@
-"""gsplat's `fully_fused_projection` over our first stage."""
+"""gsplat's first stages over ours: Gaussians and surfels → splats, spherical harmonics → colours."""
 
 from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.gpu.autograd import opaque
-from splat_py.gpu.device import Operator, device_for
-from splat_py.gsplat.checks import check_camera_model, leading
-from splat_py.splats.cameras import CAMERA_MODELS
-from splat_py.splats.data import Settings
-from splat_py.splats.project import project
-from splat_py.splats.tensors import check_shape, check_tensors
+from splat_py.gpu.autograd import graph_break
+from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading
+from splat_py.render.cameras import CAMERA_MODELS
+from splat_py.render.options import Options
+from splat_py.render.project import project
+from splat_py.render.shade import shade
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.tensors import check_shape, check_tensors
 
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
 # with its margin for rounding (slang/splat/footprint.slang).
 _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
 _MIN_COMPENSATION = 1e-3
+_MAX_DEGREE = 4
 
 
-@opaque
+@graph_break
 def fully_fused_projection(
     means: Tensor,
     covars: Tensor | None,
@@ -71,21 +74,9 @@ def fully_fused_projection(
         SplatError: an argument has the wrong shape, dtype or device.
     """
     check_camera_model(camera_model)
-    check_tensors(
-        {
-            "means": means,
-            "covars": covars,
-            "quats": quats,
-            "scales": scales,
-            "viewmats": viewmats,
-            "Ks": Ks,
-            "opacities": opacities,
-        }
-    )
-    *batch, count = leading("means", means, 3)
-    check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
-    cameras = viewmats.shape[-3]
-    check_shape("Ks", Ks, (*batch, cameras, 3, 3))
+    shapes = {"quats": quats, "scales": scales}
+    check_tensors({"means": means, "covars": covars, **shapes, "viewmats": viewmats, "Ks": Ks, "opacities": opacities})
+    batch, count, cameras = _check_scenes(means, viewmats, Ks, packed, sparse_grad)
     if covars is not None:
         check_shape("covars", covars, (*batch, count, 6))
         quats = scales = None
@@ -94,46 +85,31 @@ def fully_fused_projection(
     else:
         check_shape("quats", quats, (*batch, count, 4))
         check_shape("scales", scales, (*batch, count, 3))
-    if sparse_grad and not packed:
-        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
     if opacities is None:
         effective = means.new_full((*batch, count), _OPAQUE)
     else:
         check_shape("opacities", opacities, (*batch, count))
         effective = opacities.detach()
 
-    device = device_for(means)
-    device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
-    settings = Settings(
-        device.tuning.tile_size,
+    device = device_to_differentiate(means)
+    options = Options.on(
+        device,
         antialiased=calc_compensations and opacities is not None,
         camera_model=CAMERA_MODELS[camera_model],
-        blur=eps2d,
-        near=near_plane,
-        far=far_plane,
+        eps2d=eps2d,
+        near_plane=near_plane,
+        far_plane=far_plane,
         radius_clip=radius_clip,
-        native_atomics=device.native_float_atomics,
-    )
-    splats = project(
-        means,
-        quats,
-        scales,
-        effective,
-        viewmats,
-        Ks,
-        width,
-        height,
-        settings,
-        covars=covars,
         packed=packed,
         sparse_grad=sparse_grad,
-        device=device,
     )
-    gaussian_ids, image_ids = splats.gaussian_ids, splats.image_ids
+    gaussians = means, quats, scales, effective
+    splats = project(*gaussians, viewmats, Ks, width, height, options, covars=covars, device=device)
     compensations = None
     if calc_compensations and opacities is not None:
+        gaussian_ids = splats.gaussian_ids
         before = effective[..., None, :] if gaussian_ids is None else effective.flatten()[gaussian_ids]
-        # What is fainter is culled.
+        # Fainter splats are culled.
         compensations = splats.opacities / before.clamp(min=1 / 255)
     elif calc_compensations:
         # det (Σ - eps2d) / det Σ, from Σ's inverse.
@@ -141,6 +117,115 @@ def fully_fused_projection(
         ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
         compensations = ratio.clamp(min=_MIN_COMPENSATION**2).sqrt() * (splats.radii > 0).all(-1)
     results = splats.radii, splats.means2d, splats.depths, splats.conics, compensations
+    return *_ids_of(splats, count, cameras), *results
+
+
+@graph_break
+def fully_fused_projection_2dgs(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    eps2d: float = 0.3,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    packed: bool = False,
+    sparse_grad: bool = False,
+) -> tuple[Tensor, ...]:
+    """Surfels → splats of C cameras (Huang et al. 2024).
+
+    Differentiable in means, quats, scales, viewmats and Ks. Everything of a culled splat is zero. Arguments as of
+    `splat_py.rasterization_2dgs`; eps2d is of no effect.
+
+    Returns:
+        radii int32 [..., C, N, 2] (0 where culled), means2d [..., C, N, 2], depths [..., C, N], ray transforms
+        [..., C, N, 3, 3] and normals [..., C, N, 3] in camera space. Packed: whose each splat is, batch_ids, camera_ids and
+        gaussian_ids int64 [nnz], and then the same with nnz in the place of ..., C, N.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype or device.
+    """
+    check_tensors({"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks})
+    batch, count, cameras = _check_scenes(means, viewmats, Ks, packed, sparse_grad)
+    check_shape("quats", quats, (*batch, count, 4))
+    check_shape("scales", scales, (*batch, count, 3))
+    device = device_to_differentiate(means)
+    options = Options.on(
+        device,
+        primitive="Surfel",
+        near_plane=near_plane,
+        far_plane=far_plane,
+        radius_clip=radius_clip,
+        packed=packed,
+        sparse_grad=sparse_grad,
+    )
+    opaque = means.new_ones(*batch, count)
+    splats = project(means, quats, scales, opaque, viewmats, Ks, width, height, options, device=device)
+    results = splats.radii, splats.means2d, splats.depths, splats.conics.unflatten(-1, (3, 3)), splats.normals
+    return *_ids_of(splats, count, cameras), *results
+
+
+def _check_scenes(
+    means: Tensor, viewmats: Tensor, Ks: Tensor, packed: bool, sparse_grad: bool
+) -> tuple[tuple[int, ...], int, int]:
+    """The dimensions of scenes, and the numbers of Gaussians and of cameras in each.
+
+    Raises:
+        SplatError: an argument has the wrong shape, or gradients would be sparse without `packed`.
+    """
+    *batch, count = leading("means", means, 3)
+    check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
+    cameras = viewmats.shape[-3]
+    check_shape("Ks", Ks, (*batch, cameras, 3, 3))
+    if sparse_grad and not packed:
+        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
+    return tuple(batch), count, cameras
+
+
+def _ids_of(splats: ProjectedSplats, count: int, cameras: int) -> tuple[Tensor, ...]:
+    """batch_ids, camera_ids and gaussian_ids [nnz] of packed splats; nothing of others."""
+    gaussian_ids, image_ids = splats.gaussian_ids, splats.image_ids
     if gaussian_ids is None or image_ids is None:
-        return results
-    return image_ids // cameras, image_ids % cameras, gaussian_ids % max(count, 1), *results
+        return ()
+    return image_ids // cameras, image_ids % cameras, gaussian_ids % max(count, 1)
+
+
+@graph_break
+def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
+    """Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
+
+    Args:
+        degrees_to_use: 0 to 4.
+        dirs: [..., 3] of any length but zero.
+        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; the others are not used. float32 or float16.
+        masks: bool [...] where to compute anything; elsewhere the result is zero.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype, device or value.
+    """
+    check_tensors({"dirs": dirs, "coeffs": coeffs}, halves=("coeffs",))
+    batch = leading("dirs", dirs, 3)
+    check_shape("coeffs", coeffs, (*batch, "K", 3))
+    if degrees_to_use not in range(_MAX_DEGREE + 1):
+        raise SplatError(f"degrees_to_use is {degrees_to_use!r}; use 0, 1, 2, 3 or 4")
+    if coeffs.shape[-2] < (needed := (degrees_to_use + 1) ** 2):
+        raise SplatError(f"coeffs holds {coeffs.shape[-2]} coefficients, but degrees_to_use={degrees_to_use} needs {needed}")
+    if masks is not None:
+        check_shape("masks", masks, batch)
+    count = math.prod(batch)
+    # Directions are means to a camera at the origin; what is masked has no radius.
+    visible = (dirs.new_ones(count) if masks is None else masks.reshape(count)).to(torch.int32)
+    colors = shade(
+        dirs.reshape(count, 3),
+        coeffs.reshape(count, coeffs.shape[-2], 3),
+        torch.eye(4, device=dirs.device)[None],
+        visible[None, :, None].expand(1, count, 2),
+        degrees_to_use,
+        as_color=False,
+        device=device_to_differentiate(dirs),
+    )
+    return colors.reshape(*batch, 3)

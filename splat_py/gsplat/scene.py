@@ -1,8 +1,8 @@
-"""gsplat's container of Gaussians: parameters, and tensors that keep a row for each while strategies add and remove rows."""
+"""gsplat's container of Gaussians, whose further tensors follow strategies' changes of rows, and its list of scenes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.strategy.base import Scene as ToldOfRows
-
-_REQUIRED = ("means", "scales", "quats", "opacities")
+from splat_py.gsplat.strategy.ops import REQUIRED, Scene
 
 
 class SceneError(SplatError, ValueError, KeyError):
@@ -21,44 +19,21 @@ class SceneError(SplatError, ValueError, KeyError):
     __str__ = Exception.__str__
 
 
-class Scene(ToldOfRows, ABC):
-    """What a `Stage` renders, and strategies tell of every change of rows: `on_duplicate` and others, which do nothing here.
-    Rows are given by their numbers or by a mask."""
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-
-    @property
-    def id(self) -> str:
-        """The name on a `Stage`, not empty."""
-        return self._id
-
-    @id.setter
-    def id(self, value: str) -> None:
-        if not isinstance(value, str) or not value:
-            raise SceneError(f"id is {value!r}; give a scene a name, text that is not empty")
-        self._id = value
-
-    @abstractmethod
-    def put(self, name: str, component: Any) -> None:
-        """Add a component."""
-
-    @abstractmethod
-    def get(self, component: str) -> Any:
-        """A component by its name."""
-
-
 class GaussianScene(Scene):
-    """Gaussians of one or several components, one after the other.
+    """Gaussians of one or several components, one after the other, that a `Stage` renders. Strategies tell it of every change
+    of rows: `on_duplicate` and others, where rows are given by their numbers or by a mask.
 
     Attributes:
+        id: the name on a `Stage`, not empty.
         splats: by name, parameters [N, ...]; `means`, `scales`, `quats` and `opacities` are among them.
         signal: by name, further tensors [N, ...] that are not trained.
         component_names, component_index: the components, and [N] int64 whose each Gaussian is.
     """
 
     def __init__(self, id: str) -> None:
-        super().__init__(id)
+        if not isinstance(id, str) or not id:
+            raise SceneError(f"id is {id!r}; give a scene a name, text that is not empty")
+        self.id = id
         self.splats = ParameterDict()
         self.signal: dict[str, Tensor] = {}
         self.component_names: list[str] = []
@@ -66,11 +41,7 @@ class GaussianScene(Scene):
 
     @classmethod
     def from_splats(cls, splats: ParameterDict, id: str, signal: dict[str, Tensor] | None = None) -> GaussianScene:
-        """A scene with one component, named as the scene. The parameters are kept, not copied.
-
-        Raises:
-            SceneError: as `put`.
-        """
+        """A scene with one component, named as the scene. The parameters are kept, not copied."""
         scene = cls(id)
         if "means" in splats:
             scene.signal = {name: values.to(splats["means"].device) for name, values in (signal or {}).items()}
@@ -87,33 +58,24 @@ class GaussianScene(Scene):
         if not name or name in self.component_names:
             raise SceneError(f"component name {name!r} is {'taken' if name else 'empty'}; give another")
         if "means" not in component:
-            raise SceneError(f"component {name!r} has no means; it needs {list(_REQUIRED)}")
+            raise SceneError(f"component {name!r} has no means; it needs {list(REQUIRED)}")
         added = len(component["means"])
-        if self.component_names and (missing := [key for key in self.splats if key not in component]):
-            raise SceneError(f"component {name!r} lacks {missing}, which the scene's splats have")
-        if self.component_names:
-            self.splats = ParameterDict(
-                {
-                    key: Parameter(torch.cat([old.detach(), component[key].detach()]), requires_grad=old.requires_grad)
-                    for key, old in self.splats.items()
-                }
-            )
-            self.signal = {
-                key: torch.cat([values, values.new_zeros(added, *values.shape[1:])]) for key, values in self.signal.items()
-            }
-        else:
+        if not self.component_names:
             self.splats = component
+        else:
+            if missing := [key for key in self.splats if key not in component]:
+                raise SceneError(f"component {name!r} lacks {missing}, which the scene's splats have")
+            joined = {key: torch.cat([old.detach(), component[key].detach()]) for key, old in self.splats.items()}
+            self.splats = _parameters(joined, {key: old.requires_grad for key, old in self.splats.items()})
+            zeros = {key: values.new_zeros(added, *values.shape[1:]) for key, values in self.signal.items()}
+            self.signal = {key: torch.cat([values, zeros[key]]) for key, values in self.signal.items()}
         index = torch.full((added,), len(self.component_names), device=self.splats["means"].device)
         self.component_index = torch.cat([self.component_index.to(index.device), index])
         self.component_names.append(name)
         self.validate()
 
     def get(self, component: str | int) -> dict[str, Any]:
-        """A component's `name`, `index`, `mask` [N], and rows of `splats` and `signal`.
-
-        Raises:
-            SceneError: there is none of this name or number.
-        """
+        """A component's `name`, `index`, `mask` [N], and rows of `splats` and `signal`."""
         names = self.component_names
         index = component if isinstance(component, int) else names.index(component) if component in names else -1
         if not 0 <= index < len(names):
@@ -132,14 +94,10 @@ class GaussianScene(Scene):
         return len(self.splats["means"]) if "means" in self.splats else 0
 
     def validate(self) -> None:
-        """Check that all tensors have N rows and belong to components.
-
-        Raises:
-            SceneError: they do not.
-        """
+        """Check that all tensors have N rows and belong to components."""
         count = self.num_gaussians()
-        if len(self.splats) and (missing := [key for key in _REQUIRED if key not in self.splats]):
-            raise SceneError(f"missing required splat keys {missing}; a scene needs {list(_REQUIRED)}")
+        if len(self.splats) and (missing := [key for key in REQUIRED if key not in self.splats]):
+            raise SceneError(f"missing required splat keys {missing}; a scene needs {list(REQUIRED)}")
         given = {**self.splats, **self.signal, "component_index": self.component_index}
         if wrong := {key: len(values) for key, values in given.items() if len(values) != count}:
             raise SceneError(f"a scene of {count} Gaussians has other lengths in {wrong}; leading dim must be num_gaussians")
@@ -167,10 +125,8 @@ class GaussianScene(Scene):
         if lacking := [key for key in ("id", "splats") if key not in state]:
             raise SceneError(f"the state lacks {lacking}; give one that state_dict returned")
         scene = cls(state["id"])
-        trained = state.get("splats_requires_grad", {})
-        scene.splats = ParameterDict(
-            {key: Parameter(values.clone(), requires_grad=trained.get(key, True)) for key, values in state["splats"].items()}
-        )
+        copies = {key: values.clone() for key, values in state["splats"].items()}
+        scene.splats = _parameters(copies, state.get("splats_requires_grad", {}))
         scene.signal = dict(state.get("signal", {}))
         count = scene.num_gaussians()
         scene.component_names = list(state.get("component_names", [])) or [scene.id] * (count > 0)
@@ -207,3 +163,38 @@ class GaussianScene(Scene):
     def _gather(self, rows: Tensor) -> None:
         self.component_index = self.component_index[rows]
         self.signal = {key: values[rows] for key, values in self.signal.items()}
+
+
+def _parameters(values: dict[str, Tensor], trained: dict[str, bool]) -> ParameterDict:
+    return ParameterDict({key: Parameter(value, requires_grad=trained.get(key, True)) for key, value in values.items()})
+
+
+class Stage:
+    """Scenes by their id, and how to render each."""
+
+    def __init__(self) -> None:
+        self._scenes: dict[str, tuple[GaussianScene, Callable[..., Any]]] = {}
+
+    def add_scene(self, scene: GaussianScene, render_fn: Callable[..., Any]) -> None:
+        """Let `render(scene.id, ...)` call render_fn(splats=scene.splats, ...)."""
+        if scene.id in self._scenes:
+            raise SceneError(f"scene {scene.id!r} is already registered; give this one another id")
+        self._scenes[scene.id] = (scene, render_fn)
+
+    def scene_ids(self) -> list[str]:
+        """All ids, in the order in which scenes were added."""
+        return list(self._scenes)
+
+    def get_scene(self, scene_id: str) -> GaussianScene:
+        """The scene of an id."""
+        return self._find(scene_id)[0]
+
+    def render(self, scene_id: str, **kwargs: Any) -> Any:
+        """Call the scene's function with its current splats and with kwargs, and return its result."""
+        scene, render_fn = self._find(scene_id)
+        return render_fn(splats=scene.splats, **kwargs)
+
+    def _find(self, scene_id: str) -> tuple[GaussianScene, Callable[..., Any]]:
+        if scene_id not in self._scenes:
+            raise SceneError(f"scene {scene_id!r} is not registered; there are {self.scene_ids()}")
+        return self._scenes[scene_id]

@@ -1,4 +1,4 @@
-"""gsplat's names for what is not here: a script that imports them loads, and is told when it calls one."""
+"""gsplat's names that are not supported: a script that imports them loads, and is told when it calls one."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ NAMES = (
     "compute_lidar_tiling",
     "create_camera_model",
     "isect_tiles_lidar",
+    "lidar_background_loss",
+    "lidar_distance_loss",
+    "lidar_intensity_loss",
+    "lidar_raydrop_loss",
 )
-
-
-# Of `gsplat.experimental`, which renders quantised Gaussians without gradients.
+# `gsplat.experimental` renders quantised Gaussians without gradients.
 EXPERIMENTAL = (
     "GaussianInferenceRenderer",
     "GaussianInferenceScene",
@@ -53,7 +55,7 @@ EXPERIMENTAL = (
     "render_scene",
 )
 
-# What does the same, or nearly, and is supported.
+# Supported names that do the same, or nearly.
 _IN_PLACE = {
     "FusedGaussianLosses": "the losses of splat_py.gsplat.losses, one by one",
     "fully_fused_projection_with_ut": "rasterization(..., with_ut=True)",
@@ -88,3 +90,17 @@ def __getattr__(name: str) -> Any:
     if name not in (*NAMES, *EXPERIMENTAL):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _Unsupported(name, (), {"__doc__": f"gsplat's `{name}`, which is not supported: raises NotImplementedError."})
+
+
+def has_3dgs() -> bool:
+    """3D Gaussians are here, as are surfels, `SelectiveAdam`, `losses` and `relocation`, with `MCMCStrategy`: True."""
+    return True
+
+
+def has_3dgut() -> bool:
+    """Gaussians by the unscented transform alone are not here, nor are cameras as objects: False."""
+    return False
+
+
+has_2dgs = has_adam = has_losses = has_reloc = has_3dgs
+has_camera_wrappers = has_3dgut

@@ -1,30 +1,125 @@
-"""Small functions that gsplat's scripts import: rotations, depth maps, a projection matrix, the older PLY writer."""
+"""Small functions that gsplat's scripts import: files of Gaussians for viewers, rotations, depth maps, projections, a test
+scene, a launcher for one process, and timers.
+
+Scales are logarithms and opacities logits, as they are optimised; quaternions are w x y z of any length.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ContextDecorator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.scene.gaussians import SH_C0
-from splat_py.scene.ply import GaussianArrays, write_gaussians
-from splat_py.splats.depth_maps import depth_to_normal, depth_to_points
+from splat_py.files import atomic_path
+from splat_py.render.depth_maps import depth_to_normal, depth_to_points
+from splat_py.render.tensors import check_shape
+from splat_py.scene.formats.packing import StoredGaussians
+from splat_py.scene.gaussians import SH_C0, Gaussians, write_scene
 
 __all__ = [
+    "cli",
     "depth_to_normal",
     "depth_to_points",
+    "export_splats",
     "get_projection_matrix",
     "inverse_log_transform",
+    "load_ply_to_splats",
+    "load_test_data",
     "log_transform",
     "normalized_quat_to_rotmat",
+    "profiler",
     "save_ply",
+    "timeit",
 ]
+
+Format = Literal["ply", "splat", "ply_compressed"]
+_NAMES = {"ply": "scene.ply", "splat": "scene.splat", "ply_compressed": "scene.compressed.ply"}
+# Compressed files leave out Gaussians that no pixel shows.
+_FAINTEST = 1 / 255
+
+
+def export_splats(
+    means: Tensor,
+    scales: Tensor,
+    quats: Tensor,
+    opacities: Tensor,
+    sh0: Tensor,
+    shN: Tensor,
+    format: Format = "ply",
+    save_to: str | os.PathLike[str] | None = None,
+) -> bytes:
+    """The bytes of a file of Gaussians, without those that hold NaN or infinity.
+
+    Args:
+        means: [N, 3].
+        scales: [N, 3], logarithms.
+        quats: [N, 4].
+        opacities: [N], logits.
+        sh0: [N, 1, 3].
+        shN: [N, K, 3].
+        format: "ply"; "splat", which has no higher spherical harmonics; or "ply_compressed", without Gaussians of opacities up
+            to 1/255.
+        save_to: also write them to this file, which appears complete or not at all.
+
+    Raises:
+        SplatError: a shape or the format is wrong, or the file cannot be written.
+    """
+    if format not in get_args(Format):
+        raise SplatError(f"format is {format!r}; use {', '.join(get_args(Format))}")
+    given = {"means": means, "scales": scales, "quats": quats, "opacities": opacities, "sh0": sh0, "shN": shN}
+    rows: dict[str, tuple[int | str, ...]] = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
+    for name, tensor in given.items():
+        check_shape(name, tensor, (len(means), *rows.get(name, ("K", 3))))
+    keep = torch.stack([tensor.detach()[:, None].flatten(1).isfinite().all(1) for tensor in given.values()]).all(0)
+    if format == "ply_compressed":
+        keep &= opacities.detach().sigmoid() > _FAINTEST
+    kept = {name: tensor.detach()[keep].float().cpu().numpy() for name, tensor in given.items()}
+    sh = np.concatenate([kept["sh0"], kept["shN"]], 1)
+    gaussians = StoredGaussians(kept["means"], kept["quats"], kept["scales"], kept["opacities"], sh)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / _NAMES[format]
+        write_scene(path, gaussians)
+        data = path.read_bytes()
+    if save_to:
+        with atomic_path(save_to) as temporary:
+            temporary.write_bytes(data)
+    return data
+
+
+def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """A PLY's Gaussians by the names that `export_splats` takes them, float32.
+
+    Raises:
+        SplatError: no PLY of Gaussians, or NaN in it.
+    """
+    gaussians = Gaussians.load_ply(path)
+    if gaussians.splat != "Gaussian" or gaussians.features is not None:
+        warnings.warn(f"{path} holds splats or colours that only splat_py knows; their numbers are left out", stacklevel=2)
+    return {
+        "means": gaussians.means,
+        "scales": gaussians.log_scales,
+        "quats": gaussians.quats,
+        "opacities": gaussians.logit_opacities,
+        "sh0": gaussians.sh[:, :1].contiguous(),
+        "shN": gaussians.sh[:, 1:].contiguous(),
+    }
+
+
+# The test scene's deviations are up to this much, world units.
+_LARGEST_SCALE = 0.02
+# gsplat's scripts run in the root of its checkout or in a folder of it.
+_SCENES = (Path("assets/test_garden.npz"), Path("../assets/test_garden.npz"))
 
 
 def save_ply(splats: Mapping[str, Tensor], dir: str | os.PathLike[str], colors: Tensor | None = None) -> None:
@@ -36,27 +131,21 @@ def save_ply(splats: Mapping[str, Tensor], dir: str | os.PathLike[str], colors: 
         colors: [N, 3] rgb from 0 to 1 instead of the spherical harmonics.
     """
     warnings.warn("save_ply is deprecated; use export_splats", DeprecationWarning, stacklevel=2)
-    means, quats, scales, opacities, sh0, shN = (
-        splats[name].detach().cpu().numpy() for name in ("means", "quats", "scales", "opacities", "sh0", "shN")
-    )
-    sh = np.concatenate([sh0, shN], axis=1)
-    arrays = (means, quats, scales, opacities, sh)
-    keep = np.logical_and.reduce([np.isfinite(array).all(axis=tuple(range(1, array.ndim))) for array in arrays])
+    names = ("means", "scales", "quats", "opacities", "sh0", "shN")
+    means, scales, quats, opacities, sh0, shN = (splats[name] for name in names)
     if colors is not None:
-        sh = (colors.detach().cpu().numpy()[:, None] - 0.5) / SH_C0
-    write_gaussians(dir, GaussianArrays(means[keep], quats[keep], scales[keep], opacities[keep], sh[keep]))
+        sh0, shN = (colors[:, None] - 0.5) / SH_C0, shN[:, :0]
+    export_splats(means, scales, quats, opacities, sh0, shN, save_to=dir)
 
 
 def normalized_quat_to_rotmat(quat: Tensor) -> Tensor:
     """Rotation matrices [..., 3, 3] of unit quaternions w x y z [..., 4]."""
     if quat.shape[-1] != 4:
         raise SplatError(f"quat has shape {list(quat.shape)}; expected [..., 4]")
-    w, v = quat[..., :1, None], quat[..., 1:]
-    x, y, z = v.unbind(-1)
-    zero = torch.zeros_like(x)
-    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
-    # Rodrigues' formula: 1 + 2 w [v]ₓ + 2 [v]ₓ².
-    return torch.eye(3, dtype=quat.dtype, device=quat.device) + 2 * w * cross + 2 * cross @ cross
+    one = torch.eye(3, dtype=quat.dtype, device=quat.device).expand(*quat.shape[:-1], 3, 3)
+    # [v]ₓ, whose columns are v × e; and Rodrigues' formula: 1 + 2 w [v]ₓ + 2 [v]ₓ².
+    cross = torch.linalg.cross(quat[..., None, 1:].expand_as(one), one).mT
+    return one + 2 * quat[..., :1, None] * cross + 2 * cross @ cross
 
 
 def log_transform(x: Tensor) -> Tensor:
@@ -72,10 +161,112 @@ def inverse_log_transform(y: Tensor) -> Tensor:
 def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: torch.device | str = "cpu") -> Tensor:
     """[4, 4] camera, z ahead → clip, depth 0 to 1 from `znear` to `zfar`; angles in radians."""
     depth = zfar / (zfar - znear)
-    rows = [
-        [1 / math.tan(fovX / 2), 0, 0, 0],
-        [0, 1 / math.tan(fovY / 2), 0, 0],
-        [0, 0, depth, -znear * depth],
-        [0, 0, 1, 0],
-    ]
-    return torch.tensor(rows, dtype=torch.float32, device=device)
+    matrix = torch.diag(torch.tensor([1 / math.tan(fovX / 2), 1 / math.tan(fovY / 2), depth, 0], device=device))
+    matrix[2, 3], matrix[3, 2] = -znear * depth, 1
+    return matrix
+
+
+def load_test_data(
+    data_path: str | None = None,
+    device: str | torch.device = "cpu",
+    scene_crop: Sequence[float] = (-2, -2, -2, 2, 2, 2),
+    scene_grid: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
+    """Gaussians at the points of an .npz file with random quaternions, scales and opacities, and its C cameras.
+
+    Args:
+        data_path: with `means3d`, `colors` (bytes), `viewmats`, `Ks`, `width`, `height`. By default gsplat's
+            assets/test_garden.npz, if the working directory is gsplat's checkout or a folder of it.
+        device: of the tensors.
+        scene_crop: low and high corner of what is kept.
+        scene_grid: repeat it so often along x and y; an odd number.
+
+    Returns:
+        means, quats, scales, opacities, colors, viewmats, Ks, width, height.
+
+    Raises:
+        SplatError: there is no file, or the grid is not odd.
+    """
+    found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
+    if found is None:
+        raise SplatError(
+            "data_path is missing, and there is no assets/test_garden.npz here: that scene is gsplat's, not splat_py's; "
+            "run in a folder of gsplat's checkout, or give data_path"
+        )
+    if not found.is_file():
+        raise SplatError(f"data_path: there is no file {found}")
+    if scene_grid % 2 != 1:
+        raise SplatError(f"scene_grid is {scene_grid!r}; give an odd number")
+    with np.load(found) as data:
+        means, colors, viewmats, Ks = (
+            torch.from_numpy(data[name]).float().to(device) for name in ("means3d", "colors", "viewmats", "Ks")
+        )
+        width, height = int(data["width"]), int(data["height"])
+    low, high = torch.tensor(scene_crop, dtype=torch.float32, device=device).split(3)
+    kept = ((means >= low) & (means <= high)).all(-1)
+    half = scene_grid // 2
+    side = torch.arange(-half, half + 1, device=device)
+    shifts = torch.cartesian_prod(side, side, side.new_zeros(1)) * (high - low)
+    means = (means[kept] + shifts[:, None]).reshape(-1, 3)
+    colors = (colors[kept] / 255).repeat(len(shifts), 1)
+    scales = torch.rand((len(means), 3), device=device) * _LARGEST_SCALE
+    quats = torch.nn.functional.normalize(torch.randn((len(means), 4), device=device), dim=-1)
+    return means, quats, scales, torch.rand(len(means), device=device), colors, viewmats, Ks, width, height
+
+
+# Seconds so far, by name, if the environment variable TIMEIT is 1.
+profiler: dict[str, float] = {}
+
+
+def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = False) -> bool:
+    """Call fn(local_rank, world_rank, world_size, args) as the only process: fn(0, 0, 1, args).
+
+    Returns:
+        True.
+
+    Raises:
+        NotImplementedError: it was started by mpirun as one of several, or torch has several CUDA devices.
+    """
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+    refusal = "splat_py.gsplat.distributed.cli does not support"
+    if ranks > 1:
+        raise NotImplementedError(f"{refusal} {ranks} processes; start one")
+    if (devices := torch.cuda.device_count()) > 1:
+        raise NotImplementedError(f"{refusal} {devices} devices; set CUDA_VISIBLE_DEVICES=0")
+    if verbose:
+        print("One process on one device")
+    fn(0, 0, 1, args)
+    return True
+
+
+class timeit(ContextDecorator):
+    """The seconds of a block, `with timeit("backward"):`, or of a function, `@timeit()`, added up in `profiler`."""
+
+    def __init__(self, name: str = "unnamed") -> None:
+        self.name = name
+        self.start_time: float | None = None
+
+    def __enter__(self) -> None:
+        self.start_time = None
+        if os.environ.get("TIMEIT", "0") == "1":
+            _synchronize()
+            self.start_time = perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        if self.start_time is not None:
+            _synchronize()
+            profiler[self.name] = profiler.get(self.name, 0.0) + perf_counter() - self.start_time
+
+    def __call__(self, func: Any) -> Any:
+        return super(timeit, type(self)(func.__name__)).__call__(func)
+
+    def _recreate_cm(self) -> timeit:
+        return type(self)(self.name)
+
+
+def _synchronize() -> None:
+    """Wait for what torch has sent to its GPU; our own functions wait themselves."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()

@@ -11,10 +11,10 @@ picture = image.render(params, width, height)  # torch, differentiable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from splat_py.image.differentiable import render
-    from splat_py.image.fitting import FitReport, ImageFitter, Rates, fit
-    from splat_py.image.pictures import read_picture
-    from splat_py.image.result import ImageFit
+    from splat_py.image.fitting import FitReport, ImageFitter, fit
+    from splat_py.image.options import Rates
+    from splat_py.image.pictures import ImageFit, read_picture
+    from splat_py.image.rasterizers import render
 else:
     from splat_py.lazy import lazy
 
@@ -22,12 +22,12 @@ else:
         __name__,
         {
             "FitReport": "splat_py.image.fitting",
-            "ImageFit": "splat_py.image.result",
+            "ImageFit": "splat_py.image.pictures",
             "ImageFitter": "splat_py.image.fitting",
-            "Rates": "splat_py.image.fitting",
+            "Rates": "splat_py.image.options",
             "fit": "splat_py.image.fitting",
             "read_picture": "splat_py.image.pictures",
-            "render": "splat_py.image.differentiable",
+            "render": "splat_py.image.rasterizers",
         },
     )
 

@@ -1,4 +1,4 @@
-"""Fitting blobs to a picture: three kernels a step, and the sort where lists are sorted."""
+"""Fitting blobs to a picture: where they start, and Adam's steps, of three kernels and the sort where lists are sorted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import gaussian_filter
 
 from splat_py.errors import SplatError
-from splat_py.fields import LARGEST, check_fields, check_number
-from splat_py.fit.adam import Adam
-from splat_py.fit.checkpoint import kept_checkpoint
-from splat_py.fit.finiteness import check_finite
-from splat_py.fit.in_flight import Overflow, StepsInFlight
+from splat_py.fields import LARGEST, check_number
+from splat_py.fit.process import kept_checkpoint
+from splat_py.fit.steps import Adam, Overflow, StepsInFlight, check_finite
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import Recorder, linear_groups
-from splat_py.gpu.profiling import Profile
-from splat_py.image.checkpoint import FitCheckpoint, fingerprint
-from splat_py.image.initial import blobs_anywhere, blobs_on_detail
-from splat_py.image.method import Method
-from splat_py.image.pictures import Picture, psnr, read_picture, to_picture
-from splat_py.image.rasterizers import Rasterizer, rasterizer_for
-from splat_py.image.result import ImageFit, check_params, draw
+from splat_py.gpu.kernels import Profile, Recorder, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.image.options import Method, Rates
+from splat_py.image.pictures import FitCheckpoint, ImageFit, Picture, fingerprint, psnr, read_picture, to_picture
+from splat_py.image.rasterizers import Blobs, Rasterizer, check_shape, draw, rasterizer_for
 
 _EPSILON = 1e-8
 # Gradients are of a mean over the pixels. Above so many of them ε shrinks as the gradients do, lest it slow the fit down.
@@ -35,20 +31,16 @@ _REPORTS = 100
 _REPORTS_PER_CHECKPOINT = 5
 # More than pictures have pixels, and what 2 GiB hold several times.
 _MOST_BLOBS = 10_000_000
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates of the four kinds of raw floats; all fall exponentially to `final` of themselves."""
-
-    center: float = 0.012
-    shape: float = 0.12
-    color: float = 0.15
-    opacity: float = 0.15
-    final: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_fields(self, {**dict.fromkeys(("center", "shape", "color", "opacity"), (0.0, 100.0)), "final": (1e-9, 1.0)})
+_MARGIN, _LARGEST_DEVIATION, _PIXEL_VARIANCE = (
+    constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")
+)
+# Share of the blobs that is spread evenly.
+_EVEN_SHARE = 0.1
+# Standard deviation of a blob where neighbours are one pixel apart.
+_DEVIATION = 0.8
+_OPACITY = 0.9
+# Distance that sampled values keep from the ends of a squashed range.
+_MARGIN_OF_RANGE = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ def adam_for(width: int, height: int) -> Adam:
 
 @dataclass(frozen=True)
 class FitStep:
-    """What a step differentiates and updates."""
+    """Arrays that a step differentiates and updates."""
 
     rasterizer: Rasterizer
     target: Array  # [H, W, 3]
@@ -84,26 +76,19 @@ class FitStep:
         self.rasterizer.record_check(recorder, self.status, step)
         self.rasterizer.record_gradients(recorder, self.parameters, self.target, self.gradients)
         recorder.stage("update")
-        decay = self.rates.final ** (step / steps)
+        height, width, _ = self.target.shape
         recorder.dispatch(
-            "image_update",
+            "blobs",
             "updateBlobs",
             linear_groups(self.parameters.shape[1]),
-            {
-                "blobs": self.parameters.shape[1],
-                "centerRate": self.rates.center * decay,
-                "shapeRate": self.rates.shape * decay,
-                "colorRate": self.rates.color * decay,
-                "opacityRate": self.rates.opacity * decay,
-                **self.adam.uniforms(step),
-            },
-            {
-                "status": self.status,
-                "parameters": self.parameters,
-                "gradients": self.gradients,
-                "firstMoments": self.moments[0],
-                "secondMoments": self.moments[1],
-            },
+            blobs=Blobs(self.parameters, self.parameters.shape[1], width, height),
+            rates=self.rates.times(self.rates.final ** (step / steps)),
+            adam=self.adam.settings(step),
+            status=self.status,
+            parameters=self.parameters,
+            gradients=self.gradients,
+            first_moments=self.moments[0],
+            second_moments=self.moments[1],
         )
 
 
@@ -138,7 +123,8 @@ class ImageFitter:
         self.profile: Profile | None = None
         memory = self.device.memory
         height, width, _ = picture.shape
-        self._parameters = memory.array(check_params(params))
+        check_shape(params.shape)
+        self._parameters = memory.array(np.ascontiguousarray(params, dtype=np.float32))
         moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
         self._moments = tuple(memory.array(moment) for moment in moments)
         self._steps = StepsInFlight(self.device, resume.step if resume else 0)
@@ -180,21 +166,13 @@ class ImageFitter:
         return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
 
     def save_checkpoint(self, path: Path) -> None:
-        """Write `checkpoint()` to a file, atomically.
-
-        Raises:
-            SplatError: a parameter is not finite.
-        """
+        """Write `checkpoint()` to a file, atomically."""
         checkpoint = self.checkpoint()
         self._check_finite(checkpoint.params)
         checkpoint.save(path)
 
     def report(self) -> FitReport:
-        """How the blobs look now.
-
-        Raises:
-            SplatError: a parameter is not finite.
-        """
+        """How the blobs look now."""
         self._check_finite(self.params())
         height, width, _ = self.picture.shape
         image = draw(self.device, self._parameters, width, height)
@@ -238,7 +216,7 @@ def fit(
         background: rgb from 0 to 1, put behind an image with alpha before it is fitted.
         rates: Adam's.
         seed: of where the blobs begin.
-        method: "tiles" or "group", of which "auto" takes the faster one, or "simple", for at most 256 blobs: see
+        method: "tiles" or "group", of which "auto" takes the faster one, or "autodiff", for at most 256 blobs: see
             `splat_py.image.rasterizers`.
         device: where; the default device if None.
         on_report: told at the beginning, about a hundred times in between, and at the end how it looks.
@@ -265,17 +243,62 @@ def fit(
     rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
     fitter = ImageFitter(picture, params, steps, rates, device, rasterizer, resume)
     every = max(fitter.steps // _REPORTS, 1)
-    with kept_checkpoint(checkpoint, fitter.save_checkpoint) as kept:
+    with kept_checkpoint(checkpoint, fitter.save_checkpoint) as (interrupts, save):
         while fitter.step < fitter.steps:
-            kept.act_on_interrupt()
+            interrupts.act()
             if on_report is not None and fitter.step % every == 0:
                 on_report(fitter.report())
             if fitter.step % (_REPORTS_PER_CHECKPOINT * every) == 0:
-                kept.save()
+                save()
             fitter.advance()
         report = fitter.report()
-        kept.save()
-        kept.act_on_interrupt()
+        save()
+        interrupts.act()
     if on_report is not None:
         on_report(report)
     return ImageFit(fitter.params(), width, height, report.psnr)
+
+
+def blobs_on_detail(picture: Picture, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Raw blobs [9, count] drawn with a density that follows the gradient's magnitude, the smaller in front."""
+    detail = sum(np.hypot(*np.gradient(_padded(picture[..., k]))) for k in range(3))
+    detail = gaussian_filter(np.asarray(detail)[: picture.shape[0], : picture.shape[1]], 1.0)
+    density = (1 - _EVEN_SHARE) * detail / max(float(detail.sum()), 1e-12) + _EVEN_SHARE / detail.size
+    density /= density.sum()
+    chosen = rng.choice(density.size, count, p=density.ravel())
+    spacing = 1 / np.sqrt(count * density.ravel()[chosen])
+    chosen = chosen[np.argsort(spacing, kind="stable")]
+    return _blobs_at(picture, chosen, np.sort(spacing, kind="stable"), rng)
+
+
+def blobs_anywhere(picture: Picture, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Raw blobs [9, count] spread evenly at random, all of one size, in random colours: what `blobs_on_detail` is measured
+    against."""
+    pixels = picture.shape[0] * picture.shape[1]
+    raw = _blobs_at(picture, rng.integers(pixels, size=count), np.full(count, np.sqrt(pixels / count)), rng)
+    raw[5:8] = _logit(rng.uniform(size=(3, count)))
+    return raw
+
+
+def _blobs_at(picture: Picture, pixels: NDArray, spacing: NDArray, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Round blobs somewhere in the given pixels (flat indices), with the pixels' colours."""
+    height, width = picture.shape[:2]
+    size = np.array([[width], [height]])
+    centers = (np.stack([pixels % width, pixels // width]) + rng.uniform(size=(2, len(pixels)))) / size
+    variance = np.maximum((_DEVIATION * spacing) ** 2 - _PIXEL_VARIANCE, 0.2**2)
+    raw = np.zeros((9, len(pixels)))
+    raw[0:2] = _logit((centers + _MARGIN) / (1 + 2 * _MARGIN))
+    raw[2:4] = _logit(np.sqrt(variance) / size / _LARGEST_DEVIATION, least=1e-6)
+    raw[5:8] = _logit(picture.reshape(-1, 3)[pixels].T)
+    raw[8] = _logit(np.array(_OPACITY))
+    return raw.astype(np.float32)
+
+
+def _padded(channel: NDArray) -> NDArray:
+    """At least two pixels a side, as a gradient needs."""
+    return np.pad(channel, [(0, max(2 - side, 0)) for side in channel.shape], mode="edge")
+
+
+def _logit(share: NDArray, least: float = _MARGIN_OF_RANGE) -> NDArray:
+    share = np.clip(share, least, 1 - _MARGIN_OF_RANGE)
+    return np.log(share / (1 - share))

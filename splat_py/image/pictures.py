@@ -1,7 +1,10 @@
-"""Pictures of every kind as float32 [H, W, 3] from 0 to 1."""
+"""Pictures of every kind as float32 [H, W, 3] from 0 to 1; the blobs that a fit leaves, and its checkpoints and their files."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
-from splat_py.fit.psnr import psnr_of
-from splat_py.scene.decoding import decode
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.fit.steps import psnr_of
+from splat_py.gpu.device import Device, get_device
+from splat_py.image.rasterizers import FLOATS, check_shape, check_size, draw
+from splat_py.scene.pictures import decode
 
 Picture = NDArray[np.float32]
 
@@ -46,9 +53,6 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
     Args:
         background: rgb from 0 to 1, behind pictures with alpha.
         name: what messages call the array.
-
-    Raises:
-        SplatError: another shape or type, no pixels, floats that are not from 0 to 1, or such a background, alpha or not.
     """
     try:
         behind, array = np.asarray(background, np.float32), np.asarray(pixels)
@@ -76,3 +80,127 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
 def psnr(a: NDArray, b: NDArray) -> float:
     """Peak signal-to-noise ratio of two pictures from 0 to 1, dB."""
     return psnr_of(float(np.mean((a.astype(np.float64) - b) ** 2)))
+
+
+_KIND, _CHECKPOINT_KIND = "splat_py.image", "splat_py.image.checkpoint"
+_CHECKPOINT_TENSORS = ("params", "m", "v")
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFit:
+    """An image as blobs.
+
+    Attributes:
+        params: [9, N] raw floats: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
+            (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
+        width, height: of the picture that was fitted, pixels.
+        psnr: against that picture, dB.
+    """
+
+    params: NDArray[np.float32]
+    width: int
+    height: int
+    psnr: float
+
+    def render(self, width: int | None = None, height: int | None = None, *, device: Device | str | None = None) -> Picture:
+        """The picture [height, width, 3], 0 to 1, at any size; by default that of the original, and if one side is given, in
+        its proportions.
+
+        Args:
+            device: where to render; the default device if None.
+        """
+        if width is None and height is None:
+            width, height = self.width, self.height
+        elif width is None:
+            width = max(round(int(height or 0) * self.width / self.height), 1)
+        elif height is None:
+            height = max(round(width * self.height / self.width), 1)
+        width, height = check_size(width, height or 0)
+        # Blobs are as sharp as the picture they were fitted to: a smaller one is the mean of what would alias.
+        across, down = -(-self.width // width), -(-self.height // height)
+        device = get_device(device)
+        check_shape(self.params.shape)
+        params = device.memory.array(np.ascontiguousarray(self.params, dtype=np.float32))
+        image = draw(device, params, across * width, down * height)
+        return image.reshape(height, down, width, across, 3).mean(axis=(1, 3))
+
+    def save(self, path: str | Path) -> None:
+        """Write to a .safetensors file, atomically."""
+        header = {"width": self.width, "height": self.height, "psnr": self.psnr}
+        save_tensors(path, _KIND, header, {"params": self.params})
+
+    @classmethod
+    def load(cls, path: str | Path) -> ImageFit:
+        """Read what `save` wrote.
+
+        Raises:
+            SplatError: the file is missing, damaged or something else.
+        """
+        path = Path(path)
+        absent = "name a file that `splat fit-image` or ImageFit.save has written"
+        with reading(path, "a file of image blobs", "fit the image again", absent=absent):
+            header, tensors = load_tensors(path, _KIND, _check)
+            require_finite(tensors)
+            return cls(tensors["params"], header["width"], header["height"], float(header["psnr"]))
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `ImageFit.save` leaves."""
+    check_size(*(whole_number(header, side, 1, 65_535) for side in ("width", "height")))
+    if type(header.get("psnr")) not in (int, float) or not abs(header["psnr"]) < 1e6:
+        raise ValueError("it has no psnr")
+    _require_blobs(layout, ("params",))
+
+
+def _require_blobs(layout: Layout, names: Iterable[str]) -> None:
+    _, (*_, count) = layout["params"]
+    if count == 0:
+        raise ValueError("it has no blobs")
+    require_layout(layout, dict.fromkeys(names, (FLOATS, count)))
+
+
+@dataclass(frozen=True, eq=False)
+class FitCheckpoint:
+    """Everything that a fit needs to go on as if it had not stopped."""
+
+    # Steps done, and of the whole run.
+    step: int
+    steps: int
+    # `fingerprint` of the picture that is fitted.
+    picture: str
+    # Raw blobs and Adam's moments, [9, N] each.
+    params: NDArray[np.float32]
+    m: NDArray[np.float32]
+    v: NDArray[np.float32]
+
+    def save(self, path: Path) -> None:
+        """Write to a .safetensors file, atomically."""
+        header = {"step": self.step, "steps": self.steps, "picture": self.picture}
+        save_tensors(path, _CHECKPOINT_KIND, header, {"params": self.params, "m": self.m, "v": self.v})
+
+    @classmethod
+    def load(cls, path: Path) -> FitCheckpoint:
+        """Read what `save` wrote."""
+        absent = "there is no fit to resume"
+        with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
+            header, tensors = load_tensors(path, _CHECKPOINT_KIND, _check_checkpoint)
+            require_finite(tensors, ("v",))
+            return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _CHECKPOINT_TENSORS))
+
+    def check_picture(self, picture: Picture) -> None:
+        """Raise SplatError if this is of another picture."""
+        if self.picture != fingerprint(picture):
+            raise SplatError("the checkpoint is of another picture, or of another background behind it; fit without --resume")
+
+
+def _check_checkpoint(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `FitCheckpoint.save` leaves."""
+    whole_number(header, "step", 0, whole_number(header, "steps", 1, 1 << 31))
+    if not isinstance(header.get("picture"), str):
+        raise ValueError("it does not say of which picture it is")
+    _require_blobs(layout, _CHECKPOINT_TENSORS)
+
+
+def fingerprint(picture: Picture) -> str:
+    """Tells one picture from another."""
+    return hashlib.sha256(repr(picture.shape).encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()

@@ -1,110 +1,108 @@
-"""Blobs → picture, and back: ways to find the blobs that a pixel may see, with the same pixels.
+"""Blobs → picture, and back, by one of three methods with the same pixels.
 
-    TileRasterizer    lists for all tiles by a radix sort, as for a scene: the kernels of blobs.slang and rasterize.slang; in
-                      software CpuTileRasterizer, by a counting sort
-    GroupRasterizer   one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang); in software
-                      CpuGroupRasterizer, for larger tiles
-    SimpleRasterizer  every pixel blends every blob (kernels/image_simple.slang)
+    tiles     lists for all tiles by a radix sort, as for a scene (kernels/blobs.slang, tiles.slang, rasterize.slang)
+    group     one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
+    autodiff  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/blobs.slang)
 
-The second needs no lists and no launches, the first no more work than there is: `rasterizer_for` chooses. The third is what the
-others are measured against; `AutodiffRasterizer`, to learn from, is the same with the loop differentiated by Slang alone.
+The second needs no lists and few launches, the first no more work than there is: "auto" chooses between them. The third is
+there to learn from and to check the others against: its memory grows with the number of blobs, of which it takes at most 256,
+each number of them is compiled anew, and every pixel adds its gradient by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
+from splat_py.fields import require_number
+from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.device import Device
+from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.image.cpu_group import CpuGroupRasterizer
-from splat_py.image.cpu_tiles import CpuTileRasterizer
-from splat_py.image.derivatives import WithoutLists
-from splat_py.image.method import Method
-from splat_py.splats.data import Settings, Splats
-from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.tiles import Binning, TileGrid
+from splat_py.image.options import Method
+from splat_py.render.options import Options
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.splats import Splats
+from splat_py.render.tiles import Binning, TileGrid
 
 # Rows of raw floats (splat/blob2d.slang): centre 2, variances 2, anisotropy, colour 3, opacity.
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
-_SIMPLE_BLOCKS = tuple(constant("kernels/image_simple", f"BLOCKS_{side}") for side in ("WIDE", "HIGH"))
-_BLOCK_WIDTH, _BLOCK_HEIGHT = (constant("splat/block_blending", f"BLOCK_{side}") for side in ("WIDTH", "HEIGHT"))
-_SIMPLE_BLOBS = constant("kernels/image_simple", "MOST_BLOBS")
-_AUTODIFF_SIDE = constant("kernels/image_autodiff", "SIDE")
+_AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
+_AUTODIFF_BLOBS = 256
 # What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
-# Blobs × workgroups of GroupRasterizer up to which one kernel is faster than several. In software, measured, it takes half of
-# their processor time up to here, and more blobs or pixels are worth several cores; on a GPU, where launches cost more than
-# tests, estimated.
-_GROUP_LIMIT_SOFTWARE, _GROUP_LIMIT_GPU = 30_000, 1_000_000
+# Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
+_GROUP_LIMIT = 1_000_000
+# Raw colours that are squashed to exactly 1.
+_WHITE = 100.0
 
 
-class Rasterizer(Protocol):
+@dataclass(frozen=True)
+class Blobs:
+    """Blobs, and the picture that they make: `Blobs` of kernels/blobs.slang."""
+
+    raw: Array  # [9, N]
+    count: int
+    width: int
+    height: int
+
+
+class Rasterizer:
     """Draws N blobs on pictures of one size.
 
-    `reserve` has to be called before the first recording, and again when a step that `record_check` watches has run out.
-    """
-
-    def reserve(self, parameters: Array) -> None:
-        """Wait for the device, and allocate the lists that these blobs [9, N] need."""
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Note in `status` if the lists of this recording lack capacity (kernels/status.slang)."""
-
-    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        """Blobs [9, N] → picture [H, W, 3]."""
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """What comes before `record_check` and `record_gradients`."""
-
-    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """Overwrite `v_parameters` [9, N] with the gradient of the mean squared error against `target` [H, W, 3]."""
-
-    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]. `record_render` has run before."""
-
-
-def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
-    """The one that `method` names, or the faster one of "tiles" and "group".
-
-    Raises:
-        SplatError: the method means nothing, there are too many blobs for it, or the picture is too large for the device.
-    """
-    device.memory.limits.check_images(1, height, width)
-    if method == "auto":
-        groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
-        limit = _GROUP_LIMIT_SOFTWARE if device.software else _GROUP_LIMIT_GPU
-        method = "group" if blobs * groups <= limit else "tiles"
-    kinds: dict[str, Callable[..., Rasterizer]] = {
-        "tiles": CpuTileRasterizer if device.software else TileRasterizer,
-        "group": CpuGroupRasterizer if device.software else GroupRasterizer,
-        "simple": SimpleRasterizer,
-    }
-    if method not in kinds:
-        raise SplatError(f"method is {method!r}; use auto, {', '.join(kinds)}")
-    return kinds[method](device, blobs, width, height)
-
-
-class TileRasterizer:
-    """Blobs are evaluated once and sorted by tile.
+    `reserve` has to be called before the first recording, and again when a step that `record_check` watches has run out; where
+    there are no lists in device memory, nothing can.
 
     Args:
         native_atomics: whether gradients add up by float atomics or by compare-and-swap; by default what the device has.
     """
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        native = device.native_float_atomics if native_atomics is None else native_atomics
-        self._device, self._blobs, self._width, self._height = device, blobs, width, height
+        self._device, self._count, self._width, self._height = device, blobs, width, height
+        self._native = device.native_float_atomics if native_atomics is None else native_atomics
+
+    def reserve(self, parameters: Array) -> None:
+        """Wait for the device, and allocate the lists that these blobs [9, N] need."""
+
+    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
+        """What comes before `record_check` and `record_gradients`."""
+
+    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
+        """Note in `status` if the lists of this recording lack capacity (kernels/status.slang)."""
+
+    def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
+        """Blobs [9, N] → picture [H, W, 3]."""
+        raise NotImplementedError
+
+    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
+        """Overwrite `v_parameters` [9, N] with the gradient of the mean squared error against `target` [H, W, 3]."""
+        raise NotImplementedError
+
+    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
+        """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]. `record_render` has run before."""
+        raise NotImplementedError
+
+    def _blobs(self, parameters: Array) -> Blobs:
+        return Blobs(parameters, self._count, self._width, self._height)
+
+
+class TileRasterizer(Rasterizer):
+    """Blobs are evaluated once and sorted by tile. Arguments as for `Rasterizer`."""
+
+    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
+        super().__init__(device, blobs, width, height, native_atomics)
         empty, full = device.memory.empty, device.memory.full
         tile = device.tuning.tile_size
-        self._settings = Settings(tile, native_atomics=native)
+        self._options = Options(tile, native_atomics=self._native, stop="ImageStop")
         self._grid = TileGrid(tile, -(-width // tile), -(-height // tile), 1)
         # Nothing culls a blob.
         self._splats = replace(Splats.empty(device, 1, blobs), radii=full((1, blobs, 2), 1, np.int32))
@@ -159,44 +157,51 @@ class TileRasterizer:
         """See `Rasterizer`."""
         self._record_rasterization(recorder, self._image.colors)
         recorder.stage("loss")
-        buffers = {"target": target, "image": self._image.colors, "vImage": self._v_image}
-        self._dispatch(recorder, "differentiateLoss", self._width * self._height, buffers)
+        self._dispatch(
+            recorder,
+            "differentiateLoss",
+            self._width * self._height,
+            parameters,
+            target=target,
+            image=self._image.colors,
+            v_image=self._v_image,
+            weight=1 / (self._width * self._height),
+        )
         self.record_backward(recorder, parameters, self._v_image, v_parameters)
 
     def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
         """See `Rasterizer`."""
         assert self._rasterization is not None
-        self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats, self._settings)
+        self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats)
         recorder.stage("blob derivatives")
-        buffers = {"parameters": parameters, "vBlobs": self._v_splats, "vRaw": v_parameters}
-        self._dispatch(recorder, "differentiateBlobs", self._blobs, buffers)
+        self._dispatch(recorder, "differentiateBlobs", self._count, parameters, v_splats=self._v_splats, v_raw=v_parameters)
 
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
         """Onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
-        parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), self._grid, onto
-        self._rasterization = Rasterization.of(self._device, *parts, Stop="ImageStop")
+        parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), onto
+        self._rasterization = Rasterization.of(self._device, *parts, self._options)
         self._rasterization.record(recorder)
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
         recorder.stage("evaluate")
-        splats = self._splats
-        buffers = {
-            "parameters": parameters,
-            "means2d": splats.means2d,
-            "conics": splats.conics,
-            "opacities": splats.opacities,
-            "colors": self._colors,
-        }
-        self._dispatch(recorder, "evaluateBlobs", self._blobs, buffers)
+        self._dispatch(
+            recorder,
+            "evaluateBlobs",
+            self._count,
+            parameters,
+            means2d=self._splats.means2d,
+            conics=self._splats.conics,
+            opacities=self._splats.opacities,
+            colors=self._colors,
+        )
 
-    def _dispatch(self, recorder: Recorder, entry: str, threads: int, buffers: dict[str, Array]) -> None:
-        uniforms = _uniforms(self._blobs, self._width, self._height, 1 / (self._width * self._height))
-        recorder.dispatch("blobs", entry, linear_groups(threads), uniforms, buffers)
+    def _dispatch(self, recorder: Recorder, entry: str, threads: int, parameters: Array, **arguments: Any) -> None:
+        recorder.dispatch("blobs", entry, linear_groups(threads), blobs=self._blobs(parameters), **arguments)
 
 
-class _SingleKernel(WithoutLists):
-    """Blobs to picture and back in a kernel each, without lists in device memory. Arguments as for `TileRasterizer`."""
+class _SingleKernel(Rasterizer):
+    """Blobs to picture in one kernel and back in another, without lists in device memory. Arguments as for `Rasterizer`."""
 
     # Module and entry points, and the pixels of a workgroup.
     _module: str
@@ -205,45 +210,47 @@ class _SingleKernel(WithoutLists):
     _group: tuple[int, int]
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        self._blobs, self._width, self._height = blobs, width, height
-        self._native = device.native_float_atomics if native_atomics is None else native_atomics
+        super().__init__(device, blobs, width, height, native_atomics)
         self._grid = (-(-width // self._group[0]), -(-height // self._group[1]), 1)
-        self._saved: dict[str, Array] = {}
-        self._constants: dict[str, int] = {}
+        # What the kernels save for each pixel, and values of `extern` names.
+        self._others: dict[str, Any] = {}
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """See `Rasterizer`."""
         recorder.stage("render")
-        buffers = {"parameters": parameters, "image": image, **self._saved}
-        uniforms = _uniforms(self._blobs, self._width, self._height, 1.0)
-        recorder.dispatch(self._module, self._render, self._grid, uniforms, buffers, **self._constants)
+        recorder.dispatch(self._module, self._render, self._grid, blobs=self._blobs(parameters), image=image, **self._others)
+
+    def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
+        """See `Rasterizer`."""
+        self._record_derivatives(recorder, parameters, target, v_parameters, 1.0 / (self._width * self._height), False)
+
+    def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
+        """See `Rasterizer`."""
+        self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
 
     def _record_derivatives(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool
     ) -> None:
+        """`target` is a picture or, if `linear`, ∂L/∂image."""
         recorder.stage("derivatives")
         recorder.clear(v_parameters)
-        buffers = {
-            "parameters": parameters,
-            "target": target,
-            "vParameters": v_parameters,
-            "vParameterBits": v_parameters.bits,
-            **self._saved,
-        }
         recorder.dispatch(
             self._module,
             self._differentiate,
             self._grid,
-            _uniforms(self._blobs, self._width, self._height, weight),
-            buffers,
+            blobs=self._blobs(parameters),
+            target=target,
+            weight=weight,
+            v_parameters=v_parameters,
+            v_parameter_bits=v_parameters.as_uint32,
             NATIVE_ATOMICS=self._native,
             LINEAR=linear,
-            **self._constants,
+            **self._others,
         )
 
 
 class GroupRasterizer(_SingleKernel):
-    """A workgroup of 8×4 threads a tile makes its own short-list. Arguments as for `TileRasterizer`."""
+    """A workgroup of 8×4 threads a tile makes its own short-list. Arguments as for `Rasterizer`."""
 
     _module, _render, _differentiate = "image_group", "renderByGroup", "differentiateByGroup"
     _group = (_GROUP_WIDTH, _GROUP_HEIGHT)
@@ -251,47 +258,139 @@ class GroupRasterizer(_SingleKernel):
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
         super().__init__(device, blobs, width, height, native_atomics)
         empty = device.memory.empty
-        self._saved = {"finalT": empty((height, width)), "nContrib": empty((height, width), np.uint32)}
-
-
-class SimpleRasterizer(_SingleKernel):
-    """Every pixel blends every blob. Arguments as for `TileRasterizer`.
-
-    Raises:
-        SplatError: there are more than 256 blobs.
-    """
-
-    _module, _render, _differentiate = "image_simple", "renderSimply", "differentiateSimply"
-    _group = (_SIMPLE_BLOCKS[0] * _BLOCK_WIDTH, _SIMPLE_BLOCKS[1] * _BLOCK_HEIGHT)
-
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        _check_few(blobs)
-        super().__init__(device, blobs, width, height, native_atomics)
+        self._others = {"final_T": empty((height, width)), "n_contrib": empty((height, width), np.uint32)}
 
 
 class AutodiffRasterizer(_SingleKernel):
-    """Every pixel blends every blob, and Slang differentiates the loop by itself. Arguments as for `TileRasterizer`.
-
-    To learn from, and to check the others against: its memory grows with the number of blobs, each number of them is compiled
-    anew, and every pixel adds its gradient by itself.
+    """Every pixel blends every blob, and Slang differentiates the loop by itself. Arguments as for `Rasterizer`.
 
     Raises:
         SplatError: there are more than 256 blobs.
     """
 
-    _module, _render, _differentiate = "image_autodiff", "renderByAutodiff", "differentiateByAutodiff"
+    _module, _render, _differentiate = "blobs", "renderByAutodiff", "differentiateByAutodiff"
     _group = (_AUTODIFF_SIDE, _AUTODIFF_SIDE)
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        _check_few(blobs)
+        if blobs > _AUTODIFF_BLOBS:
+            raise SplatError(f"autodiff takes at most {_AUTODIFF_BLOBS} blobs, not {blobs}; use tiles or group")
         super().__init__(device, blobs, width, height, native_atomics)
-        self._constants = {"BLOBS": blobs}
+        self._others = {"BLOBS": blobs}
 
 
-def _check_few(blobs: int) -> None:
-    if blobs > _SIMPLE_BLOBS:
-        raise SplatError(f"the simple rasteriser takes at most {_SIMPLE_BLOBS} blobs, not {blobs}; use tiles or group")
+def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
+    """The one that `method` names, or the faster one of "tiles" and "group".
+
+    Raises:
+        SplatError: the method means nothing, there are too many blobs for it, or the picture is too large for the device.
+    """
+    device.memory.limits.check_images(1, height, width)
+    if method == "auto":
+        groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
+        method = "group" if not device.software and blobs * groups <= _GROUP_LIMIT else "tiles"
+    kinds: dict[str, Callable[..., Rasterizer]] = {
+        "tiles": TileRasterizer,
+        "group": GroupRasterizer,
+        "autodiff": AutodiffRasterizer,
+    }
+    if method not in kinds:
+        raise SplatError(f"method is {method!r}; use auto, {', '.join(kinds)}")
+    return kinds[method](device, blobs, width, height)
 
 
-def _uniforms(blobs: int, width: int, height: int, weight: float) -> dict[str, int | float]:
-    return {"blobs": blobs, "width": width, "height": height, "weight": weight}
+def draw(device: Device, parameters: Array, width: int, height: int) -> NDArray[np.float32]:
+    """Raw blobs [9, N] on the device → picture [height, width, 3]."""
+    rasterizer = rasterizer_for(device, parameters.shape[1], width, height)
+    return _draw(device, rasterizer, parameters, width, height).numpy().copy()
+
+
+def _draw(device: Device, rasterizer: Rasterizer, parameters: Array, width: int, height: int) -> Array:
+    rasterizer.reserve(parameters)
+    image = device.memory.empty((height, width, 3))
+    recorder = device.record()
+    rasterizer.record_render(recorder, parameters, image)
+    recorder.submit()
+    return image
+
+
+@graph_break
+def render(
+    params: torch.Tensor,
+    width: int,
+    height: int,
+    *,
+    method: Method = "auto",
+    background: torch.Tensor | ArrayLike = (0.0, 0.0, 0.0),
+) -> torch.Tensor:
+    """Draw blobs, differentiably.
+
+    Args:
+        params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
+            (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
+        width, height: of the picture, pixels; need not be multiples of anything.
+        method: "tiles" or "group", of which "auto" takes the faster one, or "autodiff", for at most 256 blobs: see
+            `splat_py.image.rasterizers`.
+        background: rgb [3] from 0 to 1, behind the blobs; differentiable if it is a tensor. Any but black takes a second
+            render, of how much the blobs cover.
+
+    Returns:
+        [height, width, 3] float32, 0 to 1, on the tensor's device.
+
+    Raises:
+        SplatError: wrong shape, type or size; in the backward pass, if torch is to be deterministic.
+    """
+    if not isinstance(params, torch.Tensor) or params.dtype != torch.float32:
+        raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
+    check_shape(params.shape)
+    size = check_size(width, height)
+    behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
+    if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
+        raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
+    picture = _Render.apply(params, *size, method)
+    if not behind.requires_grad and not behind.any():
+        return picture
+    # What white blobs leave on black is what they cover.
+    white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
+    return picture + (1 - _Render.apply(white, *size, method)) * behind
+
+
+class _Render(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, params: torch.Tensor, width: int, height: int, method: Method) -> torch.Tensor:
+        device = device_for(params)
+        rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
+        image = _draw(device, rasterizer, device.memory.array(params.detach().contiguous()), width, height)
+        save_state(ctx, (device, rasterizer), params)
+        return image.tensor().to(params.device)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        alert_not_deterministic("image.render")
+        device, rasterizer = load_state(ctx)
+        _, params = ctx.saved_tensors
+        memory = device.memory
+        parameters = memory.array(params.detach().contiguous())
+        v_params = memory.empty(tuple(params.shape))
+        recorder = device.record()
+        rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
+        recorder.submit()
+        return v_params.tensor().to(params.device), None, None, None
+
+
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Raise SplatError unless raw blobs of this shape are [9, N]."""
+    if len(shape) != 2 or shape[0] != FLOATS or shape[1] == 0:
+        raise SplatError(f"params has shape {list(shape)}; it must be [9, N] with at least one blob")
+
+
+def check_size(width: int, height: int) -> tuple[int, int]:
+    """The same two numbers.
+
+    Raises:
+        SplatError: one of them is no side of a picture.
+    """
+    require_number(width=width, height=height)
+    if not (1 <= width <= 65_535 and 1 <= height <= 65_535 and int(width) == width and int(height) == height):
+        raise SplatError(f"the size is {width}×{height}; both sides must be from 1 to 65,535 whole pixels")
+    return int(width), int(height)

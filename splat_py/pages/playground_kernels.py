@@ -8,16 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from splat_py.gpu.sources import constant
-from splat_py.image.fitting import FitStep, Rates, adam_for
+from splat_py.image.fitting import FitStep, adam_for
+from splat_py.image.options import Rates
 from splat_py.image.rasterizers import FLOATS, TileRasterizer
-from splat_py.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels
-from splat_py.pages.playground_symbols import symbol
-from splat_py.splats.colors import harmonics
-from splat_py.splats.data import Cameras, GaussianArrays, Settings, Splats
-from splat_py.splats.project import Projection
-from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.shade import Shading
-from splat_py.splats.tiles import Binning, TileGrid
+from splat_py.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels, symbol
+from splat_py.render.cameras import Cameras
+from splat_py.render.colors import harmonics
+from splat_py.render.options import Options
+from splat_py.render.project import Projection
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.shade import FeatureArrays, Shading
+from splat_py.render.splats import GaussianArrays, Splats
+from splat_py.render.tiles import Binning, TileGrid
 
 # Largest sizes, for which plans are recorded: what is compared with symbols comes out as for these. Tiles are sorted by as many
 # bits as these sizes need, so that a page keeps to as many tiles.
@@ -36,7 +38,7 @@ def scene_plan(
     plan = Plan(kernels)
     device = PlanDevice(plan)
     empty, tile = device.memory.empty, device.tuning.tile_size
-    settings = Settings(tile, antialiased=antialiased, near=near, native_atomics=False)
+    options = Options(tile, antialiased=antialiased, near_plane=near, native_atomics=False)
     nothing = empty(0)
     scene = GaussianArrays(empty((gaussians, 3)), nothing, nothing, empty(gaussians), empty((gaussians, 6)))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), width, height)
@@ -45,15 +47,16 @@ def scene_plan(
     image = Image.empty(device, 1, height, width, 3)
     color, colors, backgrounds = harmonics(degree), empty((1, gaussians, 3)), empty((1, 3))
     features = empty((gaussians, (degree + 1) ** 2, 3))
+    stored = FeatureArrays.of(features, 3 * (degree + 1) ** 2)
     binning = Binning(device, splats, grid)
     binning.reserve(capacity)
 
     recorder = device.record()
-    Projection(scene, cameras, splats, settings).record(recorder)
-    Shading(scene.means, features, cameras, splats.radii, colors, color, settings).record(recorder)
+    Projection(scene, cameras, splats, options).record(recorder)
+    Shading(scene.means, stored, cameras, splats.radii, colors, color, options).record(recorder)
     binning.record_count(recorder)
     binning.record_lists(recorder)
-    Rasterization.of(device, splats, colors, backgrounds, binning.lists(), grid, image).record(recorder)
+    Rasterization.of(device, splats, colors, backgrounds, binning.lists(), image, options).record(recorder)
     recorder.submit_as("frame")
     assert scene.covars is not None
     plan.name(means=scene.means, opacities=scene.opacities, covars=scene.covars, features=features)
@@ -93,6 +96,6 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
 
 
 def _most(sizes: Mapping[str, float], tile: int) -> Json:
-    """What a page keeps to."""
+    """The largest sizes that a page may take."""
     tiles = -(-int(sizes["width"]) // tile) * -(-int(sizes["height"]) // tile)
     return {"tiles": (1 << tiles.bit_length()) - 1, **sizes}

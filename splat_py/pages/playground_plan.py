@@ -1,18 +1,20 @@
-"""What the host would send to a device, written down as JSON for a page to send to WebGPU.
+"""The host's commands for a device, written down as JSON for a page to send to WebGPU.
 
 The library's own host code drives a `PlanDevice` and cannot tell: its arrays are numbers in a list, and its commands end up in
-a `Plan`. Sizes may be symbols (playground_symbols.py), so that one plan serves pictures, lists and numbers of blobs of any
-size.
+a `Plan`. Sizes may be symbols, numbers that remember how they were computed, so that one plan serves pictures, lists and
+numbers of blobs of any size: host code goes its usual way with the number, and the page evaluates the expression beside it (as
+JSON: a number, the name of a variable, or [operator, operand, operand]) for other variables. Comparisons are those of the
+recorded numbers: a plan holds where they come out alike.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partialmethod
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, Union, cast
 
 import numpy as np
 import slangpy as spy
@@ -20,23 +22,77 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
-from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, native_operators
+from splat_py.gpu.device import _GPU_TUNING, Adapter, Device
 from splat_py.gpu.emission import WGSL_SIZES, WgslKernel, emit_wgsl
-from splat_py.gpu.kernels import Kernel, KernelCache, Recorder, specialising
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.kernels import Kernel, KernelCache, Profile, Recorder, specialising
 from splat_py.gpu.sources import constant
-from splat_py.pages.playground_symbols import expression_of, smaller
 
 _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
 # Browsers take the lanes of a subgroup to part where one of them has found nothing; all of ours go the same way.
 _UNIFORMITY = "diagnostic(off, subgroup_uniformity);\n"
 
 Json = dict[str, Any]
+Expression: TypeAlias = Union[int, float, str, "list[Expression]"]
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "**": operator.pow,
+    "min": min,
+}
+
+
+class _Symbol:
+    """A number with its expression. Python asks a float on the left first, which knows nothing of symbols that are whole:
+    such a product or power is a plain number, and tests of plans find it."""
+
+    expression: Expression
+
+    def __new__(cls, value: float, expression: Expression) -> Any:
+        number = super().__new__(cls, value)  # type: ignore[call-arg]
+        number.expression = expression
+        return number
+
+    def __neg__(self) -> Any:
+        return _combined("-", 0, self)
+
+
+class _WholeSymbol(_Symbol, int):
+    pass
+
+
+class _FloatSymbol(_Symbol, float):
+    pass
+
+
+def symbol(value: float, expression: Expression) -> Any:
+    return (_WholeSymbol if isinstance(value, int) else _FloatSymbol)(value, expression)
+
+
+def expression_of(value: Any) -> Expression:
+    """A symbol's expression; another number itself."""
+    return value.expression if isinstance(value, _Symbol) else _plain(value)
+
+
+def _plain(value: Any) -> float:
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _combined(name: str, a: Any, b: Any) -> Any:
+    if not isinstance(a, int | float) or not isinstance(b, int | float):
+        return NotImplemented
+    return symbol(OPERATORS[name](_plain(a), _plain(b)), [name, expression_of(a), expression_of(b)])
+
+
+for _method, _operator in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**"}.items():
+    setattr(_Symbol, f"__{_method}__", partialmethod(lambda self, name, other: _combined(name, self, other), _operator))
+    setattr(_Symbol, f"__r{_method}__", partialmethod(lambda self, name, other: _combined(name, other, self), _operator))
 
 
 class WgslKernels:
-    """Kernels that plans share, each emitted once."""
-
     def __init__(self) -> None:
         self._kernels: dict[tuple[Any, ...], tuple[int, WgslKernel]] = {}
         self.content: list[Json] = []
@@ -78,46 +134,32 @@ class Plan:
     names: dict[str, int] = field(default_factory=dict)
     lists: dict[str, list[Json]] = field(default_factory=dict)
 
+    def number(self, array: Array) -> int:
+        """The place of an array among the buffers; it gets one when it is first used."""
+        buffer = cast(_Buffer, array.buffer)
+        if buffer.number is None:
+            buffer.number = len(self.buffers)
+            self.buffers.append(buffer.content)
+        return buffer.number
+
     def name(self, **arrays: Array) -> None:
-        """Let the page know these arrays."""
-        self.names |= {name: _number(array) for name, array in arrays.items()}
+        self.names |= {name: self.number(array) for name, array in arrays.items()}
 
     def content(self) -> Json:
-        """All of it for the page, without buffers that nothing uses."""
-        used = sorted(set(self.names.values()).union(*map(_buffers_of, (c for part in self.lists.values() for c in part))))
-        place = {number: i for i, number in enumerate(used)}
-
-        def renumbered(command: Json) -> Json:
-            if "clear" in command:
-                return {"clear": place[command["clear"]]}
-            return command | {"buffers": {name: place[number] for name, number in command["buffers"].items()}}
-
-        return {
-            "buffers": [self.buffers[number] for number in used],
-            "names": {name: place[number] for name, number in self.names.items()},
-            "lists": {name: [renumbered(command) for command in commands] for name, commands in self.lists.items()},
-        }
+        return {"buffers": self.buffers, "names": self.names, "lists": self.lists}
 
 
 class PlanDevice(Device):
     """Takes the place of a `Device` of SlangPy's. Without float atomics, which WebGPU does not have."""
 
     def __init__(self, plan: Plan) -> None:
+        nothing, features = cast(spy.Device, SimpleNamespace()), [spy.Feature.wave_ops]
+        super().__init__(Adapter("webgpu", "a page", ()), nothing, _Memory(), _Kernels(), features)
         self.plan = plan
-        self.adapter = Adapter("webgpu", "a page", ())
-        self.profile = None
-        self._process = os.getpid()
-        self.software = False
-        # Browsers ask that barriers can be proven to be reached by all; between batches they follow from what was blended.
         # A plan has as many passes of the sort at every size: three for the tiles of frames that it is made for.
-        self.tuning = replace(_GPU_TUNING, batched=False, sort_digit_bits=4, sort_threads=256, sort_items=16)
-        self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
-        self.memory = _Memory(plan)
-        self.kernels = _Kernels()
-        self.handle = cast(spy.Device, SimpleNamespace())
+        self.tuning = replace(_GPU_TUNING, sort_digit_bits=4, sort_threads=256, sort_items=16)
 
     def record(self, profile: Profile | None = None) -> PlanRecorder:
-        """Begin a list of commands."""
         return PlanRecorder(self)
 
 
@@ -128,6 +170,7 @@ class PlanRecorder(Recorder):
         self._plan = device.plan
         self._kernels = device.kernels
         self._memory = device.memory
+        self._profile = None
         self._arrays: list[Array] = []
         self._commands: list[Json] = []
         self._unused = device.memory.empty(4)
@@ -137,34 +180,27 @@ class PlanRecorder(Recorder):
     ) -> None:
         number, emitted = self._plan.kernels.number(kernel)
         # Rows of workgroups as `linear_groups` makes them; other grids are never so wide.
-        x, y, z = smaller(groups[0], _GROUPS_PER_ROW), groups[1], groups[2]
+        width = min(groups[0], _GROUPS_PER_ROW)
+        if isinstance(groups[0], _Symbol):
+            width = symbol(width, ["min", expression_of(groups[0]), _GROUPS_PER_ROW])
         self._commands.append(
             {
                 "kernel": number,
-                "groups": [expression_of(n) for n in (x, y, z)],
-                # What constants have switched off, nobody sets, though it may still be named.
+                "groups": [expression_of(n) for n in (width, *groups[1:])],
+                # A uniform that constants have switched off has no value, though it may still be named.
                 "uniforms": {item.name: expression_of(uniforms[item.name]) for item in emitted.fields if item.name in uniforms},
-                "buffers": {name: _number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
+                "buffers": {name: self._plan.number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
         )
 
-    def copy(self, source: Array, target: Array, at: int) -> None:
-        """Nothing that is planned copies."""
-        raise NotImplementedError
-
     def clear(self, array: Array) -> None:
-        """See `Recorder`."""
-        self._commands.append({"clear": _number(array)})
-
-    def stage(self, name: str) -> None:
-        """Nothing: pages are not profiled."""
+        self._commands.append({"clear": self._plan.number(array)})
 
     def submit(self, wait: bool = True) -> int:
         """Nothing runs; `submit_as` keeps the commands."""
         return 0
 
     def submit_as(self, name: str) -> None:
-        """Make the commands a list of the plan's."""
         self._plan.lists[name] = self._commands
 
 
@@ -175,7 +211,6 @@ class _Kernels(KernelCache):
         super().__init__(cast(spy.Device, None))
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """See `KernelCache`."""
         constants = specialising(module, entry, constants)
         key = cast(spy.ComputePipeline, (module, entry, tuple(sorted(constants.items()))))
         return Kernel(module, entry, key, Bindings.of(module, entry, constants))
@@ -184,43 +219,30 @@ class _Kernels(KernelCache):
 class _Memory(Memory):
     """Arrays that are entries in a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self) -> None:
         super().__init__(cast(spy.Device, None), Bridge.COPY)
-        self._plan = plan
 
     def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
-        """See `Memory`; sides may be symbols."""
         return Array(self, shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype))
 
     def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> Array:
-        """See `Memory`."""
         array = self.empty(shape, dtype)
-        self._plan.buffers[_number(array)] |= {"value": expression_of(value), "type": np.dtype(dtype).name}
+        cast(_Buffer, array.buffer).content |= {"value": expression_of(value), "type": np.dtype(dtype).name}
         return array
 
     def arange(self, count: int) -> Array:
-        """See `Memory`."""
         array = self.empty(count, np.uint32)
-        self._plan.buffers[_number(array)] |= {"range": True}
+        cast(_Buffer, array.buffer).content |= {"range": True}
         return array
 
     def take(self, nbytes: int) -> spy.Buffer:
-        """A new entry."""
-        self._plan.buffers.append({"bytes": expression_of(nbytes)})
-        return cast(spy.Buffer, _Buffer(len(self._plan.buffers) - 1))
+        return cast(spy.Buffer, _Buffer({"bytes": expression_of(nbytes)}))
 
     def give_back(self, buffer: spy.Buffer) -> None:
         """Nothing: no two arrays share an entry."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Buffer:
-    number: int
-
-
-def _number(array: Array) -> int:
-    return cast(_Buffer, array.buffer).number
-
-
-def _buffers_of(command: Json) -> list[int]:
-    return [command["clear"]] if "clear" in command else list(command["buffers"].values())
+    content: Json
+    number: int | None = None

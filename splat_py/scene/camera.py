@@ -18,26 +18,20 @@ if TYPE_CHECKING:
 
 Float64Array = NDArray[np.float64]
 
-# How far a rotation's rows may be from orthonormal: pose files written with four decimals pass, a scaled or
-# sheared matrix does not.
+# How far a rotation's rows may be from orthonormal: poses of four decimals pass, a scaled or sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
-# The middle of a picture: a standard deviation, as a share of its sides. And of how many points a subject is found.
-_CENTRAL = 0.15
-_MOST_POINTS = 50_000
-# Of a camera from the world's origin, and of lengths in pixels: coordinates of maps pass, overflowed numbers do not.
+# The middle of a picture: a standard deviation, as a share of its sides. And the points that a subject is sought among.
+_CENTRAL, _MOST_POINTS = 0.15, 50_000
+# A camera's distance from the world's origin, and lengths in pixels: coordinates of maps pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
 
 
 @dataclass(frozen=True)
 class Distortion:
-    """What a lens does to the picture of a pinhole camera, by OpenCV's formulas (docs.opencv.org, calib3d).
+    """A lens's distortion of a pinhole camera's picture, by OpenCV's formulas (docs.opencv.org, calib3d)."""
 
-    Attributes:
-        coefficients: (k1, k2, p1, p2, k3), (k1, k2, p1, p2, k3, k4, k5, k6), or (k1, k2, k3, k4) of a fisheye.
-        fisheye: the angle from the axis, not its tangent, is what the coefficients distort (Kannala and Brandt 2006).
-    """
-
-    coefficients: tuple[float, ...]
+    coefficients: tuple[float, ...]  # (k1, k2, p1, p2, k3), (k1, k2, p1, p2, k3, k4, k5, k6), or (k1, k2, k3, k4) of a fisheye
+    # The angle from the axis, not its tangent, is what the coefficients distort (Kannala and Brandt 2006).
     fisheye: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +49,6 @@ class Distortion:
 
     @property
     def tangential(self) -> tuple[float, ...]:
-        """(p1, p2)."""
         return (0.0, 0.0) if self.fisheye else self.coefficients[2:4]
 
 
@@ -72,9 +65,7 @@ class Camera:
         distortion: of its lens; None of a pinhole.
         model: what projects, as `rasterization` takes it; None is what the lens does.
 
-    Raises:
-        SplatError: a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no
-            pixels.
+    SplatError for a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no pixels.
     """
 
     viewmat: Float64Array
@@ -130,36 +121,25 @@ class Camera:
 
     @property
     def forward(self) -> Float64Array:
-        """The viewing axis in the world, unit [3]."""
         return self.viewmat[2, :3]
 
     @classmethod
     def look_at(
-        cls,
-        eye: ArrayLike,
-        target: ArrayLike,
-        up: ArrayLike,
-        fov_y_degrees: float,
-        width: int,
-        height: int,
-        name: str = "",
+        cls, eye: ArrayLike, target: ArrayLike, up: ArrayLike, fov_y_degrees: float, width: int, height: int, name: str = ""
     ) -> Camera:
-        """A camera at `eye` [3] with `target` [3] in the middle of its picture and `up` [3] upwards in it.
+        """A camera at `eye` [3] with `target` [3] in the middle of its picture, `up` [3] upwards in it, and square pixels; the
+        angle between the picture's upper and lower edge is above 0 and below 180."""
+        viewmat = look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float))
+        return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
-        `fov_y_degrees` is the angle between the picture's upper and lower edge, above 0 and below 180. Pixels
-        are square.
-        """
-        if not 0 < fov_y_degrees < 180:
-            raise SplatError(f"fov_y_degrees is {fov_y_degrees}; it must lie between 0 and 180")
-        focal = 0.5 * height / math.tan(math.radians(fov_y_degrees) / 2)
-        K = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
-        return cls(
-            look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float)),
-            K,
-            width,
-            height,
-            name,
-        )
+    @classmethod
+    def posed(
+        cls, position: Float64Array, turn: Float64Array, fov_y_degrees: float, width: int, height: int, name: str = ""
+    ) -> Camera:
+        """A pinhole camera at `position` [3] with its axes in the columns of `turn` [3, 3], camera → world."""
+        viewmat = np.eye(4)
+        viewmat[:3, :3], viewmat[:3, 3] = turn.T, -turn.T @ position
+        return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
     def resized(self, width: int, height: int) -> Camera:
         """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
@@ -171,6 +151,20 @@ class Camera:
         if not (math.isfinite(factor) and factor > 0):
             raise SplatError(f"a camera cannot be scaled by {factor}; pass a factor above 0")
         return self.resized(max(1, round(self.width * factor)), max(1, round(self.height * factor)))
+
+
+def film_camera(camera: Camera, scale: float | None) -> Camera:
+    """A camera for a video: sides times `scale`, or at least 480 rows where that is None; even, as encoders want them."""
+    factor = max(1.0, 480 / camera.height) if scale is None else scale
+    scaled = camera.scaled(factor)
+    return camera.resized(*(max(2, side + side % 2) for side in (scaled.width, scaled.height)))
+
+
+def _intrinsics(fov_y_degrees: float, width: int, height: int) -> Float64Array:
+    if not 0 < fov_y_degrees < 180:
+        raise SplatError(f"fov_y_degrees is {fov_y_degrees}; it must lie between 0 and 180")
+    focal = 0.5 * height / math.tan(math.radians(fov_y_degrees) / 2)
+    return np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
 
 
 def look_at_matrix(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float64Array:
@@ -197,11 +191,10 @@ def camera_extent(cameras: Sequence[Camera]) -> float:
 
 
 def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
-    """What the cameras look at: a point [3], and whether their viewing axes really pass close to one point.
+    """The point [3] that the cameras look at, and true if their viewing axes really pass close to one point.
 
-    The point minimises the summed squared distances to the viewing axes: Σ (I − d dᵀ)(x − o) = 0.
-    Where the axes are all but parallel (forward-facing captures, one camera) or the point is not in front of
-    the cameras (a room seen from its middle), no such point exists: the answer is then a place ahead of the
+    The point minimises the summed squared distances to the axes: Σ (I − d dᵀ)(x − o) = 0. Where the axes are all but parallel
+    or the point is not in front of the cameras (a room seen from its middle), there is none: the answer is a place ahead of the
     mean camera, four camera extents away, closer the more the directions differ, and False.
     """
     positions = np.stack([camera.position for camera in cameras])
@@ -209,8 +202,7 @@ def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
     extent = camera_extent(cameras) or 1.0
     across = np.eye(3) - forwards[:, :, None] * forwards[:, None, :]  # [C, 3, 3]
     normal = across.mean(0)
-    # The smallest eigenvalue is the mean squared sine of the angles to the common axis: 0.01 is about six
-    # degrees.
+    # The smallest eigenvalue is the mean squared sine of the angles to the common axis: 0.01 is about six degrees.
     if np.linalg.eigvalsh(normal)[0] > 0.01:
         focus = np.linalg.solve(normal, (across @ positions[:, :, None]).mean(0)[:, 0])
         depths = ((focus - positions) * forwards).sum(1)
@@ -222,9 +214,8 @@ def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
 def mean_up(cameras: Sequence[Camera]) -> Float64Array:
     """The captured scene's up direction, unit [3].
 
-    People hold cameras level: the pictures' x axes lie in the ground plane, which fixes up even where every
-    camera looks down. The mean of the cameras' own up directions chooses the sign, and decides where the x
-    axes all agree.
+    People hold cameras level: the pictures' x axes lie in the ground plane, which fixes up even where every camera looks down.
+    The mean of the cameras' own up directions chooses the sign, and decides where the x axes all agree.
     """
     right = np.stack([camera.viewmat[0, :3] for camera in cameras])
     own = -np.stack([camera.viewmat[1, :3] for camera in cameras]).mean(0)

@@ -1,46 +1,46 @@
-"""Paths that a camera can take through a captured scene: where photographs were taken, the right side up."""
+"""Paths that a camera can take through a captured scene: where photographs were taken, the right side up, or through keyframes
+of a JSON file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
+from scipy.spatial.transform import Rotation, RotationSpline
 
 from splat_py.errors import SplatError
-from splat_py.scene.camera import Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
+from splat_py.fields import check_fields, dataclass_of
+from splat_py.files import parse_json, reason, write_json
+from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
 
 Float64Array = NDArray[np.float64]
 
-# What is nearer to the focus than this share of the cameras' distance belongs to the subject.
-_SUBJECT = 0.6
-# Turns of a spiral, and the share of the way to the subject that a dolly goes.
-_TURNS, _APPROACH = 2, 0.4
+# A file of keyframes.
+_VERSION, _MOST_BYTES, _MOST_KEYFRAMES = 1, 1 << 20, 1000
+# Seconds: of a path, and between keyframes, since a camera's speed is a distance divided by it.
+_MOST_SECONDS, _LEAST_SECONDS = 3600.0, 1e-3
+_FIELDS_OF_VIEW, _SIDES = (1.0, 170.0), (2, 8192)
 # Cameras whose directions differ so much that their mean is shorter than this look all around.
 _ALL_AROUND = 0.5
 
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """Cameras, seen from what they look at.
+    """Cameras, seen from what they look at."""
 
-    Attributes:
-        focus, up, east, north: a point and three directions at right angles to each other in the world, [3].
-        radius: distance of a path from the vertical through the focus.
-        heights: of the cameras above the focus, [C].
-        middle, arc: the arc, radians, in which the cameras are; None if they are all around.
-    """
-
-    focus: Float64Array
+    focus: Float64Array  # a point, and below three directions at right angles to each other, [3] in the world
     up: Float64Array
     east: Float64Array
     north: Float64Array
-    radius: float
-    heights: Float64Array
-    middle: float
-    arc: float | None
+    radius: float  # distance of a path from the vertical through the focus
+    heights: Float64Array  # of the cameras above the focus, [C]
+    middle: float  # of the arc, radians, in which the cameras are
+    arc: float | None  # its length; None if they are all around
 
     @classmethod
     def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> _Surroundings:
@@ -56,10 +56,32 @@ class _Surroundings:
         radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
         return cls(focus, up, *_ground(cameras, up), radius, heights, *_covered_arc(cameras, focus, up))
 
-    def eyes(self, azimuths: Float64Array, heights: Float64Array, radius: float | None = None) -> Float64Array:
-        """Positions [N, 3] around the focus."""
+    def eyes(self, azimuths: Float64Array, heights: Float64Array) -> Float64Array:
         across = np.cos(azimuths)[:, None] * self.east + np.sin(azimuths)[:, None] * self.north
-        return self.focus + heights[:, None] * self.up + (self.radius if radius is None else radius) * across
+        return self.focus + heights[:, None] * self.up + self.radius * across
+
+    @property
+    def middle_eye(self) -> Float64Array:
+        """The position [3] in the middle of the arc, at the cameras' mean height."""
+        return self.eyes(np.array([self.middle]), np.array([self.heights.mean()]))[0]
+
+    def target(self, eyes: Float64Array, points: Float64Array | None) -> Float64Array:
+        """The point [3] that cameras at `eyes` [N, 3] aim at: the focus, or if cameras are all around a point above or below
+        it, for which what is near the focus is in the middle of their pictures: from above, the near side of a table takes more
+        of the picture than the far side. On other paths, a wall behind the subject would count as much."""
+        target = self.focus
+        if points is None or self.arc is not None:
+            return target
+        distance = float(np.linalg.norm(eyes - self.focus, axis=1).mean())
+        near = points[np.linalg.norm(points - self.focus, axis=1) < 0.6 * distance]
+        for _ in range(3 if len(near) else 0):
+            middles = []
+            for eye in eyes[:: max(1, len(eyes) // 8)]:
+                viewmat = look_at_matrix(eye, target, self.up)
+                _, y, depth = viewmat[:3, :3] @ near.T + viewmat[:3, 3:]
+                middles.append(np.quantile(y / depth, (0.02, 0.98)).mean())
+            target = target - float(np.mean(middles)) * distance * self.up
+        return target
 
 
 def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
@@ -91,10 +113,7 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
         azimuths = around.middle + max(0.35 * around.arc, math.radians(5)) * np.sin(phase)
         height = heights.mean() + 0.5 * heights.std() * np.cos(phase)
     eyes = around.eyes(azimuths, height)
-    target = around.focus
-    if world is not None and around.arc is None:
-        target = _centred(eyes, around.focus, around.up, world)
-    return _aimed(cameras, eyes, target, around.up, "orbit")
+    return _aimed(cameras, eyes, around.target(eyes, world), around.up, "orbit")
 
 
 def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
@@ -106,14 +125,13 @@ def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -
         return _panorama(cameras, 2 * np.pi * np.arange(n) / n)
     around = _Surroundings.of(cameras, world)
     share = np.arange(n) / max(n - 1, 1)
-    phase = 2 * np.pi * _TURNS * share
+    phase = 2 * np.pi * 2 * share
     if around.arc is None:
         low, high = np.quantile(around.heights, (0.1, 0.9))
         eyes = around.eyes(phase, low + (high - low) * _eased(share))
-        target = around.focus if world is None else _centred(eyes, around.focus, around.up, world)
-        return _aimed(cameras, eyes, target, around.up, "spiral")
+        return _aimed(cameras, eyes, around.target(eyes, world), around.up, "spiral")
     positions = np.stack([camera.position for camera in cameras])
-    middle = around.eyes(np.array([around.middle]), np.array([around.heights.mean()]))[0]
+    middle = around.middle_eye
     forward = around.focus - middle
     distance = float(np.linalg.norm(forward))
     right, down = look_at_matrix(middle, around.focus, around.up)[:2, :3]
@@ -129,16 +147,14 @@ def dolly(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     """`n` cameras on a straight line towards what the cameras look at, from where they were on average to two fifths of the
     way, without a jolt at either end. Arguments and errors as of `orbit`."""
     world = _checked(cameras, n, points, "a dolly")
-    share = _APPROACH * _eased(np.arange(n) / max(n - 1, 1))
+    share = 0.4 * _eased(np.arange(n) / max(n - 1, 1))
     if looks_outwards(cameras):
         first = cameras[0]
         start, ahead = first.position, (camera_extent(cameras) or 1.0) * first.forward
         return _aimed(cameras, start + share[:, None] * ahead, start + 2 * ahead, mean_up(cameras), "dolly")
     around = _Surroundings.of(cameras, world)
-    start = around.eyes(np.array([around.middle]), np.array([around.heights.mean()]))[0]
-    target = around.focus
-    if world is not None and around.arc is None:
-        target = _centred(start[None], target, around.up, world)
+    start = around.middle_eye
+    target = around.target(start[None], world)
     return _aimed(cameras, start + share[:, None] * (target - start), target, around.up, "dolly")
 
 
@@ -146,7 +162,7 @@ PATHS: dict[str, Callable[..., list[Camera]]] = {"orbit": orbit, "spiral": spira
 
 
 def looks_outwards(cameras: Sequence[Camera]) -> bool:
-    """Whether cameras look all around from about one place, as in a room, so that nothing is between them to go around."""
+    """True if cameras look all around from about one place, as in a room, so that nothing is between them to go around."""
     forwards = np.stack([camera.forward for camera in cameras])
     if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > _ALL_AROUND:
         return False
@@ -172,9 +188,7 @@ def _checked(cameras: Sequence[Camera], n: int, points: ArrayLike | None, what: 
     return None if points is None else np.asarray(points, dtype=np.float64)
 
 
-def _aimed(
-    cameras: Sequence[Camera], eyes: Float64Array, targets: Float64Array, up: Float64Array, name: str
-) -> list[Camera]:
+def _aimed(cameras: Sequence[Camera], eyes: Float64Array, targets: Float64Array, up: Float64Array, name: str) -> list[Camera]:
     """Cameras at `eyes` [N, 3] that look at `targets` [3] or [N, 3], with the first camera's size and intrinsics."""
     first = cameras[0]
     pairs = enumerate(zip(eyes, np.broadcast_to(targets, eyes.shape), strict=True))
@@ -211,20 +225,105 @@ def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Arra
     return float(azimuths[(widest + 1) % len(azimuths)]) + arc / 2, arc
 
 
-def _centred(eyes: Float64Array, focus: Float64Array, up: Float64Array, points: Float64Array) -> Float64Array:
-    """The point [3] above or below `focus` at which cameras must aim for what is near it to be in the middle of their pictures.
+@dataclass(frozen=True)
+class Keyframe:
+    time: float  # seconds from the path's beginning, up to an hour
+    position: tuple[float, float, float]  # in the world, the dataset's units
+    # (w, x, y, z), camera → world, OpenCV axes: +x right, +y down, +z forward; of any length but zero.
+    quaternion: tuple[float, float, float, float]
+    fov: float  # angle between the picture's upper and lower edge, degrees
 
-    From above, the near side of a table takes more of the picture than the far side. For paths all around: otherwise a wall
-    behind the subject would count as much.
-    """
-    distance = float(np.linalg.norm(eyes - focus, axis=1).mean())
-    near = points[np.linalg.norm(points - focus, axis=1) < _SUBJECT * distance]
-    target = focus
-    for _ in range(3 if len(near) else 0):
-        middles = []
-        for eye in eyes[:: max(1, len(eyes) // 8)]:
-            viewmat = look_at_matrix(eye, target, up)
-            _, y, depth = viewmat[:3, :3] @ near.T + viewmat[:3, 3:]
-            middles.append(np.quantile(y / depth, (0.02, 0.98)).mean())
-        target = target - float(np.mean(middles)) * distance * up
-    return target
+    @classmethod
+    def of_camera(cls, camera: Camera, time: float) -> Keyframe:
+        x, y, z, w = Rotation.from_matrix(camera.viewmat[:3, :3].T).as_quat()
+        fov = math.degrees(2 * math.atan(0.5 * camera.height / camera.K[1, 1]))
+        a, b, c = camera.position
+        return cls(time, (float(a), float(b), float(c)), (float(w), float(x), float(y), float(z)), fov)
+
+
+@dataclass(frozen=True)
+class KeyframePath:
+    """Two or more keyframes in the order of their times, and the width and height of the pictures that they were chosen on."""
+
+    keyframes: tuple[Keyframe, ...]
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.keyframes) <= _MOST_KEYFRAMES:
+            raise SplatError(f"a path needs 2 to {_MOST_KEYFRAMES} keyframes, not {len(self.keyframes)}")
+        if not all(_SIDES[0] <= side <= _SIDES[1] for side in self.size):
+            raise SplatError(f"size is {list(self.size)}; sides are {_SIDES[0]} to {_SIDES[1]} pixels")
+        for i, keyframe in enumerate(self.keyframes):
+            try:
+                check_fields(keyframe, {"time": (0, _MOST_SECONDS), "fov": _FIELDS_OF_VIEW})
+                if max(map(abs, keyframe.position)) > MOST_DISTANCE:
+                    raise SplatError(f"its position is beyond {MOST_DISTANCE:g}")
+                if not 1e-6 <= math.hypot(*keyframe.quaternion) <= 1e6:
+                    raise SplatError("its quaternion is no rotation")
+            except SplatError as error:
+                raise SplatError(f"keyframe {i}: {error}") from error
+        gaps = np.diff([keyframe.time for keyframe in self.keyframes])
+        if not (gaps >= _LEAST_SECONDS).all():
+            raise SplatError(f"the time of keyframe {int(gaps.argmin()) + 1} is not after that before it; put them in order")
+
+    @property
+    def seconds(self) -> float:
+        return self.keyframes[-1].time - self.keyframes[0].time
+
+    @property
+    def frames(self) -> int:
+        """The frames of a video as long as the path, at 30 a second."""
+        return round(30 * self.seconds) + 1
+
+    def cameras(self, n: int) -> list[Camera]:
+        """`n` cameras at equal times from the first keyframe to the last; one is at the first. Positions follow the Catmull-Rom
+        spline (Barry and Goldman 1988), which has no jump in velocity and does not swing out; orientations a spline whose
+        angular acceleration is continuous; fields of view a monotone one."""
+        times = np.array([keyframe.time for keyframe in self.keyframes])
+        positions = np.array([keyframe.position for keyframe in self.keyframes])
+        quaternions = np.array([keyframe.quaternion for keyframe in self.keyframes])
+        at = np.linspace(times[0], times[-1], n)
+        eyes = CubicHermiteSpline(times, positions, _tangents(times, positions))(at)
+        turns = RotationSpline(times, Rotation.from_quat(np.roll(quaternions, -1, axis=1)))(at).as_matrix()
+        fovs = np.clip(PchipInterpolator(times, [keyframe.fov for keyframe in self.keyframes])(at), *_FIELDS_OF_VIEW)
+        cameras = enumerate(zip(eyes, turns, fovs, strict=True))
+        return [Camera.posed(eye, turn, fov, *self.size, f"path_{i:04d}") for i, (eye, turn, fov) in cameras]
+
+    def save(self, path: Path) -> None:
+        keyframes = [vars(keyframe) for keyframe in self.keyframes]
+        write_json(path, {"version": _VERSION, "size": self.size, "keyframes": keyframes})
+
+    @classmethod
+    def load(cls, path: Path) -> KeyframePath:
+        """Read what `save` wrote, or somebody else."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+            content = parse_json(data.decode("utf-8"))
+            if content["version"] != _VERSION:
+                raise ValueError("its version is another")
+            rows = content["keyframes"]
+            if not isinstance(rows, list) or len(rows) > _MOST_KEYFRAMES:
+                raise ValueError(f"its keyframes are no list of at most {_MOST_KEYFRAMES}")
+            width, height = content["size"]
+            if type(width) is not int or type(height) is not int:
+                raise TypeError("its size is not two whole numbers")
+            names = [field.name for field in fields(Keyframe)]
+            return cls(tuple(dataclass_of(Keyframe, {name: row[name] for name in names}) for row in rows), (width, height))
+        except FileNotFoundError as error:
+            raise SplatError(f"{path} does not exist; name a file of keyframes that splat view has saved") from error
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise SplatError(f"{path} is no camera path or is damaged; save one in splat view ({reason(error)})") from error
+
+
+def _tangents(times: Float64Array, points: Float64Array) -> Float64Array:
+    """Velocities [K, D] at points [K, D] of the Catmull-Rom spline over uneven times [K]; at the ends those that let the first
+    and the last part be parabolas."""
+    steps = np.diff(times)[:, None]
+    slopes = np.diff(points, axis=0) / steps
+    if len(times) == 2:
+        return np.repeat(slopes, 2, axis=0)
+    inner = (slopes[:-1] * steps[1:] + slopes[1:] * steps[:-1]) / (steps[:-1] + steps[1:])
+    return np.concatenate([2 * slopes[:1] - inner[:1], inner, 2 * slopes[-1:] - inner[-1:]])

@@ -1,77 +1,115 @@
-"""Captures described by a COLMAP model, binary or text. None of it needs COLMAP."""
+"""Captures described by a COLMAP model: cameras, images and points3D, binary or text (https://colmap.github.io/format.html).
+
+None of it needs COLMAP. Files of rigs and frames, which COLMAP writes since 3.12, need not be read: images have their own poses
+beside them.
+"""
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import is_file, reason
-from splat_py.scene.colmap_model import Model, ModelCamera, read_model
-from splat_py.scene.images import Capture, Lens, Points, View, find_mask, open_view
-from splat_py.scene.missing_poses import find_model
+from splat_py.files import is_file, refusing
+from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
+from splat_py.scene.similarity import rotation_matrices
+from splat_py.scene.sources import find_model
 
-
-class _Parameters(NamedTuple):
-    """Of a camera model of COLMAP's."""
-
-    # How many focal lengths lead its parameters; then come the principal point and coefficients.
-    focals: int
-    # Of `Lens.distortion`, which begins with them.
-    length: int = 5
-
-
-_MODELS = {
-    "SIMPLE_PINHOLE": _Parameters(1),
-    "PINHOLE": _Parameters(2),
-    "SIMPLE_RADIAL": _Parameters(1),
-    "RADIAL": _Parameters(1),
-    "OPENCV": _Parameters(2),
-    "OPENCV_FISHEYE": _Parameters(2, 4),
-    "FULL_OPENCV": _Parameters(2, 8),
-    "SIMPLE_RADIAL_FISHEYE": _Parameters(1, 4),
-    "RADIAL_FISHEYE": _Parameters(1, 4),
-    "SIMPLE_FISHEYE": _Parameters(1, 4),
-    "FISHEYE": _Parameters(2, 4),
+# Camera models by their numbers in binary files, and how many parameters each has (colmap/sensor/models.h).
+CAMERA_MODELS = {
+    0: ("SIMPLE_PINHOLE", 3),
+    1: ("PINHOLE", 4),
+    2: ("SIMPLE_RADIAL", 4),
+    3: ("RADIAL", 5),
+    4: ("OPENCV", 8),
+    5: ("OPENCV_FISHEYE", 8),
+    6: ("FULL_OPENCV", 12),
+    7: ("FOV", 5),
+    8: ("SIMPLE_RADIAL_FISHEYE", 4),
+    9: ("RADIAL_FISHEYE", 5),
+    10: ("THIN_PRISM_FISHEYE", 12),
+    11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
+    12: ("SIMPLE_DIVISION", 4),
+    13: ("DIVISION", 5),
+    14: ("SIMPLE_FISHEYE", 3),
+    15: ("FISHEYE", 4),
+    16: ("EUCM", 6),
+    17: ("EQUIRECTANGULAR", 2),
+}
+_PARAMETERS = dict(CAMERA_MODELS.values())
+# A photograph's point: where it is, and which point of the scene; -1 is none.
+_POINT_2D = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+_POINT_3D, _TRACK_ENTRY = "Q3d3Bd", np.dtype("<u8")
+_FILES = ("cameras", "images", "points3D")
+_MOST_SIDE = 1 << 31
+# Models that `Lens` describes, and how many focal lengths their parameters begin with; principal point and coefficients follow.
+_FOCALS = {
+    **dict.fromkeys(("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"), 1),
+    **dict.fromkeys(("PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FISHEYE"), 2),
+    **dict.fromkeys(("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "SIMPLE_FISHEYE"), 1),
 }
 
 
-def read_colmap(root: Path) -> Capture:
-    """Read the COLMAP model in `root`; photographs are in `root`/images, masks in `root`/masks.
+@dataclass(frozen=True)
+class ModelCamera:
+    """A camera of a model: its model's name, size in pixels, and parameters in that model's order."""
 
-    Raises:
-        SplatError: no model, a damaged one, a camera model that is not supported, an unusable pose or
-            photograph.
-    """
+    model: str
+    width: int
+    height: int
+    parameters: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelImage:
+    name: str  # its path inside the folder of photographs
+    camera: int  # key of the model's cameras
+    viewmat: NDArray[np.float64]  # [4, 4] world → camera, OpenCV axes
+    points: NDArray[np.int64]  # [P] int64, which points it sees, -1 for none
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    cameras: dict[int, ModelCamera]  # by their keys
+    images: list[ModelImage]  # in the file's order
+    keys: NDArray[np.int64]  # [P] int64, those of the points, ascending
+    xyz: NDArray[np.float64]  # [P, 3] float64, world units
+    rgb: NDArray[np.uint8]  # [P, 3] uint8
+
+
+def read_colmap(root: Path) -> Capture:
+    """Read the COLMAP model in `root`; photographs are in `root`/images, masks in `root`/masks."""
     folder = find_model(root)
     if folder is None:
         raise SplatError(f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0")
-    model = _read(folder)
+    model = read_model(folder)
     used = {image.camera for image in model.images}
     lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items() if key in used}
     views: list[View] = []
     missing: list[str] = []
     for image in model.images:
-        if _escapes(image.name):
+        windows = PureWindowsPath(image.name)
+        if windows.anchor or PurePosixPath(image.name).is_absolute() or ".." in windows.parts:  # on any system
             raise SplatError(f"{folder} names the photograph {image.name!r:.80}, outside of {root / 'images'}; export it again")
         path = root / "images" / image.name
         if is_file(path):
             views.append(open_view(image.name, image.viewmat, lenses[image.camera], path, find_mask(root, path)))
         else:
             missing.append(image.name)
-    return Capture(views, missing, _points(model), folder)
+    with np.errstate(over="ignore"):  # infinite ones are left out by whoever uses them
+        points = (model.xyz.astype(np.float32), model.rgb) if len(model.keys) else None
+    return Capture(views, missing, points, folder)
 
 
 def read_observations(folder: Path) -> dict[str, NDArray[np.float64]]:
-    """The points [P, 3] that each photograph of a COLMAP model sees, by the photograph's name; of those that see any.
-
-    Raises:
-        SplatError: the model is damaged.
-    """
-    model = _read(folder)
+    """The points [P, 3] that each photograph of a COLMAP model sees, by the photograph's name; of those that see any."""
+    model = read_model(folder)
     seen: dict[str, NDArray[np.float64]] = {}
     for image in model.images if len(model.keys) else ():
         rows = np.searchsorted(model.keys, image.points).clip(max=len(model.keys) - 1)
@@ -81,34 +119,173 @@ def read_observations(folder: Path) -> dict[str, NDArray[np.float64]]:
     return seen
 
 
-def _read(folder: Path) -> Model:
-    try:
-        return read_model(folder)
-    except (OSError, ValueError, OverflowError) as error:
-        raise SplatError(f"{folder} is not a readable COLMAP model ({reason(error)}); export it again") from error
-
-
-def _escapes(name: str) -> bool:
-    """Whether a photograph's name leads out of the folder of photographs, on any system."""
-    windows = PureWindowsPath(name)
-    return bool(windows.anchor) or PurePosixPath(name).is_absolute() or ".." in windows.parts
-
-
 def _lens(folder: Path, camera: ModelCamera) -> Lens:
-    if camera.model not in _MODELS:
+    if camera.model not in _FOCALS:
         raise SplatError(
             f"{folder}: camera model {camera.model} is not supported; "
-            "undistort the photographs with COLMAP's image_undistorter, "
-            f"or calibrate with one of {', '.join(_MODELS)}"
+            f"undistort the photographs with COLMAP's image_undistorter, or calibrate with one of {', '.join(_FOCALS)}"
         )
-    focals, length = _MODELS[camera.model]
+    focals, fisheye = _FOCALS[camera.model], camera.model.endswith("FISHEYE")
     fx, fy = camera.parameters[0], camera.parameters[focals - 1]
     cx, cy, *distortion = camera.parameters[focals:]
+    length = 4 if fisheye else 8 if camera.model == "FULL_OPENCV" else 5
     distortion += [0.0] * (length - len(distortion))
-    fisheye = camera.model.endswith("FISHEYE")
     return Lens(camera.width, camera.height, fx, fy, cx, cy, tuple(distortion), fisheye)
 
 
-def _points(model: Model) -> Points | None:
-    with np.errstate(over="ignore"):  # infinite ones are left out by whoever uses them
-        return (model.xyz.astype(np.float32), model.rgb) if len(model.keys) else None
+def read_model(folder: Path) -> Model:
+    """Read the model in a folder: the binary files if there is a cameras.bin, otherwise the text."""
+    with refusing(f"{folder} is not a readable COLMAP model", "export it again", OSError, ValueError, OverflowError):
+        if (folder / "cameras.bin").is_file():
+            files = [_File(folder / f"{name}.bin") for name in _FILES]
+            described, images, rows = _binary_cameras(files[0]), _binary_images(files[1]), _binary_points(files[2])
+            for file in files:
+                file.end()
+        else:
+            texts = [_lines(folder / f"{name}.txt") for name in _FILES]
+            described, images, rows = _text_cameras(texts[0]), _text_images(texts[1]), _text_points(texts[2])
+        cameras: dict[int, ModelCamera] = {}
+        for key, camera in described:
+            if key in cameras:
+                raise ValueError(f"camera {key} is described twice")
+            if not (1 <= camera.width < _MOST_SIDE and 1 <= camera.height < _MOST_SIDE):
+                raise ValueError(f"camera {key} has {camera.width}×{camera.height} pixels")
+            cameras[key] = camera
+        for image in images:
+            if image.camera not in cameras:
+                raise ValueError(f"{image.name} was taken by camera {image.camera}, of which there is none")
+        return Model(cameras, images, *_points(rows))
+
+
+class _File:
+    """A binary file that is read from its beginning; a number of records is believed only if they fit into what is left."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._data, self._at = path, path.read_bytes(), 0
+
+    def take(self, code: str) -> tuple[int | float, ...]:
+        return struct.unpack_from("<" + code, self._data, self._skip(struct.calcsize("<" + code)))
+
+    def count(self, bytes_each: int) -> int:
+        """The next number, of records that have at least so many bytes."""
+        count = int(self.take("Q")[0])
+        if count * bytes_each > len(self._data) - self._at:
+            raise self._cut_off()
+        return count
+
+    def name(self) -> str:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise self._cut_off()
+        text = self._data[self._at : end].decode("utf-8")
+        self._at = end + 1
+        return text
+
+    def table(self, dtype: np.dtype, count: int) -> NDArray:
+        return np.frombuffer(self._data, dtype, count, self._skip(dtype.itemsize * count))
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{self._path.name} goes on after its last record")
+
+    def _skip(self, size: int) -> int:
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise self._cut_off()
+        return start
+
+    def _cut_off(self) -> ValueError:
+        return ValueError(f"{self._path.name} is cut off")
+
+
+def _binary_cameras(file: _File) -> list[tuple[int, ModelCamera]]:
+    cameras = []
+    for _ in range(file.count(24 + 8 * 2)):
+        key, number, width, height = map(int, file.take("IiQQ"))
+        if number not in CAMERA_MODELS:
+            raise ValueError(f"camera {key} has model number {number}, which is not known")
+        model, parameters = CAMERA_MODELS[number]
+        cameras.append((key, ModelCamera(model, width, height, file.take(f"{parameters}d"))))
+    return cameras
+
+
+def _binary_images(file: _File) -> list[ModelImage]:
+    images = []
+    for _ in range(file.count(4 + 7 * 8 + 4 + 1 + 8)):
+        _, *pose, camera = file.take("I7dI")
+        name = file.name()
+        points = file.table(_POINT_2D, file.count(_POINT_2D.itemsize))["point"]
+        images.append(_image(name, int(camera), pose, points))
+    return images
+
+
+def _binary_points(file: _File) -> list[tuple[int | float, ...]]:
+    rows = []
+    for _ in range(file.count(struct.calcsize("<" + _POINT_3D) + 8)):
+        rows.append(file.take(_POINT_3D))
+        file.table(_TRACK_ENTRY, file.count(_TRACK_ENTRY.itemsize))
+    return rows
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """All lines but comments; empty ones too, since photographs that see no point have one."""
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if not line.startswith("#"):
+            yield line.strip()
+
+
+def _text_cameras(lines: Iterator[str]) -> list[tuple[int, ModelCamera]]:
+    cameras = []
+    for line in filter(None, lines):
+        key, model, width, height, *parameters = line.split()
+        if model not in _PARAMETERS:
+            raise ValueError(f"camera {key[:20]} has the model {model[:40]}, which is not known")
+        if len(parameters) != _PARAMETERS[model]:
+            raise ValueError(f"camera {key[:20]} has {len(parameters)} parameters, and {model} has {_PARAMETERS[model]}")
+        cameras.append((int(key), ModelCamera(model, int(width), int(height), tuple(map(float, parameters)))))
+    return cameras
+
+
+def _text_images(lines: Iterator[str]) -> list[ModelImage]:
+    images = []
+    for line in filter(None, lines):
+        _, *pose, camera, name = line.split(maxsplit=9)
+        points = next(lines, "").split()
+        if len(points) % 3:
+            raise ValueError(f"{name[:40]} has {len(points)} numbers for its points, and each needs three")
+        keys = np.array(points[2::3]).astype(np.int64) if points else np.zeros(0, np.int64)
+        images.append(_image(name, int(camera), list(map(float, pose)), keys))
+    return images
+
+
+def _text_points(lines: Iterator[str]) -> list[tuple[int | float, ...]]:
+    rows: list[tuple[int | float, ...]] = []
+    for line in filter(None, lines):
+        key, x, y, z, r, g, b, error, *_ = line.split(maxsplit=8)
+        rows.append((int(key), float(x), float(y), float(z), int(r), int(g), int(b), float(error)))
+    return rows
+
+
+def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.int64]) -> ModelImage:
+    """A photograph whose pose, world → camera, is a quaternion w x y z and a translation."""
+    w, x, y, z, *translation = pose
+    norm = math.sqrt(w * w + x * x + y * y + z * z) if all(abs(q) < 1e100 for q in (w, x, y, z)) else math.nan
+    if not norm > 1e-9:
+        raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is no rotation")
+    viewmat = np.eye(4)
+    viewmat[:3, :3] = rotation_matrices(np.array([w, x, y, z], np.float64) / norm)
+    viewmat[:3, 3] = translation
+    return ModelImage(name, camera, viewmat, points)
+
+
+def _points(rows: list[tuple[int | float, ...]]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.uint8]]:
+    """Keys, xyz and rgb, by ascending key: the order of COLMAP's map is no property of the file."""
+    if any(not 0 <= row[0] < 1 << 63 or not all(0 <= c < 256 for c in row[4:7]) for row in rows):
+        raise ValueError("a point has an impossible number or colour")
+    keys = np.array([row[0] for row in rows], np.int64)
+    order = np.argsort(keys, kind="stable")
+    if len(np.unique(keys)) != len(keys):
+        raise ValueError("a point is described twice")
+    xyz = np.array([row[1:4] for row in rows], np.float64).reshape(-1, 3)
+    rgb = np.array([row[4:7] for row in rows], np.uint8).reshape(-1, 3)
+    return keys[order], xyz[order], rgb[order]

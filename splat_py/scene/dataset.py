@@ -1,27 +1,35 @@
-"""Captured scenes, whatever described them: posed photographs, a split, and where to start."""
+"""Captured scenes, whatever described them: posed photographs, a split, where to start, and known depths."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, require_number
-from splat_py.scene.camera import Camera, Distortion, camera_extent, find_focus
-from splat_py.scene.colmap import read_colmap
-from splat_py.scene.images import Capture, ImageStore, Points, UInt8Array, View
-from splat_py.scene.missing_poses import find_model, require_capture
-from splat_py.scene.options import Format
+from splat_py.files import refusing
+from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
+from splat_py.scene.colmap import read_colmap, read_observations
+from splat_py.scene.images import Capture, ImageStore, Points, View, undistorted
+from splat_py.scene.pictures import Pixels, UInt8Array, read_picture
+from splat_py.scene.sources import Format, find_model, require_capture
 from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
 NEAR = 0.01
+# Decimals of poses and intrinsics that a fingerprint keeps: another machine may compute the last ones differently.
+_DECIMALS = 5
+# The most numbers in a .npy file, and the least depth, world units.
+_MOST_PIXELS, _LEAST = 1 << 28, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,23 +124,19 @@ def load_dataset(
 
     captures, held_out = _read(root, format)
     missing = [name for capture in captures for name in capture.missing]
-    found = sorted(
-        ((view, split) for split, capture in enumerate(captures) for view in capture.views),
-        key=lambda pair: pair[0].name,
-    )
+    first = f" (the first is {min(missing)[:300]})" if missing else ""
+    pairs = ((view, split) for split, capture in enumerate(captures) for view in capture.views)
+    found = sorted(pairs, key=lambda pair: pair[0].name)
     if not found:
         if not missing:
             raise SplatError(f"{root} describes the poses of no photograph; compute or export them again")
         none = f"none of the {len(missing)} photographs it describes exists"
-        raise SplatError(f"{root}: {none}; put them where the poses' file expects them{_first(missing)}")
+        raise SplatError(f"{root}: {none}; put them where the poses' file expects them{first}")
     if missing:
         total = len(missing) + len(found)
-        warnings.warn(
-            f"{root}: {len(missing)} of {total} photographs do not exist and are skipped{_first(missing)}",
-            stacklevel=2,
-        )
+        warnings.warn(f"{root}: {len(missing)} of {total} photographs do not exist and are skipped{first}", stacklevel=2)
 
-    views = [_downscaled(view if undistort else _with_distortion(view), downscale) for view, _ in found]
+    views = [_prepared(view, undistort, downscale) for view, _ in found]
     if held_out is not None:
         test = [i for i, (_, split) in enumerate(found) if split == held_out]
     else:
@@ -142,7 +146,12 @@ def load_dataset(
         raise SplatError(f"{root}: every photograph is held out and none is left to train on; add some")
 
     cameras = [views[i].camera for i in train]
-    points = _finite(next((capture.points for capture in captures if capture.points is not None), None), root)
+    points = next((capture.points for capture in captures if capture.points is not None), None)
+    if points is not None:
+        finite = np.isfinite(points[0]).all(axis=1)
+        if not finite.all():
+            warnings.warn(f"{root}: {int((~finite).sum())} of {finite.size} points are not finite: skipped", stacklevel=2)
+        points = (points[0][finite], points[1][finite]) if finite.any() else None
     color = _background(background, views)
     return Dataset(
         root=root,
@@ -159,7 +168,7 @@ def load_dataset(
 
 
 def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
-    """What the folder holds, and which of the captures is the test set where the files say so."""
+    """The captures that the folder holds, and which of them is the test set where the files say so."""
     transforms, train = root / "transforms.json", root / "transforms_train.json"
     held_out = [root / f"transforms_{split}.json" for split in ("test", "val")]
     available = {
@@ -172,7 +181,8 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
     if not available[format]:
-        raise SplatError(f"{root} holds no capture of format {format!r}; it has {_names(available)}")
+        found = ", ".join(name for name, present in available.items() if present) or "none that is known"
+        raise SplatError(f"{root} holds no capture of format {format!r}; it has {found}")
     if format == "colmap":
         return [read_colmap(root)], None
     if format == "transforms":
@@ -183,36 +193,15 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
     return [read_transforms(train), read_transforms(split)], 1
 
 
-def _names(available: dict[str, bool]) -> str:
-    return ", ".join(name for name, present in available.items() if present) or "none that is known"
-
-
-def _first(missing: list[str]) -> str:
-    return f" (the first is {min(missing)[:300]})" if missing else ""
-
-
-def _with_distortion(view: View) -> View:
-    lens = view.lens
-    distortion = None if lens.is_pinhole else Distortion(lens.distortion, lens.fisheye)
-    return replace(view, camera=replace(view.camera, distortion=distortion))
-
-
-def _downscaled(view: View, downscale: float) -> View:
-    camera = view.camera
+def _prepared(view: View, undistort: bool, downscale: float) -> View:
+    camera, lens = view.camera, view.lens
+    if not (undistort or lens.is_pinhole):
+        camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
     if min(camera.width, camera.height) < downscale:
         raise SplatError(
             f"{view.path} has only {camera.width}×{camera.height} pixels; downscale must not exceed the smaller side"
         )
     return replace(view, camera=camera.scaled(1 / downscale))
-
-
-def _finite(points: Points | None, root: Path) -> Points | None:
-    if points is None:
-        return None
-    finite = np.isfinite(points[0]).all(axis=1)
-    if not finite.all():
-        warnings.warn(f"{root}: {int((~finite).sum())} of {finite.size} points are not finite: skipped", stacklevel=3)
-    return (points[0][finite], points[1][finite]) if finite.any() else None
 
 
 def _background(background: ArrayLike | None, views: Sequence[View]) -> NDArray[np.float32]:
@@ -235,9 +224,9 @@ def _scene_scale(cameras: Sequence[Camera], points: Points | None) -> float:
 def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
     """[2, 3] corners of the cube in which random initial points are worth their memory.
 
-    Around a common focus: as far as the pictures' longer sides reach at the focus (median over the cameras),
-    at most to the cameras themselves. Without one: three camera extents around the place four extents ahead,
-    so that the box begins one extent before forward-facing cameras and encloses those that look outwards.
+    Around a common focus: as far as the pictures' longer sides reach at the focus (median over the cameras), at most to the
+    cameras themselves. Without one: three camera extents around the place four extents ahead, so that the box begins one extent
+    before forward-facing cameras and encloses those that look outwards.
     """
     focus, common = find_focus(cameras)
     if common:
@@ -249,3 +238,109 @@ def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
     else:
         half = 3 * (camera_extent(cameras) or 1.0)
     return np.stack([focus - half, focus + half])
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """A digest of names, sizes, cameras and split that tells one dataset from another without decoding a photograph."""
+
+    def rounded(matrix: NDArray[np.float64]) -> list[float]:
+        return (matrix.round(_DECIMALS) + 0.0).ravel().tolist()
+
+    views = []
+    for view in dataset.views:
+        camera = view.camera
+        sizes = view.path.stat().st_size, camera.width, camera.height
+        lens = [] if camera.distortion is None else [astuple(camera.distortion)]
+        views.append((view.name, *sizes, rounded(camera.viewmat), rounded(camera.K), *lens))
+    content = json.dumps([views, dataset.train])
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class KnownDepths:
+    """Depths [H, W] along the cameras' axes at the pixels of a dataset's photographs, world units, 0 where not known."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._points: dict[str, NDArray[np.float64]] = {}
+        if any(view.camera.distortion is not None and view.camera.distortion.fisheye for view in dataset.views):
+            raise SplatError(f"{dataset.root} has fisheye photographs, whose depths are distances; use --undistort")
+        if all(view.depth_path is None for view in dataset.views):
+            if dataset.model is None:
+                raise SplatError(
+                    f"{dataset.root} knows no depths; give a depth_file_path to frames of transforms.json, or a COLMAP model"
+                )
+            self._points = read_observations(dataset.model)
+            if not any(view.name in self._points for view in dataset.views):
+                raise SplatError(f"{dataset.model}: no photograph sees a point; triangulate points with COLMAP")
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        """The depths of view `index`. Pixels that do not count are not known."""
+        view = self._dataset.views[index]
+        size = view.camera.height, view.camera.width
+        if view.depth_path is not None:
+            depths = load_depths(view)
+        elif view.name in self._points:
+            depths = depths_of_points(view.camera, self._points[view.name])
+        else:
+            depths = np.zeros(size, np.float32)
+        depths[self._dataset.image(index)[..., 3] == 0] = 0
+        return depths
+
+
+def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Depths [H, W] at the pixels where points [P, 3] lie, through the camera's lens if it has one; of the nearest."""
+    depths = np.full((camera.height, camera.width), np.inf, np.float32)
+    t = points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
+    t = t[np.isfinite(t).all(1) & (t[:, 2] > _LEAST) & (t[:, 2] < MOST_DISTANCE)]
+    if len(t):
+        K = camera.K.copy()
+        coefficients = None if camera.distortion is None else np.array(camera.distortion.coefficients)
+        pixels = cv2.projectPoints(t, np.zeros(3), np.zeros(3), K, coefficients)[0][:, 0]
+        inside = ((pixels >= 0) & (pixels < (camera.width, camera.height))).all(1)
+        x, y = pixels[inside].astype(int).T
+        np.minimum.at(depths, (y, x), t[inside, 2].astype(np.float32))
+    return np.where(np.isinf(depths), np.float32(0), depths)
+
+
+def load_depths(view: View) -> NDArray[np.float32]:
+    """A view's map at its camera's size. The nearest pixel's depth is taken: means of edges lie nowhere."""
+    path, lens = view.depth_path, view.lens
+    assert path is not None
+    stored = _read_array(path) if path.suffix.lower() == ".npy" else _read_picture(path)
+    height, width = stored.shape
+    if abs(width * lens.height / height - lens.width) > max(1.0, 0.02 * lens.width):
+        raise SplatError(
+            f"{path} has {width}×{height} pixels and its photograph {lens.width}×{lens.height}; make them the same shape"
+        )
+    with np.errstate(all="ignore"):
+        known: NDArray[np.float32] = np.asarray(stored).astype(np.float32)
+        np.multiply(known, np.float32(view.depth_unit), out=known)
+        known[~((known > _LEAST) & (known < MOST_DISTANCE))] = 0
+    if view.camera.distortion is None and not lens.is_pinhole:
+        known = undistorted(_resized(known, lens.width, lens.height), lens, cv2.INTER_NEAREST)
+    return _resized(known, view.camera.width, view.camera.height)
+
+
+def _resized(depths: Pixels, width: int, height: int) -> Pixels:
+    return cv2.resize(depths, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+
+
+def _read_picture(path: Path) -> Pixels:
+    pixels = read_picture(path, cv2.IMREAD_UNCHANGED)
+    if pixels.dtype != np.uint16 or pixels.ndim != 2:
+        channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+        raise SplatError(f"{path} has {channels} channels of {pixels.dtype}; store depths as grey PNG of 16 bits, or as .npy")
+    return pixels
+
+
+def _read_array(path: Path) -> Pixels:
+    with refusing(f"{path} is not a readable .npy file", "store it again", Exception):  # NumPy raises what it likes
+        # Mapped, so that nothing is allocated for what the header says.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    shape: tuple[int, ...] = getattr(array, "shape", ())
+    kind = getattr(array, "dtype", np.dtype(object)).kind
+    if len(shape) == 3 and shape[2] == 1:
+        array, shape = array[..., 0], shape[:2]
+    if len(shape) != 2 or kind not in "fui" or min(shape) < 1 or shape[0] * shape[1] > _MOST_PIXELS:
+        raise SplatError(f"{path} holds an array {list(shape)} of kind {kind!r}; depths are numbers [H, W]")
+    return array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,19 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
-from splat_py.scene.formats.dot_splat import FLOAT32_LOGS
+from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.ply import GaussianArrays
 from splat_py.scene.similarity import Similarity
 
 _NEIGHBOURS = 8
-# Of the means, those that a scene's extent is about: the rest may be anywhere.
-_CENTRAL = 0.9
 
 
 @dataclass(frozen=True)
 class Floaters:
-    """What is taken for a floater. None leaves a kind alone.
+    """Kinds of floaters and their thresholds. None leaves a kind alone.
 
     Attributes:
         faint: opacity below which a Gaussian is. Below 1/255 none of its pixels is drawn; Kerbl et al. 2023 prune at 0.005.
@@ -41,16 +39,7 @@ class Floaters:
 def select(gaussians: Gaussians, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Gaussians:
     """The Gaussians of some rows: a mask [N], or their numbers."""
     kept = torch.from_numpy(np.ascontiguousarray(rows)).to(gaussians.means.device)
-    return replace(
-        gaussians,
-        means=gaussians.means[kept],
-        quats=gaussians.quats[kept],
-        log_scales=gaussians.log_scales[kept],
-        logit_opacities=gaussians.logit_opacities[kept],
-        sh=gaussians.sh[kept],
-        params={name: values[kept] for name, values in gaussians.params.items()},
-        features=None if gaussians.features is None else gaussians.features[kept],
-    )
+    return gaussians.mapped(lambda tensor: tensor[kept])
 
 
 def remove_faulty(gaussians: Gaussians) -> tuple[Gaussians, int]:
@@ -60,41 +49,29 @@ def remove_faulty(gaussians: Gaussians) -> tuple[Gaussians, int]:
 
 
 def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussians:
-    """Those whose means are in a box, from `lowest` to `highest`, world units [3] each.
-
-    Raises:
-        SplatError: the box is none.
-    """
+    """The Gaussians whose means are in a box, from `lowest` to `highest`, world units [3] each. SplatError if it is none."""
     low, high = np.asarray(lowest, np.float64), np.asarray(highest, np.float64)
     if low.shape != (3,) or high.shape != (3,) or not (low < high).all():
         raise SplatError(f"the box from {low.tolist()} to {high.tolist()} is empty; give the lowest corner first")
-    means = _means(gaussians)
+    means = gaussians.positions
     inside: NDArray[np.bool_] = np.all((means >= low) & (means <= high), axis=1)
     return select(gaussians, inside)
 
 
 def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gaussians:
-    """Those whose means are within `radius` of `center` [3], world units.
-
-    Raises:
-        SplatError: the radius is not above zero.
-    """
+    """The Gaussians whose means are within `radius` > 0 of `center` [3], world units. SplatError for another radius."""
     if not radius > 0:
         raise SplatError(f"the sphere's radius is {radius}; it must be above 0")
-    away = np.linalg.norm(_means(gaussians) - np.asarray(center, np.float64), axis=1)
+    away = np.linalg.norm(gaussians.positions - np.asarray(center, np.float64), axis=1)
     return select(gaussians, np.asarray(away <= radius))
 
 
 def transform(gaussians: Gaussians, similarity: Similarity) -> Gaussians:
-    """The scene moved, turned and scaled; harmonics turn with it, exactly.
-
-    Raises:
-        SplatError: it is turned, and its colours are no harmonics: what they mean by directions is their own. Or Gaussians
-            come to be farther, larger or smaller than float32 has numbers.
-    """
+    """The scene moved, turned and scaled; harmonics turn with it, exactly. SplatError if other colours than harmonics are to be
+    turned, or Gaussians come to be farther, larger or smaller than float32 has numbers."""
     turned = not np.array_equal(similarity.rotation, np.eye(3))
     if turned and gaussians.color != "SphericalHarmonics":
-        name = gaussians.color if isinstance(gaussians.color, str) else gaussians.color.name
+        name = gaussians.types["color"][0]
         raise SplatError(f"colours of type {name} cannot be turned; move and scale only, or write .spz or .splat first")
     before = gaussians.arrays()
     arrays = similarity.of_arrays(before)
@@ -108,30 +85,23 @@ def transform(gaussians: Gaussians, similarity: Similarity) -> Gaussians:
     return replace(moved, splat=gaussians.splat, color=gaussians.color)
 
 
-def _beyond_float32(arrays: GaussianArrays) -> NDArray[np.bool_]:
-    """Which have no finite position, or a largest deviation that is 0 or infinite."""
+def _beyond_float32(arrays: StoredGaussians) -> NDArray[np.bool_]:
+    """Gaussians [N] without a finite position, or whose largest deviation is 0 or infinite."""
     largest = arrays.log_scales.max(axis=1)
     held = np.isfinite(arrays.means).all(axis=1) & (largest >= FLOAT32_LOGS[0]) & (largest <= FLOAT32_LOGS[1])
     return np.asarray(~held)
 
 
 def keep_degree(gaussians: Gaussians, degree: int) -> Gaussians:
-    """Harmonics up to `degree`, 0 to 3, and no more than there are.
-
-    Raises:
-        SplatError: another degree.
-    """
+    """Harmonics up to `degree`, 0 to 3, and no more than there are. SplatError for another degree."""
     if degree not in range(4):
         raise SplatError(f"the degree of harmonics is {degree}; it must be 0, 1, 2 or 3")
     return replace(gaussians, sh=gaussians.sh[:, : (degree + 1) ** 2].contiguous())
 
 
 def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tuple[Gaussians, dict[str, int]]:
-    """The scene without what is faint, huge or isolated, and how many there were of each; what is both counts once.
-
-    Raises:
-        SplatError: a threshold is negative or no number.
-    """
+    """The scene without what is faint, huge or isolated, and how many there were of each; what is both counts once. SplatError
+    if a threshold is negative or no number."""
     for name, value in vars(floaters).items():
         if value is not None and not value >= 0:
             raise SplatError(f"{name} is {value}; it must be at least 0")
@@ -141,13 +111,13 @@ def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tu
         counts[kind] = int((keep & which).sum())
         keep[which] = False
 
-    means = _means(gaussians)
+    means = gaussians.positions
     largest = gaussians.scales.detach().cpu().double().numpy().max(1, initial=0)
     if floaters.faint is not None:
         remove("faint", gaussians.opacities.detach().cpu().numpy() < floaters.faint)
     if floaters.huge is not None and keep.any():
         away = np.linalg.norm(means - np.median(means[keep], axis=0), axis=1)
-        extent = float(np.quantile(away[keep], _CENTRAL))
+        extent = float(np.quantile(away[keep], 0.9))
         remove("huge", (largest > floaters.huge * extent) & (largest > 0.5 * away))
     if floaters.isolated is not None and keep.sum() > _NEIGHBOURS:
         rows = np.flatnonzero(keep)
@@ -160,40 +130,22 @@ def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tu
 
 
 def merge(scenes: Sequence[Gaussians]) -> Gaussians:
-    """All Gaussians of several scenes in one, harmonics of the highest degree among them.
-
-    Raises:
-        SplatError: there are none, their types differ, or some were trained antialiased and others not.
-    """
+    """All Gaussians of several scenes in one, harmonics of the highest degree among them. SplatError if there are none, their
+    types differ, or some were trained antialiased and others not."""
     if not scenes:
         raise SplatError("there is no scene to merge")
     first = scenes[0]
-    kinds = [(_kind(scene.splat), _kind(scene.color), tuple(scene.params)) for scene in scenes]
-    if any(kind != kinds[0] for kind in kinds):
+    if any((scene.types, tuple(scene.params)) != (first.types, tuple(first.params)) for scene in scenes):
         raise SplatError("scenes whose splats or colours are of different types cannot be in one file")
     if len(scenes) > 1 and (first.features is not None or first.weights is not None):
-        raise SplatError(f"colours of type {kinds[0][1][0]} cannot be merged: each scene has its own weights")
+        raise SplatError(f"colours of type {first.types['color'][0]} cannot be merged: each scene has its own weights")
     if len({scene.antialiased for scene in scenes}) > 1:
         raise SplatError("some of the scenes were trained antialiased and others not; they cannot be rendered as one")
     most = max(scene.sh.shape[1] for scene in scenes)
     padded = [torch.nn.functional.pad(scene.sh, (0, 0, 0, most - scene.sh.shape[1])) for scene in scenes]
     if len(scenes) == 1:
         return first
-    return replace(
-        first,
-        means=torch.cat([scene.means for scene in scenes]),
-        quats=torch.cat([scene.quats for scene in scenes]),
-        log_scales=torch.cat([scene.log_scales for scene in scenes]),
-        logit_opacities=torch.cat([scene.logit_opacities for scene in scenes]),
-        sh=torch.cat(padded),
-        params={name: torch.cat([scene.params[name] for scene in scenes]) for name in first.params},
-    )
-
-
-def _kind(kind: object) -> tuple[str, str]:
-    """A type's name and source."""
-    return (kind, "") if isinstance(kind, str) else (getattr(kind, "name", ""), getattr(kind, "text", ""))
-
-
-def _means(gaussians: Gaussians) -> NDArray[np.float64]:
-    return gaussians.means.detach().cpu().double().numpy()
+    names = ("means", "quats", "log_scales", "logit_opacities")
+    params = {name: torch.cat([scene.params[name] for scene in scenes]) for name in first.params}
+    joined: dict[str, Any] = {name: torch.cat([getattr(scene, name) for scene in scenes]) for name in names}
+    return replace(first, sh=torch.cat(padded), params=params, **joined)

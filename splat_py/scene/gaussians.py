@@ -1,12 +1,14 @@
-"""A scene: Gaussians as they are optimised and written to files."""
+"""Gaussians as they are optimised, and read from and written to files of any format."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,17 +16,116 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.errors import SplatError
-from splat_py.scene.formats.files import read_scene, write_scene
+from splat_py.files import atomic_path, reason
+from splat_py.scene.formats import glb, ply, sog, splat
+from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0
-from splat_py.scene.formats.spz import DEFAULT_VERSION
-from splat_py.scene.ply import GaussianArrays, read_gaussians, write_gaussians
-from splat_py.scene.slang_source import MOST_PARAMS, SlangSource, require_name
+from splat_py.scene.formats.ply import read_gaussians, write_gaussians
+from splat_py.scene.formats.splat import SPZ_DEFAULT_VERSION
+from splat_py.scene.sources import COMPRESSED_PLY, ENDINGS, META, PLY, ending_of, require_scene_file
+from splat_py.shaders.custom_types import COLOR, SPLAT, OwnTypes
+from splat_py.shaders.declarations import MOST_PARAMS, SlangSource, require_name
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
 _DEGREE_OF_COUNT = {1: 0, 4: 1, 9: 2, 16: 3}
 _TENSORS = ("means", "quats", "log_scales", "logit_opacities", "sh")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format that is written: the highest degree of harmonics that it holds, whether it says that a scene was trained
+    antialiased, and the least and the largest logarithm of a deviation."""
+
+    encode: Callable[[StoredGaussians], bytes]
+    decode: Callable[[bytes], StoredGaussians] | None = None
+    degree: int = 3
+    antialiased: bool = False
+    log_scales: tuple[float, float] = FLOAT32_LOGS
+
+
+FORMATS = {
+    COMPRESSED_PLY: _Format(ply.encode_compressed, log_scales=ply.COMPRESSED_LOG_SCALES),
+    ".spz": _Format(splat.encode_spz, splat.decode_spz, antialiased=True, log_scales=splat.SPZ_LOG_SCALES),
+    ".sog": _Format(sog.encode, sog.decode, antialiased=True, log_scales=(-np.inf, np.inf)),
+    ".splat": _Format(splat.encode_splat, splat.decode_splat, degree=0),
+    ".ksplat": _Format(splat.encode_ksplat, splat.decode_ksplat, degree=2, log_scales=splat.KSPLAT_LOG_SCALES),
+    ".glb": _Format(glb.encode, glb.decode),
+}
+# Logarithms may be so far beyond a format's ends.
+_ROUNDED = 0.01
+
+
+def read_scene(path: str | os.PathLike[str]) -> StoredGaussians:
+    path = Path(path)
+    ending = require_scene_file(path)
+    if ending in (PLY, COMPRESSED_PLY):
+        return ply.read_gaussians(path)
+    name = "SOG" if ending == META else ending
+    try:
+        # Decoders let all that NumPy, zipfile and the like raise of damaged numbers through; whoever uses these looks for NaN.
+        with np.errstate(all="ignore"):
+            if ending == META:
+                return sog.decode_folder(path)
+            decode = FORMATS[ending].decode
+            assert decode is not None
+            return decode(path.read_bytes())
+    except SplatError as error:
+        raise SplatError(f"{path}: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise SplatError(f"{path} is no {name} file or is damaged ({reason(error)}); export it again") from error
+
+
+def write_scene(
+    path: str | os.PathLike[str], gaussians: StoredGaussians, spz_version: int = splat.SPZ_DEFAULT_VERSION
+) -> list[str]:
+    """Write Gaussians to a file of the format that its name ends in, which appears complete or not at all. Returns what the
+    format does not hold of these, a clause each; quantisation (docs/files.md) is not among them."""
+    path = Path(path)
+    ending = ending_of(path)
+    if ending is None or ending == META:
+        raise SplatError(f"{path} does not end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, which are written")
+    splat.require_version(spz_version)
+    if ending == PLY:
+        ply.write_gaussians(path, gaussians)
+        return []
+    splat_type, color = (gaussians.types[slot][0] for slot in ("splat", "color"))
+    if splat_type != "Gaussian":
+        raise SplatError(f"{ending} holds Gaussians only, and these splats are of type {splat_type}; write a .ply")
+    kind = FORMATS[ending]
+    sizes = _sizes_lost(ending, gaussians, kind.log_scales)
+    data = splat.encode_spz(gaussians, spz_version) if ending == ".spz" else kind.encode(gaussians)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+    losses = []
+    if color != "SphericalHarmonics":
+        losses.append(f"colours of type {color}, which look the same from all directions in it")
+    if gaussians.sh.shape[1] > (kind.degree + 1) ** 2:
+        simpler = f"harmonics above degree {kind.degree}: reflections are simpler"
+        losses.append(simpler if kind.degree else "how colours change with the view")
+    if gaussians.antialiased and not kind.antialiased:
+        losses.append("that the scene was trained antialiased, which viewers have to be told")
+    return losses + sizes
+
+
+def _sizes_lost(ending: str, gaussians: StoredGaussians, held: tuple[float, float]) -> list[str]:
+    """A clause on Gaussians larger than the format's largest, if there are any; thin ones become its thinnest, unseen. `held`
+    has the least and the largest logarithm of a deviation."""
+    least, most = held[0] - _ROUNDED, held[1] + _ROUNDED
+    # The reach of flat and of long Gaussians, too.
+    largest = gaussians.log_scales.max(axis=1, initial=-np.inf)
+    larger, smaller = int((largest > most).sum()), int((largest < least).sum())
+    count = len(largest)
+    for outside, comparison, bound, end in ((larger, "larger", held[1], "up to"), (smaller, "smaller", held[0], "from")):
+        if 2 * outside > count:
+            raise SplatError(
+                f"{outside:,} of {count:,} Gaussians are {comparison} than {ending} holds, which has deviations {end} "
+                f"{np.exp(bound):.3g} units; choose another --scale, or write a .ply"
+            )
+    return [f"how large {larger:,} of {count:,} Gaussians are, only deviations up to {np.exp(held[1]):.3g}"] if larger else []
 
 
 @dataclass(eq=False)
@@ -75,31 +176,41 @@ class Gaussians:
         """Degree of the spherical harmonics, 0 to 3."""
         return _DEGREE_OF_COUNT[self.sh.shape[1]]
 
+    @property
+    def types(self) -> dict[str, tuple[str, str]]:
+        """Name and source of the types of `splat` and `color`."""
+        kinds = {"splat": self.splat, "color": self.color}
+        return {slot: (kind, "") if isinstance(kind, str) else (kind.name, kind.text) for slot, kind in kinds.items()}
+
+    @property
+    def positions(self) -> NDArray[np.float64]:
+        """The means in NumPy, [N, 3]."""
+        return self.means.detach().cpu().double().numpy()
+
     def to(self, device: torch.device | str) -> Gaussians:
         """The same Gaussians on another device; tensors already there are shared."""
-        params = {name: tensor.to(device) for name, tensor in self.params.items()}
-        tensors = {name: getattr(self, name).to(device) for name in _TENSORS}
-        features, weights = (None if part is None else part.to(device) for part in (self.features, self.weights))
-        return replace(self, params=params, features=features, weights=weights, **tensors)
+        weights = None if self.weights is None else self.weights.to(device)
+        return replace(self.mapped(lambda tensor: tensor.to(device)), weights=weights)
 
-    def trust_source(self) -> Gaussians:
-        """The same, with the Slang source that a file has brought compiled. It could read and write any memory.
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Gaussians:
+        """The same with each tensor changed that has a row a Gaussian: all but `weights`."""
+        tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in _TENSORS}
+        params = {name: change(tensor) for name, tensor in self.params.items()}
+        return replace(self, params=params, features=None if self.features is None else change(self.features), **tensors)
 
-        Raises:
-            SplatError: it cannot be compiled.
+    def trust_source(self, own: OwnTypes | None = None, what: str = "the scene") -> Gaussians:
+        """The same, with the Slang source that a file has brought compiled, which could read and write any memory.
+
+        `own` says what to trust: Slang files that are named again, or by default all; `what` carries the source. SplatError if
+        it cannot be compiled, is another one than is named, or is not trusted.
         """
-        from splat_py.splats.own_types import COLOR, SPLAT
-
-        splat = SPLAT.trusted(self.splat, None, True, "the scene")
-        return replace(self, splat=splat, color=COLOR.trusted(self.color, None, True, "the scene"))
+        own = own or OwnTypes(trust_source=True)
+        splat = SPLAT.trusted(self.splat, own.splat, own.trust_source, what)
+        return replace(self, splat=splat, color=COLOR.trusted(self.color, own.color, own.trust_source, what))
 
     @classmethod
     def from_points(
-        cls,
-        xyz: ArrayLike | torch.Tensor,
-        rgb: ArrayLike | torch.Tensor,
-        sh_degree: int = 3,
-        opacity: float = 0.1,
+        cls, xyz: ArrayLike | torch.Tensor, rgb: ArrayLike | torch.Tensor, sh_degree: int = 3, opacity: float = 0.1
     ) -> Gaussians:
         """One round Gaussian a point, as large as the space between points (Kerbl et al. 2023, section 5.1).
 
@@ -137,32 +248,20 @@ class Gaussians:
             sh=torch.as_tensor(sh, dtype=torch.float32),
         )
 
-    def save(self, path: str | os.PathLike[str], spz_version: int = DEFAULT_VERSION) -> list[str]:
-        """Write a file of the format that its name ends in (.ply, .compressed.ply, .spz, .sog, .splat, .ksplat, .glb), which
-        appears complete or not at all.
-
-        Args:
-            spz_version: 2, 3 or 4, of a .spz.
+    def save(self, path: str | os.PathLike[str], spz_version: int = SPZ_DEFAULT_VERSION) -> list[str]:
+        """Write a file of the format that its name ends in (.ply, .compressed.ply, .spz of version 2, 3 or 4, .sog, .splat,
+        .ksplat, .glb), which appears complete or not at all. SplatError for another ending, or what `validate` refuses.
 
         Returns:
             What the format cannot hold of these, a clause each; what quantisation costs is in docs/files.md.
-
-        Raises:
-            SplatError: another ending, splats that the format cannot hold, or what `validate` says.
         """
         self.validate()
         return write_scene(path, self.arrays(), spz_version)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
-        """Read a file of any of these formats, or a SOG's meta.json.
-
-        Args:
-            with_faulty: read `faulty` Gaussians as well, for `splat_py.scene.editing.remove_faulty`.
-
-        Raises:
-            SplatError: with the file and its fault.
-        """
+        """Read a file of any of these formats, or a SOG's meta.json; `with_faulty` reads `faulty` Gaussians as well, for
+        `splat_py.scene.editing.remove_faulty`. SplatError with the file and its fault."""
         return cls._read(read_scene(path), path, with_faulty)
 
     def save_ply(self, path: str | os.PathLike[str]) -> None:
@@ -176,7 +275,7 @@ class Gaussians:
         return cls._read(read_gaussians(path), path)
 
     @classmethod
-    def _read(cls, arrays: GaussianArrays, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
+    def _read(cls, arrays: StoredGaussians, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
         gaussians = cls.of_arrays(arrays)
         try:
             gaussians._validate_form()
@@ -187,18 +286,16 @@ class Gaussians:
         return gaussians
 
     def faulty(self) -> torch.Tensor:
-        """Which hold NaN or infinity, or quaternions of zeros, that give no rotation: bool [N]. `validate` refuses them."""
+        """Rows, bool [N], with NaN, infinity, or a quaternion of zeros, which is no rotation. `validate` refuses them."""
         return torch.stack(list(self._faulty().values())).any(dim=0)
 
     def _faulty(self) -> dict[str, torch.Tensor]:
-        """The same by tensor."""
         rows = {name: tensor for name, tensor in self._tensors().items() if name != "weights"}
         flat = {name: tensor.reshape(len(self), math.prod(tensor.shape[1:])) for name, tensor in rows.items()}
         faulty = {name: ~tensor.isfinite().all(dim=1) for name, tensor in flat.items()}
         return faulty | {"quats": faulty["quats"] | (self.quats == 0).all(dim=1)}
 
     def _faults(self) -> str:
-        """A clause on faulty ones, or none."""
         where = ", ".join(name for name, faulty in self._faulty().items() if faulty.any())
         rows = self.faulty().nonzero()[:, 0].tolist()
         if not rows:
@@ -207,42 +304,25 @@ class Gaussians:
         return f"{found}, hold NaN, infinity or a quaternion of zeros, in {where}"
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """All that there are, by name."""
-        tensors = {name: getattr(self, name) for name in _TENSORS}
+        tensors = {name: getattr(self, name) for name in (*_TENSORS, "features", "weights")}
         tensors |= {f"params[{name!r}]": tensor for name, tensor in self.params.items()}
-        return tensors | {
-            name: tensor for name, tensor in (("features", self.features), ("weights", self.weights)) if tensor is not None
-        }
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
-    def arrays(self) -> GaussianArrays:
+    def arrays(self) -> StoredGaussians:
         """The same in NumPy, as files have them."""
-        means, quats, log_scales, logits, sh = (getattr(self, name).detach().cpu().numpy() for name in _TENSORS)
-        params = {name: tensor.detach().cpu().numpy() for name, tensor in self.params.items()}
-        features, weights = (None if t is None else t.detach().cpu().numpy() for t in (self.features, self.weights))
-        own = {
-            slot: (kind, "") if isinstance(kind, str) else (kind.name, kind.text)
-            for slot, kind in (("splat", self.splat), ("color", self.color))
-        }
-        return GaussianArrays(means, quats, log_scales, logits, sh, params, features, weights, own, self.antialiased)
+        arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors().items()}
+        params = {name: arrays.pop(f"params[{name!r}]") for name in self.params}
+        return StoredGaussians(**arrays, params=params, types=self.types, antialiased=self.antialiased)
 
     @classmethod
-    def of_arrays(cls, arrays: GaussianArrays) -> Gaussians:
+    def of_arrays(cls, arrays: StoredGaussians) -> Gaussians:
         """The inverse of `arrays`. Types that are source are not trusted by it."""
-        means, quats, log_scales, logits, sh = (torch.from_numpy(np.ascontiguousarray(values)) for values in arrays[:5])
-        types = {slot: SlangSource(name, text) if text else name for slot, (name, text) in arrays.types.items()}
-        return cls(
-            means,
-            quats,
-            log_scales,
-            logits,
-            sh,
-            params={name: torch.from_numpy(values) for name, values in arrays.params.items()},
-            features=None if arrays.features is None else torch.from_numpy(arrays.features),
-            weights=None if arrays.weights is None else torch.from_numpy(arrays.weights),
-            splat=types["splat"],
-            color=types["color"],
-            antialiased=arrays.antialiased,
-        )
+        names = (*_TENSORS, "features", "weights")
+        stored = {name: values for name, values in arrays._asdict().items() if name in names and values is not None}
+        fields: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in stored.items()}
+        fields |= {slot: SlangSource(name, text) if text else name for slot, (name, text) in arrays.types.items()}
+        params = {name: torch.from_numpy(values) for name, values in arrays.params.items()}
+        return cls(**fields, params=params, antialiased=arrays.antialiased)
 
     def validate(self) -> None:
         """Raise a SplatError that names the first tensor that is not what the class describes, and how."""

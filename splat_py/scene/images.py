@@ -5,30 +5,26 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import cv2
-import imageio.v3 as iio
 import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
-from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
 from splat_py.errors import SplatError
 from splat_py.files import is_file
 from splat_py.scene.camera import Camera
-from splat_py.scene.decoding import decode
+from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header, read_picture
 
-UInt8Array = NDArray[np.uint8]
-Pixels = NDArray[Any]  # what OpenCV takes and gives
 Points = tuple[NDArray[np.float32], UInt8Array]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
@@ -38,67 +34,36 @@ _PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Lens:
-    """How the camera drew the stored photograph: OpenCV's pinhole or fisheye model.
+    """How the camera drew the stored photograph: OpenCV's pinhole or fisheye model."""
 
-    Attributes:
-        width, height: of the stored photograph, pixels.
-        fx, fy, cx, cy: focal lengths and principal point in pixels; the first pixel's centre is (0.5, 0.5).
-        distortion: (k1, k2, p1, p2, k3), those and (k4, k5, k6), or (k1, k2, k3, k4) of a fisheye.
-        fisheye: the angle from the axis, not its tangent, is what the coefficients distort.
-    """
-
-    width: int
+    width: int  # of the stored photograph, pixels
     height: int
-    fx: float
+    fx: float  # focal lengths and principal point in pixels; the first pixel's centre is (0.5, 0.5)
     fy: float
     cx: float
     cy: float
-    distortion: tuple[float, ...]
-    fisheye: bool = False
+    distortion: tuple[float, ...]  # (k1, k2, p1, p2, k3), those and (k4, k5, k6), or (k1, k2, k3, k4) of a fisheye
+    fisheye: bool = False  # the angle from the axis, not its tangent, is what the coefficients distort
 
     @property
     def K(self) -> NDArray[np.float64]:
-        """[3, 3] intrinsics; undistorting keeps them."""
         return np.array([[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]])
 
     @property
     def is_pinhole(self) -> bool:
-        """Whether the photograph is already what a pinhole camera takes."""
+        """True if the photograph is already what a pinhole camera takes."""
         return not self.fisheye and not any(self.distortion)
-
-    def resized(self, width: int, height: int) -> Lens:
-        """The lens of the same photograph stored at another size; the coefficients have no unit and stay."""
-        sx, sy = width / self.width, height / self.height
-        return Lens(
-            width,
-            height,
-            self.fx * sx,
-            self.fy * sy,
-            self.cx * sx,
-            self.cy * sy,
-            self.distortion,
-            self.fisheye,
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One posed photograph of a capture.
-
-    Attributes:
-        camera: of what `Dataset.image` returns, at its size: without distortion, or with the lens's; its name is the view's.
-        lens: how the stored photograph was drawn.
-        path: the stored photograph.
-        mask_path: a picture that is black where the photograph must be ignored, or None.
-        has_alpha: the stored photograph has an alpha channel.
-        depth_path, depth_unit: a picture or .npy file of depths, of the stored photograph's shape, or None; world units in 1.
-    """
-
+    # Of what `Dataset.image` returns, at its size: without distortion, or with the lens's; its name is the view's.
     camera: Camera
-    lens: Lens
-    path: Path
-    mask_path: Path | None
-    has_alpha: bool
+    lens: Lens  # how the stored photograph was drawn
+    path: Path  # the stored photograph
+    mask_path: Path | None  # a picture that is black where the photograph must be ignored, or None
+    has_alpha: bool  # the stored photograph has an alpha channel
+    # A picture or .npy file of depths, of the stored photograph's shape, and world units in 1.
     depth_path: Path | None = None
     depth_unit: float = 1.0
 
@@ -110,34 +75,16 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """What a reader finds in a folder, at the photographs' stored size, before anything is decoded.
+    """A capture as a reader finds it in a folder, at the photographs' stored size, before anything is decoded."""
 
-    Attributes:
-        views: the photographs that exist, in the file's order.
-        missing: names of those that are described but do not exist.
-        points: xyz [P, 3] float32 and rgb [P, 3] uint8 in the views' frame, or None.
-        model: folder of the COLMAP model, or None.
-    """
-
-    views: list[View]
-    missing: list[str]
-    points: Points | None
-    model: Path | None = None
+    views: list[View]  # the photographs that exist, in the file's order
+    missing: list[str]  # names of those that are described but do not exist
+    points: Points | None  # xyz [P, 3] float32 and rgb [P, 3] uint8 in the views' frame, or None
+    model: Path | None = None  # folder of the COLMAP model, or None
 
 
-def open_view(
-    name: str,
-    viewmat: NDArray[np.float64],
-    lens: Lens,
-    path: Path,
-    mask_path: Path | None,
-) -> View:
-    """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another.
-
-    Raises:
-        SplatError: the header cannot be read, the photograph has not the shape its lens was calibrated for,
-            or pose or intrinsics make no camera.
-    """
+def open_view(name: str, viewmat: NDArray[np.float64], lens: Lens, path: Path, mask_path: Path | None) -> View:
+    """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another."""
     width, height, has_alpha = read_header(path)
     fitted = _fit(lens, width, height, path)
     if not all(map(math.isfinite, fitted.distortion)):
@@ -145,28 +92,8 @@ def open_view(
     return View(Camera(viewmat, fitted.K, width, height, name), fitted, path, mask_path, has_alpha)
 
 
-def read_header(path: Path) -> tuple[int, int, bool]:
-    """Width, height and whether there is an alpha channel, without decoding the pixels."""
-    try:
-        shape = iio.improps(path, plugin="pillow").shape
-    except Exception:  # Pillow's decoders raise what they like; OpenCV knows further formats, or says no
-        shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
-    if len(shape) not in (2, 3):
-        raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
-    return shape[1], shape[0], _is_transparent(path, shape)
-
-
-def _is_transparent(path: Path, shape: Sequence[int]) -> bool:
-    """Whether there is an alpha channel, or a colour that stands for none; four channels may also be those of a printer."""
-    try:
-        with Image.open(path) as image:
-            return bool(image.has_transparency_data)
-    except Exception:  # a format that OpenCV alone knows
-        return len(shape) == 3 and shape[2] in (2, 4)
-
-
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
-    """`lens`, whatever size it was calibrated at, for the photograph at `path` of `width` × `height`."""
+    """`lens`, calibrated at any size, for the photograph at `path` of `width` × `height`."""
     if (lens.width, lens.height) == (width, height):
         return lens
     # A pixel off is rounding; more is a cropped or rotated picture, which no scaling of K describes.
@@ -178,7 +105,10 @@ def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
         raise SplatError(
             f"{what}, another shape; use the photographs the poses were computed from, neither rotated nor cropped"
         )
-    return lens.resized(width, height)
+    sx, sy = width / lens.width, height / lens.height
+    fx, fy, cx, cy = lens.fx * sx, lens.fy * sy, lens.cx * sx, lens.cy * sy
+    # The coefficients have no unit and stay.
+    return replace(lens, width=width, height=height, fx=fx, fy=fy, cx=cx, cy=cy)
 
 
 @lru_cache(maxsize=2)
@@ -192,19 +122,16 @@ def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
 
     # Beyond the radius at which a distortion polynomial turns round, it maps places outside the lens' view
     # back into the photograph. Send these far away: they were never seen.
-    x = (np.arange(lens.width) + 0.5 - lens.cx) / lens.fx
-    y = (np.arange(lens.height) + 0.5 - lens.cy) / lens.fy
-    radius = np.hypot(x[None, :], y[:, None])
     turn, _ = _turn(lens)
     if lens.fisheye:
         turn = math.tan(turn) if turn < math.pi / 2 else math.inf
-    unseen = radius > turn
+    unseen = _radii(lens) > turn
     map_x[unseen] = map_y[unseen] = -1e4
     return map_x, map_y
 
 
 def undistorted(pixels: Pixels, lens: Lens, interpolation: int, outside: float = 0) -> Pixels:
-    """What a pinhole camera would have taken of a stored photograph, or of what lies pixel by pixel beside it."""
+    """A stored photograph, or a picture of the same pixels, as a pinhole camera would have taken it."""
     map_x, map_y = _undistortion_maps(lens)
     return cv2.remap(pixels, map_x, map_y, interpolation, borderMode=cv2.BORDER_CONSTANT, borderValue=(outside,))
 
@@ -229,19 +156,19 @@ def _turn(lens: Lens) -> tuple[float, float]:
 @lru_cache(maxsize=2)
 def _out_of_reach(lens: Lens) -> NDArray[np.bool_]:
     """Pixels [H, W] of the photograph at which the lens's formula maps no point in front of the camera."""
-    _, furthest = _turn(lens)
+    return _radii(lens) > _turn(lens)[1]
+
+
+def _radii(lens: Lens) -> NDArray[np.float64]:
+    """Each pixel's distance [H, W] from the principal point, on the plane z = 1."""
     x = (np.arange(lens.width) + 0.5 - lens.cx) / lens.fx
     y = (np.arange(lens.height) + 0.5 - lens.cy) / lens.fy
-    return np.hypot(x[None, :], y[:, None]) > furthest
+    return np.hypot(x[None, :], y[:, None])
 
 
 def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
-    """Decode a view as [H, W, 4] uint8 at its camera's size: rgb, and each pixel's weight.
-
-    Transparent pixels are composited over `background` (rgb from 0 to 1). The weight is 255 where the pixel
-    counts and 0 where the mask or the lens left any part of it out; what the lens did not see is black. Undistorted if the
-    view's camera has no distortion.
-    """
+    """Decode a view as [H, W, 4] uint8 at its camera's size, undistorted if the camera is: rgb, and 255 where a pixel counts, 0
+    where the mask or the lens left any part of it out. Transparent pixels are composited over `background`, from 0 to 1."""
     rgb: Pixels = _decode(view.path, background)
     height, width = rgb.shape[:2]
     if (width, height) != (view.lens.width, view.lens.height):
@@ -269,51 +196,15 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
 
 def find_mask(root: Path, path: Path) -> Path | None:
     """The mask of a photograph in `root`/images: in `root`/masks, with its stem or (COLMAP) name + .png."""
-    if not path.is_relative_to(root / "images"):
-        return None
-    return mask_in(root / "masks", path.relative_to(root / "images"))
+    images = root / "images"
+    return mask_in(root / "masks", path.relative_to(images)) if path.is_relative_to(images) else None
 
 
 def mask_in(folder: Path, name: Path) -> Path | None:
     """The mask in a folder of masks of the photograph that has this name in its own."""
     base = folder / name
-    candidates = [
-        base.with_name(base.name + ".png"),
-        *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES),
-    ]
+    candidates = [base.with_name(base.name + ".png"), *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES)]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
-
-
-def read_picture(path: Path, flags: int) -> Pixels:
-    """A file's pixels as OpenCV has them, as stored.
-
-    Args:
-        flags: OpenCV's.
-
-    Raises:
-        SplatError: it cannot be read, or is no picture.
-    """
-    try:
-        # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
-        data = path.read_bytes()
-    except OSError as error:
-        raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
-    pixels = decode(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    if pixels is None or _jpeg_is_cut_off(data):
-        raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
-    return pixels
-
-
-def _jpeg_is_cut_off(data: bytes) -> bool:
-    """Whether a JPEG ends before its picture does; the decoder only fills the rest with grey."""
-    if data[:2] != b"\xff\xd8":
-        return False
-    position = 2
-    # Segments up to the start of the scan are skipped by their lengths: a thumbnail inside one has an end of
-    # its own.
-    while data[position : position + 1] == b"\xff" and data[position + 1 : position + 2] != b"\xda":
-        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-    return data.find(b"\xff\xd9", position) < 0
 
 
 def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
@@ -334,25 +225,8 @@ def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
     return np.rint(pixels[..., 2::-1] * alpha + 255 * background * (1 - alpha)).astype(np.uint8)
 
 
-def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
-    """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
-    mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
-    if mask.shape != (height, width):
-        if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
-            raise SplatError(
-                f"mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels and its photograph "
-                f"{width}×{height}; "
-                "make them the same shape"
-            )
-        mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
-    return np.asarray(mask > mask.max() // 2)
-
-
 class ImageStore:
-    """The decoded photographs of a dataset, all in memory or, above a limit, the most recently used ones.
-
-    Decoding happens in `cv2`, which lets go of Python's lock: several threads may ask at once.
-    """
+    """The decoded photographs of a dataset, all in memory or, above a limit, the most recently used ones; for any thread."""
 
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
@@ -361,7 +235,6 @@ class ImageStore:
         self.hold(memory_limit_bytes)
 
     def hold(self, memory_limit_bytes: int) -> None:
-        """Change the limit. What fits is decoded now."""
         sizes = [4 * view.camera.width * view.camera.height for view in self._views]
         fits = sum(sizes) <= memory_limit_bytes
         self._capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
@@ -381,19 +254,30 @@ class ImageStore:
         return image
 
     def _load_all(self) -> None:
-        began, showing = monotonic(), False
-        progress = Progress(console=Console(stderr=True), transient=True)
-        bar = progress.add_task("Photographs", total=len(self._views))
         pool = ThreadPoolExecutor()
         try:
-            for _ in pool.map(self.__getitem__, range(len(self._views))):
-                progress.advance(bar)
-                if not showing and monotonic() - began > _PATIENCE_SECONDS:
-                    progress.start()
-                    showing = True
+            with late_progress("Photographs", len(self._views)) as advance:
+                for _ in pool.map(self.__getitem__, range(len(self._views))):
+                    advance()
         finally:
             pool.shutdown(cancel_futures=True)
-            if showing:
-                progress.stop()
             _undistortion_maps.cache_clear()
             _out_of_reach.cache_clear()
+
+
+@contextmanager
+def late_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on the error stream, which appears once this takes more than two seconds; call what it yields per item."""
+    began, progress = monotonic(), Progress(console=Console(stderr=True), transient=True)
+    bar = progress.add_task(what, total=total)
+
+    def advance() -> None:
+        progress.advance(bar)
+        if monotonic() - began > _PATIENCE_SECONDS:
+            progress.start()
+
+    try:
+        yield advance
+    finally:
+        if progress.live.is_started:
+            progress.stop()

@@ -1,66 +1,68 @@
-"""A large scene in cells that are trained one by one and put together: which cells, and what each is trained on.
+"""A large scene in cells that are trained one by one and put together: which cells, what each is trained on, and their folders.
 
 As VastGaussian (Lin et al. 2024) does it: cells divide the ground plane so that each has as many cameras and points, and are
 widened by a share of their size. A cell's photographs are those taken inside and those that see enough of what is in it; its
 points are those inside and those that its photographs see, since what lies beyond has to be there, too, while it is trained.
-CityGaussian (Liu et al. 2024) assigns photographs by what a coarse scene contributes to them; points that hide others are
-enough here.
+
+cell-0-0/transforms_train.json, transforms_test.json   cameras, and where their photographs are, relative to the folder
+cell-0-0/points.ply                                    points to start from
+cell-0-0/cell.json                                     which part of space the cell answers for
+cell-0-0/run/                                          where `splat merge` looks for what was trained
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import ConvexHull, QhullError
 
 from splat_py.errors import SplatError
-from splat_py.scene.camera import Camera, mean_up
+from splat_py.fields import check_fields, check_number, dataclass_of
+from splat_py.files import atomic_folder, is_file, is_vacant, parse_json, refusing, write_json
+from splat_py.scene.camera import MOST_DISTANCE, Camera, mean_up
 from splat_py.scene.colmap import read_observations
-from splat_py.scene.dataset import Dataset
+from splat_py.scene.dataset import Dataset, fingerprint
+from splat_py.scene.formats.ply import write_points
+from splat_py.scene.transforms import write_transforms
 
 Floats = NDArray[np.float64]
 
 MOST_CELLS = 64
-# Of a photograph's points, the share inside a cell from which on it is the cell's: each photograph more has Gaussians beyond.
+# A photograph is a cell's if this share of its points is inside: each photograph more has Gaussians beyond.
 _SEEN = 0.4
 # Points outside are a cell's if so many of its photographs see them: one may see what only seems not to be hidden.
 _TIMES = 2
-# Of the sphere that points are flipped over, over the largest distance: larger ones hide fewer points.
+# Radius of the sphere that points are flipped over, over the largest distance: larger ones hide fewer points.
 _RADIUS = 10.0
 # Without these no point is hidden; and of more than those only some are looked at.
 _FEWEST, _MOST_POINTS = 16, 20_000
-# By what share of a part two neighbours may differ from equal ones, so that few points are near where they meet: within this
-# share of all of the scene.
+# Shares: of a part, by which it may differ from equal ones; and of the scene, where few points are to be near a cut.
 _UNEVEN, _NEAR = 0.2, 0.03
-# Of positions, the share at either end that says nothing of how large a scene is.
+# The share of positions at either end that says nothing about a scene's size.
 _OUTLIERS = 0.01
+CELL_FILE, RUN = "cell.json", "run"
+_VERSION, _MOST_BYTES = 1, 1 << 16
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Which part of space is whose: columns along one axis, and in each of them rows along another. The outer ones do not end.
+    """The division of space: columns along one axis, and in each of them rows along another. The outer ones do not end."""
 
-    Attributes:
-        axes: two unit vectors in the world, at right angles, in the ground plane.
-        columns: where columns meet, along the first axis, ascending.
-        rows: of each column, where its rows meet, along the second.
-    """
-
+    # Two unit vectors in the world, at right angles, in the ground plane.
     axes: tuple[tuple[float, float, float], tuple[float, float, float]]
-    columns: tuple[float, ...]
-    rows: tuple[tuple[float, ...], ...]
+    columns: tuple[float, ...]  # where columns meet, along the first axis, ascending
+    rows: tuple[tuple[float, ...], ...]  # of each column, where its rows meet, along the second
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Columns and rows."""
         return len(self.columns) + 1, len(self.rows[0]) + 1
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Column and row of each cell."""
         columns, rows = self.shape
         return [(column, row) for column in range(columns) for row in range(rows)]
 
@@ -76,7 +78,7 @@ class Grid:
         return np.asarray(positions, np.float64) @ np.array(self.axes).T
 
     def inside(self, place: tuple[int, int], positions: ArrayLike) -> NDArray[np.bool_]:
-        """Which positions [N, 3] are in a cell. Each is in exactly one."""
+        """Positions [N, 3] that are in a cell, bool [N]. Each is in exactly one cell."""
         low, high = self.bounds(place)
         flat = self.on_plane(positions)
         return np.asarray(((flat >= low) & (flat < high)).all(1))
@@ -84,7 +86,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class CellData:
-    """What a cell is trained on: views and points of the dataset, by their numbers."""
+    """Views and points of the dataset, by their numbers, that a cell is trained on."""
 
     place: tuple[int, int]
     train: list[int]
@@ -93,14 +95,8 @@ class CellData:
 
 
 def divide(dataset: Dataset, columns: int, rows: int, overlap: float) -> tuple[Grid, list[CellData]]:
-    """A grid that balances cameras and points, and what each of its cells is trained on.
-
-    Args:
-        overlap: by what share of its size a cell is widened at each side for training.
-
-    Raises:
-        SplatError: the dataset has no points, or a cell would have no photograph to train on.
-    """
+    """A grid that balances cameras and points, and what each of its cells is trained on, widened at each side by the share
+    `overlap` of its size."""
     if dataset.points is None:
         raise SplatError(f"{dataset.root} has no points, by which cells are divided; find some with `splat capture`")
     points = np.asarray(dataset.points[0], np.float64)
@@ -158,14 +154,14 @@ def _shares(values: Floats, weights: Floats, parts: int) -> tuple[float, ...]:
     low, high = np.quantile(values, (_OUTLIERS, 1 - _OUTLIERS))
     near = _NEAR * (high - low)
     crowd = sums[np.searchsorted(values, cuts + near)] - sums[np.searchsorted(values, cuts - near)]
-    edges = []
+    edges, too_few = [], SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
     for share in np.arange(1, parts) / parts:
         off = np.abs(sums[1:-1] - share) * parts
         if not (len(off) and off.min() < _UNEVEN):
-            raise SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
+            raise too_few
         edges.append(float(cuts[np.argmin(np.where(off < _UNEVEN, crowd + 1e-3 * off, np.inf))]))
     if (np.diff([low, *edges, high]) <= 0).any():
-        raise SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
+        raise too_few
     return tuple(edges)
 
 
@@ -201,3 +197,78 @@ def unhidden(camera: Camera, points: Floats) -> NDArray[np.intp]:
     except QhullError:
         return rows
     return np.sort(rows[hull[hull < len(rows)]])
+
+
+@dataclass(frozen=True)
+class Cell(Grid):
+    """The contents of a cell.json: the grid, the same in all cells of a partition, and which of its cells this is."""
+
+    version: int
+    dataset: str  # fingerprint of the dataset that was divided
+    place: tuple[int, int]  # column and row
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.axes, self.columns, self.rows)
+
+
+def cell_name(place: tuple[int, int]) -> str:
+    return f"cell-{place[0]}-{place[1]}"
+
+
+def cell_folders(root: Path) -> list[Path]:
+    """The folders of cells in a partition's, by name; or the folder itself if it is a cell's."""
+    if is_file(root / CELL_FILE):
+        return [root]
+    return sorted(path.parent for path in root.glob(f"cell-*/{CELL_FILE}"))
+
+
+def write_cells(dataset: Dataset, grid: Grid, cells: Sequence[CellData], out: Path) -> None:
+    """Make a folder with one for each cell, whole or not at all. Photographs are not copied."""
+    if not is_vacant(out):
+        raise SplatError(f"{out} holds something already; choose another --out")
+    assert dataset.points is not None
+    xyz, rgb = dataset.points
+    of_dataset = fingerprint(dataset)
+    with atomic_folder(out) as temporary:  # beside it, so photographs are as far away
+        for data in cells:
+            folder = temporary / cell_name(data.place)
+            folder.mkdir()
+            write_points(folder / "points.ply", xyz[data.points], rgb[data.points])
+            for name, rows in (("train", data.train), ("test", data.test)):
+                # Where nothing is held out of the whole, a run may hold out what it likes.
+                if rows or dataset.test:
+                    points = "points.ply" if name == "train" else None
+                    write_transforms(folder / f"transforms_{name}.json", [dataset.views[i] for i in rows], points)
+            write_json(folder / CELL_FILE, asdict(Cell(**vars(grid), version=_VERSION, dataset=of_dataset, place=data.place)))
+
+
+def read_cell(folder: Path) -> Cell:
+    path = folder / CELL_FILE
+    if not is_file(path):
+        raise SplatError(f"{folder} is no cell of a partition: it has no {CELL_FILE}; make cells with `splat partition`")
+    with refusing(f"{path} is damaged", "divide the capture again with `splat partition`", OSError, ValueError, TypeError):
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        cell = dataclass_of(Cell, parse_json(path.read_text(encoding="utf-8")))
+        _check(cell)
+    return cell
+
+
+def _check(cell: Cell) -> None:
+    check_fields(cell, {"version": (_VERSION, _VERSION)})
+    if not cell.rows or len(cell.rows) != len(cell.columns) + 1 or len(set(map(len, cell.rows))) != 1:
+        raise ValueError("its columns and rows do not belong together")
+    columns, rows = cell.shape
+    if columns * rows > MOST_CELLS or not (0 <= cell.place[0] < columns and 0 <= cell.place[1] < rows):
+        raise ValueError(f"its place is not one of {columns}x{rows} cells")
+    for edges in (cell.columns, *cell.rows):
+        for edge in edges:
+            check_number("an edge", edge, float, (-MOST_DISTANCE, MOST_DISTANCE))
+        if (np.diff(edges) <= 0).any():
+            raise ValueError("its edges do not ascend")
+    axes = np.array(cell.axes)
+    if np.abs(axes).max() > 2 or np.abs(axes @ axes.T - np.eye(2)).max() > 1e-6:
+        raise ValueError("its axes are not at right angles")
+    if len(cell.dataset) != 64 or set(cell.dataset) - set("0123456789abcdef"):
+        raise ValueError("its dataset is no fingerprint")

@@ -1,21 +1,112 @@
-"""Pictures as files, and pictures side by side."""
+"""Pictures as files: read, their headers checked before anything is allocated; written, and put side by side; and videos."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+import re
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from io import BytesIO
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
+from typing import Any
 
+import cv2
 import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from splat_py.errors import SplatError
 from splat_py.files import atomic_path
+from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, require_video_name
 
-# Share of a side that a frame takes at most.
+UInt8Array = NDArray[np.uint8]
+Pixels = NDArray[Any]  # what OpenCV takes and gives
+
+# The most pixels of a picture; Pillow refuses more, too.
+_MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 89_478_485)
+# No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
+_PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
+# Width and height, or the other way round, in headers that are text, by what a file begins with: Radiance's and PFM.
+_TEXT = {
+    b"#?": re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)"),
+    b"PF": re.compile(rb"^PF\s(\d+)\s(\d+)\s"),
+    b"Pf": re.compile(rb"^Pf\s(\d+)\s(\d+)\s"),
+}
+_EXR, _EXR_WINDOW = b"\x76\x2f\x31\x01", re.compile(rb"dataWindow\0box2i\0\x10\0\0\0(.{16})", re.DOTALL)
+# A TIFF's byte order and version, and the types of its whole numbers.
+_TIFF = {b"II*\0": "<", b"MM\0*": ">", b"II+\0": "<", b"MM\0+": ">"}
+_TIFF_SIDES = (256, 257)
+_TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
+# Options of ffmpeg, by suffix. A GIF gets a palette of its own, made from all its frames.
+_ENCODERS = {
+    ".mp4": ["-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"],
+    ".webm": ["-c:v", "libvpx-vp9", "-crf", "30", "-b:v", "0", "-cpu-used", "4", "-pix_fmt", "yuv420p", "-f", "webm"],
+    ".gif": ["-filter_complex", "split[a][b];[a]palettegen[p];[b][p]paletteuse", "-f", "gif"],
+}
+# A frame takes at most this share of a side.
 _FRAME = 0.05
 
 
+def read_picture(path: Path, flags: int) -> Pixels:
+    try:
+        # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
+        data = path.read_bytes()
+    except OSError as error:
+        raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
+    pixels = decode(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    if pixels is None or _jpeg_is_cut_off(data):
+        raise SplatError(f"{path} cannot be decoded as an image; remove or replace it")
+    return pixels
+
+
+def _jpeg_is_cut_off(data: bytes) -> bool:
+    """True if a JPEG ends before its picture does; the decoder only fills the rest with grey."""
+    if data[:2] != b"\xff\xd8":
+        return False
+    position = 2
+    # Segments up to the start of the scan are skipped by their lengths: a thumbnail inside one has an end of its own.
+    while data[position : position + 1] == b"\xff" and data[position + 1 : position + 2] != b"\xda":
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return data.find(b"\xff\xd9", position) < 0
+
+
+def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
+    """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
+    mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
+    if mask.shape != (height, width):
+        if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
+            raise SplatError(
+                f"mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels and its photograph {width}×{height}; "
+                "make them the same shape"
+            )
+        mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(mask > mask.max() // 2)
+
+
+def read_header(path: Path) -> tuple[int, int, bool]:
+    """Width, height and whether there is an alpha channel, without decoding the pixels."""
+    try:
+        shape = iio.improps(path, plugin="pillow").shape
+    except Exception:  # Pillow's decoders raise what they like; OpenCV knows further formats, or says no
+        shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
+    if len(shape) not in (2, 3):
+        raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
+    try:
+        # Four channels may also be a printer's, and a colour may stand for none.
+        with Image.open(path) as image:
+            transparent = bool(image.has_transparency_data)
+    except Exception:  # a format that OpenCV alone knows
+        transparent = len(shape) == 3 and shape[2] in (2, 4)
+    return shape[1], shape[0], transparent
+
+
 def to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """An image from 0 to 1 as bytes."""
     return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
@@ -26,12 +117,19 @@ def beside(*images: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.concatenate(parts[1:], axis=1)
 
 
-def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
-    """Rows and columns of a picture without the thin frame that its lens did not see, from its pixels' weights [H, W].
+def shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
+    """An image [H, W, 3] whose longer side is at most so many pixels, by averaging areas."""
+    height, width = image.shape[:2]
+    scale = longest / max(height, width)
+    if scale >= 1:
+        return image
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    return cv2.resize(np.ascontiguousarray(image), size, interpolation=cv2.INTER_AREA)
 
-    Undistorting leaves pixels at the edges, of weight 0, that the photograph does not have. Where more than a twentieth of a
-    side would go, it is no frame but a mask, and everything stays.
-    """
+
+def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """Rows and columns of a picture without the thin frame that its lens did not see, from its pixels' weights [H, W]. Where
+    more than a twentieth of a side would go, it is no frame but a mask, and everything stays."""
     height, width = weights.shape
     top, bottom, left, right = 0, height, 0, width
     while top < bottom and left < right:
@@ -51,3 +149,129 @@ def write_image(path: Path, image: NDArray[np.floating]) -> None:
     """Write an image [H, W, 3] from 0 to 1 as PNG or whatever the suffix says, atomically."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, to_bytes(image))
+
+
+def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_second: int = 30) -> None:
+    """Write frames [H, W, 3] from 0 to 1 as a video, atomically and as they come; odd sides lose a row or a column."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    require_video_name(path)
+    even = (to_bytes(frame)[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames)
+    first = next(even, None)
+    if first is None or not first.size:
+        raise SplatError(f"cannot write a video to {path}: a video needs a frame of at least 2×2 pixels")
+    source = f"-f rawvideo -pix_fmt rgb24 -s {first.shape[1]}x{first.shape[0]} -r {frames_per_second} -i -".split()
+    try:
+        with atomic_path(path) as temporary:
+            options = [*source, *_ENCODERS[path.suffix.lower()], str(temporary.absolute())]
+            _encode([get_ffmpeg_exe(), "-y", "-loglevel", "error", *options], chain([first], even), path)
+            if not temporary.stat().st_size:
+                raise SplatError(f"cannot write a video to {path}: ffmpeg wrote nothing; is the disk full?")
+    except (OSError, RuntimeError) as error:
+        raise SplatError(f"cannot write a video to {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _encode(command: list[str], frames: Iterable[UInt8Array], path: Path) -> None:
+    """Give the frames to ffmpeg; its status counts, and its last word is the reason."""
+    with TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        assert process.stdin is not None
+        try:
+            with suppress(BrokenPipeError):  # it has ended early, and says why
+                for frame in frames:
+                    process.stdin.write(frame.tobytes())
+                process.stdin.close()
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        said.seek(0)
+        reason = said.read().decode(errors="replace").strip().splitlines() or [f"ffmpeg ended with status {status}"]
+    if status:
+        raise SplatError(f"cannot write a video to {path}: {reason[-1].strip()}; is there room on the disk?")
+
+
+def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
+    """The pixels of a file's bytes as OpenCV has them, or None if it is no picture that can be read; MemoryError if it is too
+    large for this machine alone."""
+    size = checked_size(path, data)
+    pixels = None
+    if size is not None:
+        try:
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        except cv2.error as error:
+            if error.code == cv2.Error.StsNoMem:
+                raise MemoryError(f"{path} of {size[0]:,} × {size[1]:,} pixels") from error
+    if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
+        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
+    return pixels
+
+
+def checked_size(path: Path, data: bytes) -> tuple[int, int] | None:
+    """The two sides that a picture's header states, or None if it is of no format that is known here."""
+    size = _size(data)
+    pixels, most = math.prod(size or ()), min(_MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)))
+    if pixels > most:
+        raise SplatError(
+            f"{path} is too large, or says so ({pixels:,} pixels in {len(data):,} bytes, where {most:,} are the most); "
+            "store it smaller"
+        )
+    return size
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    """The two sides that a header states, the larger where it does so twice; None if it is of no format that is known here."""
+    if data[:4] in _TIFF:
+        return _size_of_tiff(data, _TIFF[data[:4]])
+    if data.startswith(_EXR):
+        windows = (struct.unpack("<4i", window) for window in _EXR_WINDOW.findall(data))
+        return max(((right - left + 1, bottom - top + 1) for left, top, right, bottom in windows), key=math.prod, default=None)
+    if data[:2] in _TEXT:
+        sides = ((int(a[:18]), int(b[:18])) for a, b in _TEXT[data[:2]].findall(data))
+        return max(sides, key=math.prod, default=None)
+    try:
+        with Image.open(BytesIO(data)) as image:
+            return image.size
+    except Image.DecompressionBombError:
+        # It does not tell the size.
+        return _MOST_PIXELS, 2
+    except Exception:  # Pillow's readers raise what they like
+        return None
+
+
+def _size_of_tiff(data: bytes, order: str) -> tuple[int, int] | None:
+    """The sides of the first picture in the file. Pillow does not read all kinds that OpenCV does."""
+    big = b"+" in data[:4]
+    try:
+        (first,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
+        (count,) = struct.unpack_from(order + ("Q" if big else "H"), data, first)
+        entry, head, start = (20, order + "HHQ", first + 8) if big else (12, order + "HHI", first + 2)
+        sides = [0, 0]
+        for at in range(start, min(start + count * entry, len(data)), entry):
+            tag, kind, number = struct.unpack_from(head, data, at)
+            if tag in _TIFF_SIDES:
+                (value,) = struct.unpack_from(order + _TIFF_NUMBERS[kind], data, at + struct.calcsize(head))
+                sides[tag - _TIFF_SIDES[0]] = max(sides[tag - _TIFF_SIDES[0]], value)
+                if number != 1:
+                    return None
+    except (struct.error, KeyError, OverflowError):
+        return None
+    return sides[0], sides[1]
+
+
+def picture_names(views: Sequence[str]) -> list[str]:
+    """A PNG's name for each of a dataset's views: the photograph's name, and where another one has the same, also its folders,
+    its suffix and at last a number."""
+    paths = [PurePosixPath(view.replace("\\", "/")) for view in views]
+    whole = ["-".join(part for part in path.parts if part != "/") for path in paths]
+    names = [path.stem for path in paths]
+    for longer in (
+        [name.removesuffix(path.suffix) for name, path in zip(whole, paths, strict=True)],
+        whole,
+        [f"{index}-{name}" for index, name in enumerate(whole)],
+    ):
+        # Some file systems take no notice of case.
+        count = Counter(name.lower() for name in names)
+        names = [name if count[name.lower()] == 1 else other for name, other in zip(names, longer, strict=True)]
+    return [f"{name}.png" for name in names]

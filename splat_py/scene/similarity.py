@@ -1,18 +1,22 @@
-"""A scene moved, turned and scaled: its Gaussians' positions, shapes and colours."""
+"""Gaussians moved, turned and scaled: positions, shapes, and colours, whose harmonics turn with them.
+
+Real spherical harmonics up to degree 3 have the order and signs of Kerbl et al. 2023.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
 
 from splat_py.errors import SplatError
-from splat_py.scene.harmonics import rotate_harmonics
-from splat_py.scene.ply import GaussianArrays
-from splat_py.scene.rotations import rotation_matrices
+from splat_py.scene.formats.packing import StoredGaussians
 
-# How far from a rotation's the numbers of a file may be.
+# A file's numbers may be so far from a rotation's.
 _TOLERANCE = 1e-4
 
 
@@ -39,25 +43,14 @@ class Similarity:
 
     @classmethod
     def of_matrix(cls, matrix: NDArray[np.float64]) -> Similarity:
-        """That of a matrix [4, 4].
-
-        Raises:
-            SplatError: it mirrors, shears, or scales differently by direction.
-        """
+        """The similarity of a matrix [4, 4]. SplatError if it mirrors, shears, or scales differently by direction."""
         scale = float(np.cbrt(np.linalg.det(matrix[:3, :3])))
         return cls(matrix[:3, :3] / scale if scale > 0 else -np.eye(3), scale if scale > 0 else 1.0, matrix[:3, 3])
 
     @classmethod
     def from_degrees(cls, x: float, y: float, z: float) -> Similarity:
         """Turned about the axis x, then y, then z, each fixed, by so many degrees."""
-        turn = np.eye(3)
-        for axis, degrees in enumerate((x, y, z)):
-            cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
-            about = np.eye(3)
-            first, second = (axis + 1) % 3, (axis + 2) % 3
-            about[[first, first, second, second], [first, second, first, second]] = cos, -sin, sin, cos
-            turn = about @ turn
-        return cls(turn)
+        return cls(Rotation.from_euler("xyz", (x, y, z), degrees=True).as_matrix())
 
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Similarity:
@@ -74,24 +67,62 @@ class Similarity:
         return np.linalg.eigh(matrix, UPLO="U")[1][:, -1]
 
     def points(self, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Points [N, 3] where they come to be."""
         return self.scale * xyz.astype(np.float64) @ self.rotation.T + self.translation
 
-    def of_arrays(self, gaussians: GaussianArrays) -> GaussianArrays:
+    def of_arrays(self, gaussians: StoredGaussians) -> StoredGaussians:
         """The Gaussians where they come to be. What is no harmonic of their colours stays as it is."""
         turned = not np.array_equal(self.rotation, np.eye(3))
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, which is never written
             means = self.points(gaussians.means).astype(np.float32)
+        w, x, y, z = self.quat
+        product = np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]])
         return gaussians._replace(
             means=means,
-            quats=_product(self.quat, gaussians.quats) if turned else gaussians.quats,
+            quats=(gaussians.quats.astype(np.float64) @ product.T).astype(np.float32) if turned else gaussians.quats,
             log_scales=gaussians.log_scales + np.float32(np.log(self.scale)),
             sh=rotate_harmonics(gaussians.sh, self.rotation) if turned else gaussians.sh,
         )
 
 
-def _product(a: NDArray[np.float64], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The quaternions a · b, w x y z, of one [4] and many [N, 4]."""
-    w, x, y, z = a
-    matrix = np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]])
-    return (b.astype(np.float64) @ matrix.T).astype(np.float32)
+def harmonics_basis(d: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The 16 functions at unit directions [..., 3] (slang/splat/spherical_harmonics.slang)."""
+    x, y, z = np.moveaxis(d, -1, 0)
+    c1, c2, c3 = 0.4886025119029199, 1.0925484305920792, 0.5900435899266435
+    terms = [
+        np.full_like(x, 0.28209479177387814),
+        *(-c1 * y, c1 * z, -c1 * x),
+        *(c2 * x * y, -c2 * y * z, 0.31539156525252005 * (2 * z * z - x * x - y * y), -c2 * x * z, c2 / 2 * (x * x - y * y)),
+        -c3 * y * (3 * x * x - y * y),
+        2.890611442640554 * x * y * z,
+        -0.4570457994644658 * y * (4 * z * z - x * x - y * y),
+        0.3731763325901154 * z * (2 * z * z - 3 * x * x - 3 * y * y),
+        -0.4570457994644658 * x * (4 * z * z - x * x - y * y),
+        1.445305721320277 * z * (x * x - y * y),
+        -c3 * x * (x * x - 3 * y * y),
+    ]
+    return np.stack(terms, -1)
+
+
+def rotate_harmonics(sh: NDArray[Any], rotation: NDArray[np.float64]) -> NDArray[Any]:
+    """Coefficients [N, K, C] of the same functions rotated: f'(d) = f(Rᵀ d) for the rotation R [3, 3]. The matrix of each
+    degree follows from values at a few directions, exactly but for rounding."""
+    directions = np.random.default_rng(0).normal(size=(32, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    here, before = harmonics_basis(directions), harmonics_basis(directions @ rotation)
+    result = sh.copy()
+    for degree in range(1, math.isqrt(sh.shape[1])):
+        band = slice(degree**2, (degree + 1) ** 2)
+        matrix = np.linalg.lstsq(here[:, band], before[:, band], rcond=None)[0]
+        result[:, band] = np.einsum("ij,njc->nic", matrix.astype(sh.dtype), sh[:, band])
+    return result
+
+
+def rotation_matrices(quats: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[..., 3, 3] of unit quaternions w, x, y, z [..., 4]."""
+    w, x, y, z = np.moveaxis(quats, -1, 0)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, -1) for row in rows], -2)

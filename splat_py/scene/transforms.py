@@ -1,14 +1,14 @@
 """Captures described by JSON: nerfstudio and instant-ngp (transforms.json), NeRF-synthetic.
 
-Poses are camera → world with OpenGL axes (+x right, +y up, looking along −z). They become world → camera with
-OpenCV axes and are otherwise left alone: nothing is recentred or rescaled, whatever aabb_scale, scale and
-offset say.
+Poses are camera → world with OpenGL axes (+x right, +y up, looking along −z). They become world → camera with OpenCV axes and
+are otherwise left alone: nothing is recentred or rescaled, whatever aabb_scale, scale and offset say.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,32 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import SplatError
-from splat_py.files import is_file, parse_json, reason
+from splat_py.files import is_file, parse_json, refusing, write_json
 from splat_py.scene.camera import MOST_DISTANCE
-from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view, read_header
-from splat_py.scene.ply import read_points
+from splat_py.scene.formats.ply import read_points
+from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view
+from splat_py.scene.pictures import read_header
 
 # SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.
 _RATIONAL = "FULL_OPENCV"
 _PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", _RATIONAL}
 _FISHEYE = "OPENCV_FISHEYE"
+# OpenCV's coefficients in its order, and the power of the radius beyond the first that each is multiplied by; a fisheye's.
+_COEFFICIENTS = {"k1": 2, "k2": 4, "p1": 1, "p2": 1, "k3": 6, "k4": 2, "k5": 4, "k6": 6}
+_FISHEYE_COEFFICIENTS = {"k1": 2, "k2": 4, "k3": 6, "k4": 8}
 # No number of a lens, and no unit of depth, is as large.
 _MOST = 1e9
-# Of depth maps that do not say it: millimetres, as nerfstudio takes them.
-_DEPTH_UNIT = 1e-3
 
 
 def read_transforms(file: Path) -> Capture:
-    """Read one JSON file; photographs, masks and points are found relative to its folder.
-
-    Raises:
-        SplatError: the file is no JSON or lacks what the format prescribes; a pose, lens or photograph is
-            unusable.
-    """
-    try:
+    """Read one JSON file; photographs, masks and points are found relative to its folder."""
+    with refusing(f"{file} is not readable JSON", "export it again", OSError, ValueError):
         content = parse_json(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise SplatError(f"{file} is not readable JSON ({reason(error)}); export it again") from error
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")
@@ -54,7 +49,9 @@ def read_transforms(file: Path) -> Capture:
         stated = frame.get("file_path")
         if not isinstance(stated, str) or not stated:
             raise SplatError(f"{file}: frame {index} has no file_path; name its photograph")
-        path = _find(file.parent, stated)
+        base = Path(os.path.normpath(file.parent / stated.replace("\\", "/")))
+        # With or without suffix.
+        path = next(filter(is_file, (base, *(Path(f"{base}{suffix}") for suffix in IMAGE_SUFFIXES))), None)
         if path is None:
             missing.append(stated)
         else:
@@ -67,20 +64,15 @@ def read_transforms(file: Path) -> Capture:
 
 
 def _given(entries: dict[str, Any]) -> dict[str, Any]:
-    """Without what is null: programs write that of what they do not know."""
+    """The entries that are not null, which programs write for what they do not know."""
     return {key: value for key, value in entries.items() if value is not None}
-
-
-def _find(folder: Path, stated: str) -> Path | None:
-    """The photograph that a file_path, with or without suffix, names."""
-    path = Path(os.path.normpath(folder / stated.replace("\\", "/")))
-    candidates = [path, *(Path(f"{path}{suffix}") for suffix in IMAGE_SUFFIXES)]
-    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     root = file.parent
-    name = _name(path, root, frame["file_path"])
+    # The photograph's name is the same from whichever folder the file is read.
+    outside = Path(frame["file_path"]).is_absolute() and not path.is_relative_to(root)
+    name = path.as_posix() if outside else Path(os.path.relpath(path, root)).as_posix()
     mask_path = find_mask(root, path)
     if "mask_path" in frame:
         mask_path = root / _string(file, frame, "mask_path").replace("\\", "/")
@@ -90,18 +82,11 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     view = open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
     if "depth_file_path" not in frame:
         return view
-    unit = frame.get("depth_unit_scale_factor", _DEPTH_UNIT)
+    unit = frame.get("depth_unit_scale_factor", 1e-3)  # millimetres, as nerfstudio takes them
     if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < _MOST:
         raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {_MOST:g}")
     depth_path = root / _string(file, frame, "depth_file_path").replace("\\", "/")
     return replace(view, depth_path=depth_path, depth_unit=float(unit))
-
-
-def _name(path: Path, root: Path, stated: str) -> str:
-    """A photograph's, from whichever folder the file is read."""
-    if Path(stated).is_absolute() and not path.is_relative_to(root):
-        return path.as_posix()
-    return Path(os.path.relpath(path, root)).as_posix()
 
 
 def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
@@ -160,22 +145,12 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
     if not isinstance(model, str) or model not in (_FISHEYE, *_PERSPECTIVE):
         known = ", ".join(sorted(_PERSPECTIVE | {_FISHEYE}))
         raise SplatError(f"{where}: camera_model {str(model)[:40]} is not supported; undistort the photographs, or use {known}")
-    k1, k2, k3, k4, p1, p2 = (number(key) or 0.0 for key in ("k1", "k2", "k3", "k4", "p1", "p2"))
-    distortion: tuple[float, ...] = (k1, k2, k3, k4) if model == _FISHEYE else (k1, k2, p1, p2, k3)
-    if model == _RATIONAL:
-        distortion += (k4, *(number(key) or 0.0 for key in ("k5", "k6")))
-    elif model != _FISHEYE and k4:
+    names = list(_FISHEYE_COEFFICIENTS if model == _FISHEYE else _COEFFICIENTS)[: None if model == _RATIONAL else 5]
+    distortion = tuple(number(name) or 0.0 for name in names)
+    if "k4" not in names and number("k4"):
         raise SplatError(f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2")
-    return Lens(
-        round(width),
-        round(height),
-        fx,
-        fy,
-        width / 2 if cx is None else cx,
-        height / 2 if cy is None else cy,
-        distortion,
-        fisheye=model == _FISHEYE,
-    )
+    cx, cy = width / 2 if cx is None else cx, height / 2 if cy is None else cy
+    return Lens(round(width), round(height), fx, fy, cx, cy, distortion, fisheye=model == _FISHEYE)
 
 
 def _string(file: Path, content: dict[str, Any], key: str) -> str:
@@ -183,3 +158,44 @@ def _string(file: Path, content: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise SplatError(f"{file}: {key} is {value!r}; it must be a path")
     return value
+
+
+def write_transforms(file: Path, views: Sequence[View], points: str | None = None) -> None:
+    """Write cameras, where their photographs are, and a file of points to start from, all relative to the file.
+
+    Lenses are those of the stored photographs. If the cameras are those of undistorted photographs, a lens whose focal length
+    has been corrected by a factor s bends light as before at each pixel: k1 becomes k1 s², k2 becomes k2 s⁴.
+    """
+    start = {} if points is None else {"ply_file_path": points}
+    write_json(file, {**start, "frames": [_frame(file, view) for view in views]})
+
+
+def _frame(file: Path, view: View) -> dict[str, Any]:
+    camera, lens = view.camera, view.lens
+    # For the stored photograph; the camera's may be a smaller copy.
+    K = camera.K * np.array([[lens.width / camera.width], [lens.height / camera.height], [1.0]])
+    powers = _FISHEYE_COEFFICIENTS if lens.fisheye else _COEFFICIENTS
+    coefficients = list(lens.distortion if camera.distortion is None else camera.distortion.coefficients)
+    if camera.distortion is None:
+        scale = K[0, 0] / lens.fx
+        coefficients = [k * scale**power for k, power in zip(coefficients, powers.values(), strict=False)]
+    numbers = {"fl_x": K[0, 0], "fl_y": K[1, 1], "cx": K[0, 2], "cy": K[1, 2]} | dict(zip(powers, coefficients, strict=False))
+    frame: dict[str, Any] = {
+        "file_path": _relative(view.path, file.parent),
+        "camera_model": _FISHEYE if lens.fisheye else _RATIONAL if len(coefficients) == 8 else "OPENCV",
+        "w": lens.width,
+        "h": lens.height,
+        **{name: float(x) for name, x in numbers.items()},
+    }
+    if view.mask_path is not None:
+        frame["mask_path"] = _relative(view.mask_path, file.parent)
+    if view.depth_path is not None:
+        frame |= {"depth_file_path": _relative(view.depth_path, file.parent), "depth_unit_scale_factor": view.depth_unit}
+    return frame | {"transform_matrix": (np.linalg.inv(camera.viewmat) * np.array([1, -1, -1, 1.0])).tolist()}
+
+
+def _relative(path: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+    except ValueError:  # another drive
+        return path.resolve().as_posix()

@@ -1,7 +1,8 @@
-"""Running the cases, judging them, timing what matters, and writing it all down."""
+"""Running the cases, judging them, timing what matters, and writing it all down; and which devices are tested."""
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import traceback
@@ -21,29 +22,26 @@ from safetensors.numpy import load
 from splat_py import __version__
 from splat_py.errors import SplatError
 from splat_py.files import write_json
-from splat_py.gpu.device import Device, get_device
+from splat_py.gpu import device as devices
+from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
+from splat_py.gpu.device import Device
 from splat_py.gpu.sorting import RadixSort
 from splat_py.gpu.sources import shader_folder
-from splat_py.selftest import inputs
-from splat_py.selftest.cases import Arrays, Case, cases
-from splat_py.selftest.cases.training import dataset
-from splat_py.splats import benchmark
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.trainer import Trainer
+from splat_py.selftest import inputs, render_cases, train_cases
+from splat_py.selftest.inputs import Arrays, Case
+from splat_py.train import benchmark
+from splat_py.train.config import TrainConfig
+from splat_py.train.trainer import Trainer
 
-# Of an array's largest element, what counts as much as an element's own size (`error`).
-_FLOOR = 0.1
-# What is kept of a compiler's or a driver's message.
-_MOST_CHARACTERS = 4000
 # A render that takes longer than this, in seconds, is timed on a smaller scene.
 _PATIENCE = 2.0
 _REPEATS = 7
+# The two ways to a Mac's GPU.
+_METAL = ("metal", "mps")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case went."""
-
     name: str
     # ok, FAILED or skipped
     verdict: str
@@ -52,7 +50,7 @@ class Outcome:
     worst: str
     allowed: float
     milliseconds: float
-    # Why it failed or was skipped, in a sentence, and everything that the exception said.
+    # The reason that it failed or was skipped, in a sentence, and everything that the exception said.
     reason: str = ""
     details: str = ""
 
@@ -60,9 +58,8 @@ class Outcome:
 def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     """How far results are off: the largest of |actual - expected| / (|expected| + max |expected| / 10).
 
-    A gradient is a sum of terms of both signs: where they cancel, the error is still that of the terms, of whose size the
-    array's largest element is a measure. Elements that are NaN in `expected` are not compared; in `actual` NaN is infinitely
-    wrong. Whole numbers are right or wrong: the result is how many are not the same.
+    Where terms of both signs cancel, the error is still that of the terms, of whose size the array's largest element is a
+    measure. Elements that are NaN in `expected` are not compared. Of whole numbers the result is how many differ.
     """
     if actual.shape != expected.shape:
         return float("inf")
@@ -74,7 +71,7 @@ def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
         return 0.0
     if not np.isfinite(a).all():
         return float("inf")
-    scale = np.abs(e) + _FLOOR * np.abs(e).max()
+    scale = np.abs(e) + 0.1 * np.abs(e).max()
     return float((np.abs(a - e) / np.maximum(scale, 1e-30)).max())
 
 
@@ -88,22 +85,43 @@ def references() -> dict[str, Arrays]:
     return found
 
 
-class SelfTest:
-    """All cases on a device, by default the default one."""
+def cases() -> list[Case]:
+    return [*render_cases.cases(), *train_cases.cases(), *render_cases.fit_cases()]
 
+
+def metal_devices(device: str | None) -> tuple[list[str | None], dict[str, str]]:
+    """Names of the devices to test if --device names `device`: both of a Mac by default; and why others are not among them."""
+    if device is not None or os.environ.get("SPLAT_DEVICE") or devices.choose().backend not in _METAL:
+        return [device], {}
+    reasons = {"metal": why_no_metal_compiler(), "mps": why_no_torch_metal()}
+    found = {adapter.backend for adapter in devices.adapters()}
+    names: list[str | None] = []
+    skipped: dict[str, str] = {}
+    for name in _METAL:
+        if name in found and not reasons[name]:
+            try:
+                devices.get_device(name)
+                names.append(name)
+            except SplatError as error:
+                skipped[name] = str(error)
+        else:
+            skipped[name] = reasons[name] or "there is no such device here"
+    # As it would be without two of them: it says what is missing.
+    return names or [None], skipped
+
+
+class SelfTest:
     def __init__(self, device: Device | None = None) -> None:
-        self.device = get_device(device)
+        self.device = devices.get_device(device)
         self.cases = cases()
         self.outcomes: list[Outcome] = []
         self.timings: dict[str, float] = {}
 
     @property
     def passed(self) -> bool:
-        """Whether everything that ran was right."""
         return all(outcome.verdict != "FAILED" for outcome in self.outcomes)
 
     def run(self) -> Iterator[Outcome]:
-        """Each case's outcome as it comes."""
         stored = references()
         for case in self.cases:
             outcome = self._run(case, stored[case.reference])
@@ -167,7 +185,7 @@ class SelfTest:
 
     def _time_step(self) -> dict[str, float]:
         config = TrainConfig(init="random", init_num_pts=10_000)
-        trainer = Trainer(dataset(enlarged=10), config, device=self.device)
+        trainer = Trainer(train_cases.dataset(enlarged=10), config, device=self.device)
 
         def once() -> float:
             begin = time.perf_counter()
@@ -213,11 +231,8 @@ class SelfTest:
 
 
 def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> None:
-    """Write what there is to report as JSON, atomically: of the first device everything, of others what is theirs.
-
-    Args:
-        skipped: by name, devices that might have been tested, and why they were not.
-    """
+    """Write what there is to report as JSON: of the first device everything, of others what is theirs, and why others were
+    skipped."""
     report, *others = (test.report() for test in tests)
     if others:
         theirs = ("passed", "device", "cases", "milliseconds")
@@ -234,10 +249,10 @@ def _median(once: Any) -> float:
 
 
 def _described(exception: Exception) -> tuple[str, str]:
-    """What an exception says, in a sentence and in full, without the names of folders."""
+    """An exception's message, in a sentence and in full, without the names of folders."""
     text = str(exception).strip() or type(exception).__name__
     full = text if isinstance(exception, SplatError) else "".join(traceback.format_exception(exception))
-    return _anonymous(text.split("\n")[0]), _anonymous(full)[-_MOST_CHARACTERS:]
+    return _anonymous(text.split("\n")[0]), _anonymous(full)[-4000:]
 
 
 def _anonymous(text: str) -> str:

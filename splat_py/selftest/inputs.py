@@ -1,16 +1,25 @@
-"""What the self-test feeds to the kernels: small scenes from integer arithmetic, the same on every machine and every NumPy."""
+"""A case of the self-test, and small scenes from integer arithmetic, the same on every machine and every NumPy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from splat_py.gpu.device import Device, Operator
+from splat_py.gpu.kernels import Recorder
 from splat_py.scene.camera import Camera
 
 Floats = NDArray[np.float32]
+Arrays = dict[str, NDArray[Any]]
+
 
 # Sides that are no multiples of a tile's.
 WIDTH, HEIGHT = 25, 19
@@ -27,6 +36,51 @@ STEPS_PER_UNIT = 5.0
 JITTER_SEED = 7
 
 
+@dataclass(frozen=True)
+class Case:
+    """`run` gets the device and the stored results, and returns the device's, by the same names."""
+
+    name: str
+    # Whose stored results: cases that differ only in how the kernels work share them.
+    reference: str
+    run: Callable[[Device, Arrays], Arrays]
+    allowed: float = 1e-4  # see `checking.error`
+    # Operators that the device must have.
+    needs: tuple[Operator, ...] = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
+
+
+@contextmanager
+def recording(device: Device) -> Iterator[Recorder]:
+    """Commands that are submitted at the context's end."""
+    recorder = device.record()
+    yield recorder
+    recorder.submit()
+
+
+def leaves_of(**arrays: Floats) -> dict[str, Any]:
+    """Tensors that want gradients, to be passed by name."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)).requires_grad_() for name, array in arrays.items()}
+
+
+def with_gradients(
+    outputs: dict[str, Tensor], leaves: dict[str, Tensor], key: int, stored: Arrays, **weights: Floats
+) -> Arrays:
+    """The outputs, and as `v_*` the leaves' gradients from ∂L/∂outputs (`v`, with a key each from `key` on, times
+    `weights`)."""
+    adjoints = [v(key + i, stored[name]) * weights.get(name, np.float32(1)) for i, name in enumerate(outputs)]
+    tensors = [torch.from_numpy(a).reshape(output.shape) for a, output in zip(adjoints, outputs.values(), strict=True)]
+    arguments = list(outputs.values()), list(leaves.values()), tensors
+    gradients = torch.autograd.grad(*arguments, allow_unused=True, materialize_grads=True)
+    results = outputs | {f"v_{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in results.items()}
+    v_viewmats, v_Ks = arrays.pop("v_viewmats", None), arrays.pop("v_Ks", None)
+    if v_viewmats is not None:
+        arrays |= {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
+    if v_Ks is not None:
+        arrays |= {"v_focal": v_Ks[:, (0, 1), (0, 1)], "v_principal": v_Ks[:, :2, 2]}
+    return arrays
+
+
 def bits(key: int, *shape: int) -> NDArray[np.uint32]:
     """Well mixed words: a hash (Wang 2007) of each element's number and of `key`."""
     x = np.arange(int(np.prod(shape)), dtype=np.uint32) + np.uint32(key * 0x9E3779B9 & 0xFFFFFFFF)
@@ -41,27 +95,11 @@ def bits(key: int, *shape: int) -> NDArray[np.uint32]:
 
 
 def uniform(key: int, low: float, high: float, *shape: int) -> Floats:
-    """Floats from `low` to `high`."""
     return (low + (high - low) * (bits(key, *shape) / 2.0**32)).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Gaussians [N, …], activated, and C cameras that look at them."""
-
-    means: Floats
-    quats: Floats
-    scales: Floats
-    opacities: Floats
-    # [N, 16, 3]
-    sh: Floats
-    viewmats: Floats
-    Ks: Floats
-    backgrounds: Floats
-
-
-def scene(cameras: int = 1) -> Scene:
-    """Overlapping Gaussians of all shapes around (0, 0, 4), some of them beyond the images' edges."""
+def scene(cameras: int = 1) -> SimpleNamespace:
+    """Overlapping Gaussians of all shapes around (0, 0, 4), activated, and cameras that see some of them beyond their edges."""
     n = GAUSSIANS
     means = uniform(1, -1, 1, n, 3) * np.array([1.6, 1.4, 1.0], np.float32) + np.array([0, 0, 4], np.float32)
     scales = np.exp(uniform(3, np.log(0.05), np.log(0.5), n, 3))
@@ -72,54 +110,41 @@ def scene(cameras: int = 1) -> Scene:
         viewmat[:3, :3] = np.eye(3) + np.sin(angle) / angle * cross + (1 - np.cos(angle)) / angle**2 * cross @ cross
     viewmats[:, :3, 3] = uniform(5, -0.2, 0.2, cameras, 3)
     K = np.array([[1.1 * WIDTH, 0, 0.53 * WIDTH], [0, 1.4 * HEIGHT, 0.45 * HEIGHT], [0, 0, 1]], np.float32)
-    return Scene(
-        means,
-        uniform(2, -1, 1, n, 4),
-        scales,
-        uniform(6, 0.1, 0.97, n),
-        uniform(7, -0.6, 0.6, n, 16, 3),
-        viewmats.astype(np.float32),
-        np.tile(K, (cameras, 1, 1)),
-        uniform(8, 0, 1, cameras, 3),
+    return SimpleNamespace(
+        means=means,
+        quats=uniform(2, -1, 1, n, 4),
+        scales=scales,
+        opacities=uniform(6, 0.1, 0.97, n),
+        sh=uniform(7, -0.6, 0.6, n, 16, 3),
+        viewmats=viewmats.astype(np.float32),
+        Ks=np.tile(K, (cameras, 1, 1)),
+        backgrounds=uniform(8, 0, 1, cameras, 3),
     )
 
 
-@dataclass(frozen=True)
-class Splats:
-    """Gaussians on an image, [1, N, …]."""
-
-    means2d: Floats
-    depths: Floats
-    conics: Floats
-    opacities: Floats
-    # [1, N, channels] and [1, channels]
-    colors: Floats
-    backgrounds: Floats
-
-
-def splats(channels: int) -> Splats:
-    """Ellipses on and around the image."""
+def splats(channels: int) -> SimpleNamespace:
+    """Ellipses [1, N, …] on and around the image."""
     n = GAUSSIANS
     means2d = uniform(11, -4, 4, 1, n, 2) + uniform(12, 0, 1, 1, n, 2) * np.array([WIDTH, HEIGHT], np.float32)
-    return Splats(
-        means2d,
-        uniform(13, 1, 9, 1, n),
-        _conics(n, 0.8, 7.0),
-        uniform(14, 0.05, 0.95, 1, n),
-        uniform(15, 0, 1, 1, n, channels),
-        uniform(16, 0, 1, 1, channels),
+    return SimpleNamespace(
+        means2d=means2d,
+        depths=uniform(13, 1, 9, 1, n),
+        conics=_conics(n, 0.8, 7.0),
+        opacities=uniform(14, 0.05, 0.95, 1, n),
+        colors=uniform(15, 0, 1, 1, n, channels),
+        backgrounds=uniform(16, 0, 1, 1, channels),
     )
 
 
-def crowd() -> Splats:
+def crowd() -> SimpleNamespace:
     """Faint splats that all cover the same few pixels."""
-    return Splats(
-        uniform(21, 2, CROWD_SIDE - 2, 1, CROWD, 2),
-        uniform(22, 1, 9, 1, CROWD),
-        _conics(CROWD, 3.0, 6.0),
-        uniform(23, 0.006, 0.012, 1, CROWD),
-        uniform(24, 0, 1, 1, CROWD, 3),
-        uniform(25, 0, 1, 1, 3),
+    return SimpleNamespace(
+        means2d=uniform(21, 2, CROWD_SIDE - 2, 1, CROWD, 2),
+        depths=uniform(22, 1, 9, 1, CROWD),
+        conics=_conics(CROWD, 3.0, 6.0),
+        opacities=uniform(23, 0.006, 0.012, 1, CROWD),
+        colors=uniform(24, 0, 1, 1, CROWD, 3),
+        backgrounds=uniform(25, 0, 1, 1, 3),
     )
 
 
@@ -138,7 +163,6 @@ def photograph() -> NDArray[np.uint8]:
 
 
 def stored_gaussians() -> dict[str, Floats]:
-    """The scene as an optimiser holds it, by name."""
     s = scene()
     return {
         "means": s.means,
@@ -150,48 +174,33 @@ def stored_gaussians() -> dict[str, Floats]:
 
 
 def camera() -> Camera:
-    """The scene's camera."""
     s = scene()
     return Camera(s.viewmats[0].astype(np.float64), s.Ks[0].astype(np.float64), WIDTH, HEIGHT, "selftest")
 
 
 def blobs() -> Floats:
-    """Raw blobs [9, BLOBS] of an image."""
     raw = uniform(41, -2, 2, 9, BLOBS)
     raw[2:4] = uniform(42, -3, -0.8, 2, BLOBS)
     return raw
 
 
-@dataclass(frozen=True)
-class Field:
-    """A voxel grid [X, Y, Z, …] and rays [R, 3] through it."""
-
-    density: Floats
-    sh: Floats
-    background: Floats
-    origins: Floats
-    directions: Floats
-
-
-def field(coefficients: int) -> Field:
-    """A grid with empty places, and rays of which some miss it."""
+def field(coefficients: int) -> SimpleNamespace:
+    """A voxel grid [X, Y, Z, …] with empty places, and rays [R, 3] of which some miss it."""
     count = 40
-    return Field(
-        uniform(51, -1.5, 4, *VOLUME_SIZE),
-        uniform(52, -0.7, 0.7, *VOLUME_SIZE, coefficients, 3),
-        uniform(53, 0, 1, 3),
-        uniform(54, -1, 1, count, 3) + np.array([0, 0, -3], np.float32),
-        uniform(55, -0.5, 0.5, count, 3) + np.array([0, 0, 1], np.float32),
+    return SimpleNamespace(
+        density=uniform(51, -1.5, 4, *VOLUME_SIZE),
+        sh=uniform(52, -0.7, 0.7, *VOLUME_SIZE, coefficients, 3),
+        background=uniform(53, 0, 1, 3),
+        origins=uniform(54, -1, 1, count, 3) + np.array([0, 0, -3], np.float32),
+        directions=uniform(55, -0.5, 0.5, count, 3) + np.array([0, 0, 1], np.float32),
     )
 
 
 def hash_grid(entries: int, weights: int) -> tuple[Floats, Floats]:
-    """Its table and the weights of its networks."""
     return uniform(71, -1.5, 1.5, entries, 2), uniform(72, -0.5, 0.5, weights)
 
 
 def volume_camera() -> Camera:
-    """A small camera in front of the box."""
     K = np.array([[11.0, 0, 5.2], [0, 12.0, 3.7], [0, 0, 1]])
     viewmat = np.eye(4)
     viewmat[:3, 3] = [0.1, -0.05, 3.1]

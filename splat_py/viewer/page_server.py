@@ -1,16 +1,25 @@
-"""The server of the page: viser's, on this machine's own address unless another is asked for."""
+"""The server of the page, its pages' cameras and requests, and which page gets a frame next."""
 
 from __future__ import annotations
 
 import logging
+import math
 import socket
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
+from numpy.typing import NDArray
+
 from splat_py.errors import SplatError
+from splat_py.scene.camera import Camera
+from splat_py.scene.similarity import Similarity, rotation_matrices
 
 if TYPE_CHECKING:
     import viser
@@ -19,10 +28,20 @@ LOOPBACK, PORT = "127.0.0.1", 8080
 OWN_NAMES = {"127.0.0.1", "localhost", "::1"}
 # Ports that are tried where the first is taken.
 _PORTS = 20
+# A page's frame has so many pixels at most, and sides of so many.
+_MOST_PIXELS, _MOST_SIDE = 1 << 21, 4096
+_FIELD_OF_VIEW = math.radians(1), math.radians(170)
+# A camera rests when it has not moved for so many seconds.
+REST = 0.2
+# Seconds that a frame of a moving camera may take, the least share of the sides it has then, and the least rows.
+_QUICK, _LEAST_SHARE, _LEAST_ROWS = 0.05, 0.125, 96
+# Share of the last measurement that the estimate of a pixel's time keeps.
+_SMOOTHING = 0.5
+
+Job = Callable[[], None]
 
 
 def require_viewer() -> None:
-    """Raise SplatError where viser is not installed."""
     try:
         import viser  # noqa: F401
     except ImportError as error:
@@ -31,14 +50,8 @@ def require_viewer() -> None:
 
 @contextmanager
 def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
-    """A server that listens while the context lasts, on `port` or, where that is taken, one of the next; 0 takes any.
-
-    Pages of other sites in the same browser are turned away, and nothing is ever sent to viser's public relay, which its pages
-    could otherwise ask for.
-
-    Raises:
-        SplatError: viser is not installed, the address is none of this machine's, or no port is free.
-    """
+    """A server that listens while the context lasts, on `port` or, where that is taken, one of the next; 0 takes any. Pages of
+    other sites in the same browser are turned away, and nothing is ever sent to viser's public relay."""
     require_viewer()
     import rich
     import viser
@@ -49,7 +62,7 @@ def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
     quiet, console.quiet = console.quiet, True
     logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
-        # Of pages that were closed while something was sent, and of what makes no sense, which is ignored.
+        # viser warns of pages that were closed while something was sent, and of nonsense, which is ignored.
         warnings.filterwarnings("ignore", message="Queued a .* on a closed connection")
         warnings.filterwarnings("ignore", message=r"\[viser\]")
         server = viser.ViserServer(host, port, verbose=False)
@@ -65,7 +78,7 @@ def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
 
 
 def address_of(server: viser.ViserServer) -> str:
-    """What to open in a browser on this machine."""
+    """The address to open in a browser on this machine."""
     host = server.get_host()
     name = "localhost" if host in ("0.0.0.0", "::", "", LOOPBACK) else f"[{host}]" if ":" in host else host
     return f"http://{name}:{server.get_port()}"
@@ -75,10 +88,7 @@ def _free_port(host: str, port: int) -> int:
     """The first port that can be listened on; viser would wait forever for an address that is not this machine's."""
     if not 0 <= port <= 65535:
         raise SplatError(f"--port is {port}; ports are 0 to 65535")
-    if port == 0:
-        _listen(host, 0)
-        return 0
-    for candidate in range(port, min(port + _PORTS, 65536)):
+    for candidate in range(port, min(port + _PORTS, 65536)) if port else (0,):
         try:
             _listen(host, candidate)
             return candidate
@@ -121,15 +131,191 @@ def _turn_away_other_sites(server: viser.ViserServer, host: str) -> None:
 
 
 def is_same_site(origin: str | None, asked: str | None, host: str) -> bool:
-    """Whether a connection comes from the server's own page, or from no browser at all.
+    """True if a connection comes from the server's own page, or from no browser at all.
 
     Args:
         origin: of the page, as the browser says.
         asked: the name and port that the connection was made to. A name of somebody else's may lead here, too.
-        host: where the server listens.
     """
     if origin is None:
         return True
     if asked is None or urlsplit(origin).netloc.lower() != asked.lower():
         return False
     return host not in OWN_NAMES or urlsplit(f"//{asked}").hostname in OWN_NAMES
+
+
+def camera_of(handle: Any) -> Camera | None:
+    """The camera of a page, at its window's size or what is the most of it; None if what the page says makes no sense."""
+    try:
+        wxyz = np.asarray(handle.wxyz, dtype=np.float64).reshape(4)
+        position = np.asarray(handle.position, dtype=np.float64).reshape(3)
+        fov, width, height = float(handle.fov), int(handle.image_width), int(handle.image_height)
+        norm = float(np.linalg.norm(wxyz))
+        if not (_FIELD_OF_VIEW[0] <= fov <= _FIELD_OF_VIEW[1] and 1e-6 < norm < math.inf):
+            return None
+        if width < 1 or height < 1:
+            return None
+        factor = min(1.0, _MOST_SIDE / max(width, height), math.sqrt(_MOST_PIXELS / (width * height)))
+        size = max(1, round(width * factor)), max(1, round(height * factor))
+        return Camera.posed(position, rotation_matrices(wxyz / norm), math.degrees(fov), *size, "page")
+    except (SplatError, TypeError, ValueError, ArithmeticError, AssertionError, AttributeError):
+        return None
+
+
+def quaternion_of(rotation: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """(w, x, y, z) of a matrix [3, 3]."""
+    w, x, y, z = map(float, Similarity(rotation).quat)
+    return w, x, y, z
+
+
+def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The axis [3] that a page at a camera turns around: as upright as the camera's roll allows, or the horizon would tilt."""
+    right, own = camera.viewmat[0, :3], -camera.viewmat[1, :3]
+    axis: NDArray[np.float64] = up - (up @ right) * right
+    return axis / np.linalg.norm(axis) if axis @ own > 0.05 else own
+
+
+def aim(client: viser.ClientHandle, camera: Camera, distance: float, up: NDArray[np.float64]) -> None:
+    """Move a page's camera to where `camera` is, so that all of its picture is seen, to turn around what is at `distance`, with
+    `up` [3] upwards where the camera is held level."""
+    page = client.camera
+    fov_x, fov_y = (2 * math.atan(0.5 * side / camera.K[i, i]) for i, side in enumerate((camera.width, camera.height)))
+    aspect = page.aspect if page.image_height else 1.0
+    # Where the window is narrower than the picture, its width decides.
+    fov = max(fov_y, 2 * math.atan(math.tan(fov_x / 2) / max(aspect, 1e-3)))
+    with client.atomic():
+        page.position = camera.position
+        page.look_at = camera.position + distance * camera.forward
+        page.up_direction = axis_of(camera, up)
+        page.fov = fov
+
+
+@dataclass(frozen=True)
+class Asked:
+    camera: Camera
+    # Seconds of `time.monotonic`.
+    since: float
+
+
+class Requests:
+    """The newest camera of each page, and work that buttons ask for, by name: pressed twice, it is done once."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._pages: dict[int, Asked] = {}
+        self._jobs: dict[str, Job] = {}
+        self._changed = False
+
+    def move(self, page: int, camera: Camera) -> None:
+        """A page's camera is there now. The same as before is no news."""
+        with self._news:
+            before = self._pages[page].camera if page in self._pages else None
+            names = ("viewmat", "K", "width", "height")
+            if before is None or not all(np.array_equal(getattr(before, name), getattr(camera, name)) for name in names):
+                self._pages[page] = Asked(camera, time.monotonic())
+                self.wake()
+
+    def forget(self, page: int) -> None:
+        with self._news:
+            self._pages.pop(page, None)
+            self.wake()
+
+    def post(self, name: str, job: Job) -> None:
+        with self._news:
+            self._jobs[name] = job
+            self.wake()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        with self._news:
+            self._changed = True
+            self._news.notify_all()
+
+    def pages(self) -> dict[int, Asked]:
+        with self._news:
+            return dict(self._pages)
+
+    @property
+    def any_page(self) -> bool:
+        """True if a page is open. Takes no lock, as it is asked between training steps."""
+        return bool(self._pages)
+
+    def next_job(self) -> Job | None:
+        """The oldest of them, which is then no longer there."""
+        with self._news:
+            name = next(iter(self._jobs), None)
+            return None if name is None else self._jobs.pop(name)
+
+    def wait(self, seconds: float | None) -> None:
+        """Until there are news, at most so long; None waits as long as it takes."""
+        with self._news:
+            if not self._changed:
+                self._news.wait(seconds)
+            self._changed = False
+
+
+@dataclass
+class _Shown:
+    """A page's frame: the scene's version, when its camera came, and whether it has full size."""
+
+    version: int
+    since: float
+    full: bool
+    # When it was drawn.
+    at: float
+
+
+class Frames:
+    """Frames of all pages. `draw` draws a camera's frame and sends it to a page, told if it is more than a preview."""
+
+    def __init__(self, requests: Requests, draw: Callable[[int, Camera, bool], None]) -> None:
+        self._requests, self._draw = requests, draw
+        self._shown: dict[int, _Shown] = {}
+        self._version, self._changed = 0, -math.inf
+        self._pixel_seconds = 1e-6
+        # Count of frames.
+        self.drawn = 0
+
+    def change(self, *, moving: bool) -> None:
+        """Have all pages drawn again; `moving` if it goes on changing, as under a slider, and small frames will do."""
+        self._version += 1
+        if moving:
+            self._changed = time.monotonic()
+
+    def next_due(self) -> float | None:
+        """Seconds until a frame is to be drawn, 0 if now; None if all pages show what they are to."""
+        waits = [wait for page, asked in self._requests.pages().items() if (wait := self._due(page, asked)) is not None]
+        return min(waits, default=None)
+
+    def draw_next(self) -> bool:
+        pages = self._requests.pages()
+        self._shown = {page: shown for page, shown in self._shown.items() if page in pages}
+        due = [page for page, asked in pages.items() if self._due(page, asked) == 0]
+        if not due:
+            return False
+        page = min(due, key=lambda page: self._shown[page].at if page in self._shown else -math.inf)
+        asked, version, began = pages[page], self._version, time.monotonic()
+        share = 1.0 if began - self._moved(asked) >= REST else self._share(asked.camera)
+        camera = asked.camera if share == 1 else asked.camera.scaled(share)
+        # Before it is drawn: what cannot be drawn is not tried again and again.
+        self._shown[page] = _Shown(version, asked.since, share == 1, began)
+        self._draw(page, camera, share == 1)
+        self.drawn += 1
+        took = (time.monotonic() - began) / (camera.width * camera.height)
+        self._pixel_seconds = _SMOOTHING * self._pixel_seconds + (1 - _SMOOTHING) * took
+        return True
+
+    def _moved(self, asked: Asked) -> float:
+        return max(asked.since, self._changed)
+
+    def _due(self, page: int, asked: Asked) -> float | None:
+        shown = self._shown.get(page)
+        if shown is None or (shown.version, shown.since) != (self._version, asked.since):
+            return 0.0
+        return None if shown.full else max(0.0, self._moved(asked) + REST - time.monotonic())
+
+    def _share(self, camera: Camera) -> float:
+        """Share of the sides for which a frame is quick."""
+        share = math.sqrt(_QUICK / (self._pixel_seconds * camera.width * camera.height))
+        share = max(share, _LEAST_SHARE, min(1.0, _LEAST_ROWS / camera.height))
+        return 1.0 if share > 0.8 else share

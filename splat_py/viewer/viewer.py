@@ -1,36 +1,42 @@
-"""A scene on pages: what they ask for is drawn, one piece of work at a time, in the thread that has the device."""
+"""A scene on pages, drawn one piece of work at a time in the thread that has the device; and beside a training."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain, count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import DeviceLostError, SplatError
-from splat_py.scene.camera import Camera, look_at_matrix
-from splat_py.scene.pictures import to_bytes
-from splat_py.scene.videos import write_video
-from splat_py.splats.evaluation import compare
-from splat_py.splats.render_modes import MODES
-from splat_py.viewer.crop_box import CropBox
-from splat_py.viewer.frames import Frames
-from splat_py.viewer.frustums import NEARER, Frustums
-from splat_py.viewer.opening import ViewedScene
-from splat_py.viewer.page_camera import axis_of, camera_of, quaternion_of
-from splat_py.viewer.path_panel import PathPanel
-from splat_py.viewer.requests import Requests
-from splat_py.viewer.saving import free_path
+from splat_py.render.render_modes import MODES, RenderSettings
+from splat_py.scene.camera import Camera
+from splat_py.scene.pictures import to_bytes, write_video
+from splat_py.train.evaluation import compare
+from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene
+from splat_py.viewer.page_server import Frames, Requests, axis_of, camera_of
 
 if TYPE_CHECKING:
     import viser
 
-# JPEG's, of frames while a camera moves and when it rests.
-_MOVING_QUALITY, _RESTING_QUALITY = 60, 92
-# Points that a page shows of a capture without a scene.
-_MOST_POINTS = 200_000
+    from splat_py.train.trainer import StepReport, Trainer
+
 _NOTE_SECONDS = 10.0
+# Share of the time for drawing while training goes on: with the page's server a tenth at most.
+DRAWING = 0.07
+# Seconds of work that time without any is good for at most, if a piece of work is not longer.
+_MOST_SAVED = 0.1
+# Seconds between two updates of the numbers, and so many of them are what speed is taken from.
+_TELL_EVERY, _SPEEDS = 0.5, 60
+# A paused run goes on when no page has been open for so many seconds: a page that is loaded again comes back sooner.
+_GRACE = 5.0
 
 
 class Viewer:
@@ -55,18 +61,12 @@ class Viewer:
         self._place_pages()
         self._mode = server.gui.add_dropdown("Show", MODES, initial_value=MODES[0], visible=scene.gaussians is not None)
         self._mode.on_update(lambda event: self._change(moving=False))
-        self.cameras: Frustums | None = None
-        if scene.dataset is not None:
-            self.cameras = Frustums(server, scene.dataset, scene.focus, scene.up, scene.scores, reading)
-        self._unscored = self._held_out() if not scene.scores else []
-        up = scene.up
-        # A box that stands upright.
-        axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
-        box, drawn = quaternion_of(axes), scene.gaussians is not None
-        self._crop = CropBox(server, scene.focus, scene.scale, box, lambda: self._change(moving=True), drawn)
-        self._path = PathPanel(server, scene.scale, up)
+        self.cameras = None if scene.dataset is None else Frustums(server, scene, scene.dataset, reading)
+        self._unscored = [] if scene.scores or scene.dataset is None else list(scene.dataset.test)
+        self._crop = CropBox(server, scene, lambda: self._change(moving=True))
+        self._path = PathPanel(server, scene)
         self._crop.export.on_click(lambda event: self._post("export", event, self._export))
-        self._path.save.on_click(lambda event: self._post("save", event, self._save_path))
+        self._path.save.on_click(lambda event: self._post("save", event, self._save))
         self._path.film.on_click(lambda event: self._post("film", event, self._film))
         if scene.gaussians is None:
             self._add_points()
@@ -74,7 +74,6 @@ class Viewer:
         server.on_client_disconnect(lambda client: self.requests.forget(client.client_id))
 
     def show(self, scene: ViewedScene) -> None:
-        """Another state of the scene, which pages then see."""
         self.scene = scene
         self.frames.change(moving=False)
 
@@ -87,7 +86,6 @@ class Viewer:
         return self.draw() or self.score()
 
     def draw(self) -> bool:
-        """Draw the frame that is due, if there is one."""
         return self.scene.gaussians is not None and self.frames.draw_next()
 
     def score(self) -> bool:
@@ -107,10 +105,10 @@ class Viewer:
 
     def score_again(self) -> bool:
         """Begin with the held-out views anew, if all have been compared."""
-        if not self._unscored:
-            self._unscored = self._held_out()
-            return True
-        return False
+        if self._unscored:
+            return False
+        self._unscored = [] if self.scene.dataset is None else list(self.scene.dataset.test)
+        return True
 
     def serve(self) -> None:
         """Work for pages until the user interrupts. Nothing is drawn while nothing changes, or no page is open."""
@@ -119,7 +117,6 @@ class Viewer:
                 self.requests.wait(self.frames.next_due() if self.scene.gaussians is not None else None)
 
     def close(self) -> None:
-        """Before the server ends."""
         if self.cameras is not None:
             self.cameras.close()
 
@@ -149,7 +146,11 @@ class Viewer:
 
         def done() -> None:
             note = self._note(client, name.capitalize(), "…", loading=True)
-            progress = _updater(note)
+
+            def progress(body: str) -> None:
+                if note is not None:
+                    note.body = body
+
             try:
                 progress(job(progress))
             except DeviceLostError:
@@ -175,7 +176,7 @@ class Viewer:
         except SplatError as error:
             self._note(client, "Cannot draw this", str(error))
             return
-        quality = _RESTING_QUALITY if full else _MOVING_QUALITY
+        quality = 92 if full else 60
         client.scene.set_background_image(picture, format="jpeg", jpeg_quality=quality)
         client.flush()
 
@@ -194,7 +195,7 @@ class Viewer:
         inside.save_ply(path)
         return f"{len(inside):,} of {len(self.scene.gaussians):,} Gaussians are in {path}"
 
-    def _save_path(self, progress: Callable[[str], None]) -> str:
+    def _save(self, progress: Callable[[str], None]) -> str:
         path = free_path(self.scene.folder, "path.json")
         self._path.path().save(path)
         return f"{path}; `splat render --path` reads it"
@@ -217,10 +218,7 @@ class Viewer:
         write_video(path, frames())
         return f"the video is {path}"
 
-    # What pages begin with
-
-    def _held_out(self) -> list[int]:
-        return [] if self.scene.dataset is None else list(self.scene.dataset.test)
+    # The state that pages begin with
 
     def _place_pages(self) -> None:
         first, scene, start = self.scene.first_camera(), self.scene, self.server.initial_camera
@@ -238,25 +236,191 @@ class Viewer:
         if points is None:
             self.server.gui.add_markdown("This capture has no points; its cameras are all there is to see.")
             return
-        step = len(points[0]) // _MOST_POINTS + 1
+        step = len(points[0]) // 200_000 + 1
         self.server.scene.add_point_cloud(
             "/points", points[0][::step], points[1][::step], point_size=0.004 * self.scene.scale, precision="float32"
         )
 
     def _note(self, client: viser.ClientHandle | None, title: str, body: str, *, loading: bool = False) -> Any:
         """A note on a page, or on all. The handle of one."""
-        handle = None
-        pages = self.server.get_clients()
+        handle, pages, seconds = None, self.server.get_clients(), None if loading else _NOTE_SECONDS
         for other in pages.values() if client is None else [client]:
             if other.client_id in pages:
-                seconds = None if loading else _NOTE_SECONDS
                 handle = other.add_notification(title, body, loading=loading, auto_close_seconds=seconds)
         return handle
 
 
-def _updater(note: Any) -> Callable[[str], None]:
-    def update(body: str) -> None:
-        if note is not None:
-            note.body = body
+def free_path(folder: Path, name: str) -> Path:
+    """`folder`/`name`, or with -2, -3 … before its suffix if there is such a file: nothing is overwritten."""
+    names = (f"{Path(name).stem}-{number}{Path(name).suffix}" for number in count(2))
+    return next(path for path in (folder / candidate for candidate in chain([name], names)) if not path.exists())
 
-    return update
+
+class TimeBudget:
+    """Lets work take `share` of the time since the beginning, by a clock in seconds. A piece of work is taken to last as long
+    as the one before it; what it lasts longer, later ones wait for."""
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._share, self._clock = share, clock
+        self._saved, self._at = 0.0, clock()
+        self._expected = 0.0
+
+    @property
+    def allows(self) -> bool:
+        now = self._clock()
+        self._saved = min(self._saved + self._share * (now - self._at), max(_MOST_SAVED, self._expected))
+        self._at = now
+        return self._saved >= self._expected
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._expected = self._clock() - began
+            self._saved -= self._expected
+
+
+class TrainingViewer:
+    """The pages of `splat train --viewer`; `folder` is the run's, where they may have files written."""
+
+    def __init__(self, server: viser.ViserServer, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        self._share = TimeBudget(DRAWING)
+        self._status = server.gui.add_markdown("training begins …")
+        self._button = server.gui.add_button("Pause")
+        self._button.on_click(lambda event: self._toggle())
+        self._paused, self._paused_seconds = False, 0.0
+        self._viewer: Viewer | None = None
+        self._trainer: Trainer | None = None
+        self._report: StepReport | None = None
+        self._told, self._held_out = 0.0, ""
+        self._speeds: deque[tuple[float, int]] = deque(maxlen=_SPEEDS)
+        # The step whose Gaussians are shown, and whether a held-out view is compared next.
+        self._shown, self._scores_next = -1, False
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Compile what draws, so that the first page need not wait for it, and let pages in."""
+        self._trainer = trainer
+        dataset, config = trainer.dataset, trainer.config
+        look = RenderSettings(dataset.background, dataset.scene_scale, config.antialiased, dataset.near, trainer.device)
+        scene = ViewedScene(look, trainer.gaussians(), dataset, self._folder, scored=not config.refine_cameras)
+        first = scene.first_camera()
+        assert scene.gaussians is not None
+        look.draw(scene.gaussians, first.scaled(min(1.0, 64 / max(first.width, first.height))))
+        # A processor that draws may serve other programs half of the time.
+        self._share = TimeBudget(DRAWING, time.process_time if trainer.device.software else time.monotonic)
+        self._viewer = Viewer(self._server, scene, self._may_film, 0.02)
+
+    def on_step(self, report: StepReport) -> None:
+        self._report = report
+
+    def between_steps(self, act_on_interrupt: Callable[[], None]) -> None:
+        """Draw if a page is open and the share allows; stay here while the run is paused."""
+        viewer = self._viewer
+        if viewer is None or not viewer.requests.any_page:
+            self._go_on()
+            return
+        if self._share.allows:
+            with self._share.working():
+                self._work(viewer)
+        if self._paused:
+            self._stay(viewer, act_on_interrupt)
+
+    def close(self) -> None:
+        if self._viewer is not None:
+            self._viewer.close()
+
+    def _work(self, viewer: Viewer) -> None:
+        self._tell()
+        job = viewer.requests.next_job()
+        if job is not None:
+            self._take_gaussians(viewer)
+            job()
+        elif viewer.frames.next_due() == 0:
+            # A page moves, or is new.
+            self._take_gaussians(viewer)
+            viewer.draw()
+        elif self._scores_next and viewer.score():
+            self._scores_next = False
+        else:
+            self._take_gaussians(viewer)
+            viewer.draw()
+            self._scores_next = True
+            psnr = None if viewer.cameras is None else viewer.cameras.mean_score
+            if viewer.score_again() and psnr is not None and self._trainer is not None:
+                self._held_out = f"{psnr:.2f} dB at step {self._trainer.step:,}"
+
+    def _take_gaussians(self, viewer: Viewer) -> None:
+        assert self._trainer is not None
+        if self._trainer.step == self._shown:
+            return
+        gaussians, learnt = self._trainer.gaussians(), self._trainer.learnt_capture()
+        scene, look = viewer.scene, viewer.scene.look
+        if learnt.environment is not None:
+            look = replace(look, background=learnt.environment)
+        viewer.show(replace(scene, look=look, gaussians=gaussians))
+        self._shown = self._trainer.step
+
+    def _stay(self, viewer: Viewer, act_on_interrupt: Callable[[], None]) -> None:
+        """Work for pages until one of them lets training go on, or all are closed."""
+        began = alone = time.monotonic()
+        self._take_gaussians(viewer)
+        self._tell(always=True)
+        while self._paused:
+            act_on_interrupt()
+            now = time.monotonic()
+            alone = now if viewer.requests.any_page else alone
+            if now - alone > _GRACE:
+                self._go_on()
+            if not viewer.work():
+                due = viewer.frames.next_due()
+                viewer.requests.wait(_TELL_EVERY if due is None else min(due, _TELL_EVERY))
+        self._paused_seconds += time.monotonic() - began
+
+    def _tell(self, *, always: bool = False) -> None:
+        """The numbers. All of them are ours: nothing of a file gets into the page's markup."""
+        now, report, trainer = time.monotonic(), self._report, self._trainer
+        if trainer is None or report is None or (now - self._told < _TELL_EVERY and not always):
+            return
+        self._told = now
+        self._speeds.append((now - self._paused_seconds, trainer.step))
+        seconds, steps = (last - first for first, last in zip(self._speeds[0], self._speeds[-1], strict=True))
+        total = trainer.config.steps
+        remaining = str(timedelta(seconds=round((total - trainer.step) * seconds / steps))) if steps > 0 else "–"
+        rows = {
+            "step": f"{trainer.step:,} of {total:,}",
+            "loss": f"{report.values.loss:.4f}",
+            "PSNR, last photograph": f"{report.values.psnr:.2f} dB",
+            "PSNR, held-out": self._held_out or "–",
+            "Gaussians": f"{report.gaussians:,}",
+            "remaining": "paused" if self._paused else remaining,
+        }
+        self._status.content = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+    def _toggle(self) -> None:
+        self._paused = not self._paused
+        self._button.label = "Continue" if self._paused else "Pause"
+        if self._viewer is not None:
+            self._viewer.requests.wake()
+
+    def _go_on(self) -> None:
+        if self._paused:
+            self._toggle()
+
+    def _may_film(self) -> None:
+        if not self._paused:
+            raise SplatError("pause the training first: a video would take more than its share of the time")
+
+
+@contextmanager
+def training_viewer(folder: Path, host: str, port: int) -> Iterator[tuple[TrainingViewer, str]]:
+    from splat_py.viewer.page_server import address_of, page_server
+
+    with page_server(host, port) as server:
+        viewer = TrainingViewer(server, folder)
+        try:
+            yield viewer, address_of(server)
+        finally:
+            viewer.close()

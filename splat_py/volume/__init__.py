@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from splat_py.volume.checkpoint import VolumeCheckpoint
     from splat_py.volume.config import VolumeConfig
-    from splat_py.volume.field import RadianceField
-    from splat_py.volume.fitting import FitReport, VolumeTrainer, fit
-    from splat_py.volume.hash_field import HashRadianceField
-    from splat_py.volume.own_field import OwnRadianceField
-    from splat_py.volume.rendering import render
+    from splat_py.volume.fitting import FitReport, VolumeCheckpoint, VolumeTrainer, fit
+    from splat_py.volume.grid import RadianceField, render
+    from splat_py.volume.hash_grid import HashRadianceField
+    from splat_py.volume.slang_field import SlangField
 else:
     from splat_py.lazy import lazy
 
@@ -17,22 +15,22 @@ else:
         __name__,
         {
             "FitReport": "splat_py.volume.fitting",
-            "HashRadianceField": "splat_py.volume.hash_field",
-            "OwnRadianceField": "splat_py.volume.own_field",
-            "RadianceField": "splat_py.volume.field",
-            "VolumeCheckpoint": "splat_py.volume.checkpoint",
+            "HashRadianceField": "splat_py.volume.hash_grid",
+            "SlangField": "splat_py.volume.slang_field",
+            "RadianceField": "splat_py.volume.grid",
+            "VolumeCheckpoint": "splat_py.volume.fitting",
             "VolumeConfig": "splat_py.volume.config",
             "VolumeTrainer": "splat_py.volume.fitting",
             "fit": "splat_py.volume.fitting",
-            "render": "splat_py.volume.rendering",
+            "render": "splat_py.volume.grid",
         },
     )
 
 __all__ = [
     "FitReport",
     "HashRadianceField",
-    "OwnRadianceField",
     "RadianceField",
+    "SlangField",
     "VolumeCheckpoint",
     "VolumeConfig",
     "VolumeTrainer",

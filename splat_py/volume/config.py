@@ -10,7 +10,7 @@ from tyro.conf import Suppress
 
 from splat_py.errors import SplatError
 from splat_py.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
-from splat_py.splats.own_types import Slot
+from splat_py.shaders.custom_types import Slot
 
 # Along a side of a grid.
 MOST_VOXELS = 1022
@@ -46,7 +46,7 @@ class VolumeConfig:
     steps_per_voxel: float = 1.0
     # Place samples at random in their steps.
     jitter: bool = False
-    # What is fitted: voxels (grid); a hash grid with small networks (hash; Müller et al. 2022); or a Slang file with a type
+    # The field to fit: voxels (grid); a hash grid with small networks (hash; Müller et al. 2022); or a Slang file with a type
     # that implements IFieldFunction. The latter two have all their detail from the first step on: stages only sample rays more
     # densely, the rate is 0.15 times --rate, and there is no --sh-degree and no --total-variation.
     field: str = "grid"
@@ -63,7 +63,7 @@ class VolumeConfig:
     rays_per_step: int = 1 << 18
     # A kill at any moment loses at most the steps since the last checkpoint.
     checkpoint_every: int = 50
-    # Of everything random: jitter, the order of photographs.
+    # Seed of everything random: jitter, the order of photographs.
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -81,22 +81,17 @@ class VolumeConfig:
 
     @classmethod
     def from_dict(cls, content: Any) -> VolumeConfig:
-        """From the fields as a checkpoint or a run.json has them.
-
-        Raises:
-            TypeError: this is no dictionary, or has a field too many.
-            SplatError: a field has the wrong type or is out of range, or the source of a type is not there.
-        """
+        """From the fields as a checkpoint or a run.json has them."""
         if isinstance(content, dict) and not content.get("field_source") and content.get("field", "grid") not in FIELD.names:
             raise SplatError(f"field is {shown(content['field'])}, and its source is not there")
         return dataclass_of(cls, content)
 
     @property
     def is_own(self) -> bool:
-        """Whether the field is a function in a Slang file."""
+        """True if the field is a function in a Slang file."""
         return bool(self.field_source) or self.field not in FIELD.names
 
     @property
     def steps(self) -> int:
-        """Of all stages."""
+        """Steps of all stages."""
         return len(self.resolutions) * self.steps_per_resolution

@@ -1,62 +1,125 @@
-"""A radiance field as a user holds it."""
+"""Radiance fields as users hold them: what all kinds have in common, their files, and one autograd function around march and
+replay."""
 
 from __future__ import annotations
 
+import math
 import os
-import warnings
-from dataclasses import dataclass
-from typing import Any
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from splat_py.errors import SplatError
-from splat_py.files import Layout, reason
-from splat_py.fit.checked import require_layout
-from splat_py.gpu.device import Device, get_device
+from splat_py.files import Layout, atomic_path, load_tensors, npy_header, reason, save_tensors
+from splat_py.gpu.accumulation import alert_not_deterministic
+from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.device import Device, device_for, get_device
+from splat_py.render.tensors import as_tensor, check_shape, check_tensors
 from splat_py.scene.camera import Camera
-from splat_py.volume.box import Box
-from splat_py.volume.config import MOST_VOXELS
-from splat_py.volume.field_files import existing_field, read_field, save_field
-from splat_py.volume.half_storage import stored
-from splat_py.volume.marching import March, Volume
-from splat_py.volume.rendering import check_grid, pack, picture_of, voxels_per_unit
+from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
-# A camera that sees less than this share of what lies a voxel away is in a wall.
-_WALL = 0.01
+# An .npz of empty space packs well, but not this well.
+_MOST_UNPACKED = 1200
 
 
-@dataclass(frozen=True, eq=False)
-class RadianceField:
-    """Voxels of density and view-dependent colour in a box; `splat_py.volume.render` says how they are looked at.
+class Field(ABC):
+    """A radiance field in a box, before a background."""
 
-    Attributes:
-        density: [X, Y, Z] float32 or float16 on the CPU, per world unit; below 0 counts as 0.
-        sh: [X, Y, Z, K, 3] of the same dtype, K = 1, 4 or 9.
-        box: [2, 3] lower and upper corner in the world.
-        background: [3] rgb behind the box.
-        contracted: whether the field goes on beyond the box, in contracted space; see `splat_py.volume.render`.
+    # Its names in messages and files.
+    _name: ClassVar[str]
+    _kind: ClassVar[str]
+    # Tensors that may be float16.
+    _features: ClassVar[tuple[str, ...]] = ()
 
-    Raises:
-        SplatError: shapes that do not fit, numbers that are not finite, a box without volume.
-    """
-
-    density: torch.Tensor
-    sh: torch.Tensor
     box: NDArray[np.float64]
     background: NDArray[np.float32]
-    contracted: bool = False
 
     def __post_init__(self) -> None:
-        check_grid(self.density, self.sh)
         object.__setattr__(self, "box", Box.of(self.box).numpy())
         object.__setattr__(self, "background", check_background(self.background))
 
     @property
-    def sh_degree(self) -> int:
-        """0, 1 or 2."""
-        return int(self.sh.shape[3] ** 0.5) - 1
+    @abstractmethod
+    def steps_per_unit(self) -> float:
+        """Samples a world unit where nobody says otherwise."""
+
+    @abstractmethod
+    def _tensors(self) -> dict[str, Tensor]:
+        """Tensors in which the field is differentiable, by name."""
+
+    @abstractmethod
+    def _parameters(self) -> list[Tensor]:
+        """The same as it lies on the device."""
+
+    @abstractmethod
+    def _on_device(self, device: Device, *parameters: Any) -> DeviceField:
+        """The field of `_parameters` on a device."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Contents of a file besides box and background."""
+
+    @classmethod
+    @abstractmethod
+    def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """The inverse of `_arrays`, with box and background."""
+
+    @staticmethod
+    @abstractmethod
+    def _check_layout(header: dict[str, Any], layout: Layout) -> None:
+        """Raise if a file's arrays are not those of `save`."""
+
+    def _warn_of(self, camera: Camera) -> None:  # noqa: B027, most fields have no walls
+        """Warn of a camera that will see nothing."""
+
+    def _march(self, steps_per_unit: float | None, *how: Any) -> March:
+        steps = self.steps_per_unit if steps_per_unit is None else steps_per_unit
+        if not 0 < steps < math.inf:
+            raise SplatError(f"steps_per_unit is {steps}; it must be above 0")
+        return March(Box.of(self.box), float(steps), *how)
+
+    @graph_break
+    def march(
+        self,
+        rays_o: Tensor,
+        rays_d: Tensor,
+        *,
+        background: Tensor | None = None,
+        steps_per_unit: float | None = None,
+        jitter: bool = False,
+        seed: int = 0,
+        skip_empty: bool = True,
+        device: Device | str | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` has them of a grid.
+
+        Differentiable in the field's tensors, background and rays.
+
+        Args:
+            background: [3] rgb; the field's by default.
+            skip_empty: pass over what is empty; a field of one's own (`SlangField`) is queried everywhere.
+
+        Raises:
+            SplatError: an argument has the wrong shape, dtype, device or value, or the field is Slang that nobody has trusted.
+        """
+        tensors = self._tensors()
+        if background is None:
+            background = torch.from_numpy(self.background).to(next(iter(tensors.values())).device)
+        check_rays({**tensors, "rays_o": rays_o, "rays_d": rays_d, "background": background}, self._features)
+        march = self._march(steps_per_unit, jitter, seed, skip_empty)
+        parameters, shape = self._parameters(), rays_o.shape[:-1]
+        flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, torch.nn.functional.normalize(rays_d, dim=-1)))
+        size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
+        where = device_for(parameters[0], device)
+        color, transmittance, depth = _Render.apply(size, march, where, self._on_device, *flat, background, *parameters)
+        return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
 
     def render(
         self,
@@ -68,93 +131,163 @@ class RadianceField:
         steps_per_unit: float | None = None,
         device: Device | str | None = None,
     ) -> NDArray[np.float32]:
-        """What a camera sees: [height, width, 3], from 0 to 1.
+        """The picture that a camera sees: [height, width, 3], from 0 to 1.
 
         Args:
             viewmat: [4, 4] world → camera, OpenCV axes.
             K: [3, 3] intrinsics in pixels.
-            steps_per_unit: samples a world unit; by default one a voxel.
+            steps_per_unit: samples a world unit; by default the field's.
 
         Warns:
-            UserWarning: the camera is in a wall, so that the picture shows nothing else.
+            UserWarning: the camera is in a wall of voxels, so that the picture shows nothing else.
         """
         camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
-        self._warn_of_wall(camera)
+        self._warn_of(camera)
         device = get_device(device)
-        box = Box.of(self.box)
-        steps = steps_per_unit or voxels_per_unit(box, tuple(self.density.shape), self.contracted)
-        march = March(box, steps, contracted=self.contracted)
-        volume = Volume(device, stored(device, pack(self.density, self.sh)), self.sh.shape[3])
-        return picture_of(volume, march, camera, self.background)
+        march = self._march(steps_per_unit or None)
+        field = self._on_device(device, *(stored(device, part.detach()) for part in self._parameters()))
+        image = RayImage.empty(device, width * height)
+        recorder = device.record()
+        field.record_occupancy(recorder, march)
+        rays = camera_rays(device, recorder, [camera])
+        field.record_forward(recorder, march, rays, device.memory.array(self.background), image)
+        recorder.submit()
+        return np.clip(image.colors.numpy(), 0, 1).reshape(height, width, 3)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write density, sh, box and background to a .safetensors or .npz file, atomically."""
-        arrays = {
-            "density": self.density.numpy(),
-            "sh": self.sh.numpy(),
-            "box": self.box,
-            "background": self.background,
-            **({"contracted": np.ones(1, np.float32)} if self.contracted else {}),
-        }
-        save_field(path, "radiance field", arrays)
+        """Write the field to a .safetensors or .npz file, atomically."""
+        path, arrays = _field_path(path), {**self._arrays(), "box": self.box, "background": self.background}
+        if path.suffix == ".npz":
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        else:
+            save_tensors(path, "splat_py", {"kind": self._kind}, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RadianceField:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote.
 
         Raises:
             SplatError: the file is missing, damaged or something else.
         """
-        path = existing_field(path)
+        path = _field_path(path)
+        if not path.is_file():
+            raise SplatError(f"{path} does not exist; name a radiance field's .safetensors or .npz")
         try:
-            arrays = read_field(path, _check)
-            halves = all(arrays[name].dtype == np.float16 for name in ("density", "sh"))
-            dtype = np.float16 if halves else np.float32
-            density, sh = (torch.from_numpy(np.asarray(arrays[name], dtype)) for name in ("density", "sh"))
-            return cls(density, sh, arrays["box"], arrays["background"], "contracted" in arrays)
+            npz = path.suffix == ".npz"
+            return cls._of_arrays(_read_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
         except Exception as error:  # zipfile and NumPy let their parsers' errors through
-            raise SplatError(f"{path} is not a radiance field of splat_py or is damaged: {reason(error)}") from error
-
-    def _warn_of_wall(self, camera: Camera) -> None:
-        low, high = self.box
-        if self.contracted:
-            low, high = low - (high - low) / 2, high + (high - low) / 2
-        size = np.array(self.density.shape)
-        inside = (camera.position >= low) & (camera.position <= high)
-        if not inside.all():
-            return
-        voxel = np.clip(((camera.position - low) / (high - low) * size).astype(int), 0, size - 1)
-        density = float(self.density[tuple(voxel)])
-        if np.exp(-max(density, 0.0) * ((high - low) / size).min()) < _WALL:
-            place = ", ".join(f"{x:.3g}" for x in camera.position)
-            warnings.warn(
-                f"the camera at ({place}) stands inside a wall, where the density is {density:.3g}; move it into the open",
-                stacklevel=3,
-            )
-
-
-def _check(header: dict[str, Any], layout: Layout) -> None:
-    """Raise if these are not the arrays that `RadianceField.save` leaves; they may be of other floats."""
-    _, sizes = layout["sh"]
-    x, y, z, k, _ = sizes
-    if k not in (1, 4, 9) or not 1 <= min(x, y, z) <= max(x, y, z) <= MOST_VOXELS:
-        raise ValueError(f"sh has shape {list(sizes)}; it must be [X, Y, Z, K, 3], K = 1, 4 or 9")
-    shapes = {"density": (x, y, z), "sh": (x, y, z, k, 3), "box": (2, 3), "background": (3,)}
-    if "contracted" in layout:
-        shapes["contracted"] = (1,)
-    for name, (kind, _) in layout.items():
-        if kind not in ("F16", "F32", "F64"):
-            raise ValueError(f"{name} is {kind}, which are no floats")
-    require_layout(layout, shapes, {name: kind for name, (kind, _) in layout.items()})
+            raise SplatError(f"{path} is not a {cls._name} of splat_py or is damaged: {reason(error)}") from error
 
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:
-    """rgb as [3] float32.
-
-    Raises:
-        SplatError: it is not three finite numbers.
-    """
+    """rgb as [3] float32."""
     rgb = np.asarray(background, np.float32)
     if rgb.shape != (3,) or not np.isfinite(rgb).all():
         raise SplatError(f"background is {background!r}; give three finite numbers")
     return rgb
+
+
+# --- files: arrays by name, checked before any of them is read ---
+
+
+def _field_path(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if path.suffix not in (".npz", ".safetensors"):
+        raise SplatError(f"{path} does not end in .safetensors or .npz, the formats of a radiance field")
+    return path
+
+
+def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz, of which nothing is allocated before it is clear what they are."""
+    layout: Layout = {}
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
+            raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")
+        for member in members:
+            shape, dtype = npy_header(archive, member.filename)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} is shorter than it says")
+            layout[member.filename.removesuffix(".npy")] = f"{dtype.kind.upper()}{8 * dtype.itemsize}", shape
+    check({}, layout)
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in layout}
+
+
+# --- rays ---
+
+
+def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> None:
+    """Raise SplatError unless these are float32, or float16 if they are `features`, on one device, and the rays and the
+    background, if it is among them, usable."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            raise SplatError(f"{name} is None; give a torch tensor")
+    check_tensors(tensors, halves=features)
+    rays_o, rays_d = tensors["rays_o"], tensors["rays_d"]
+    if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
+        raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
+    check_shape("rays_d", rays_d, tuple(rays_o.shape))
+    if "background" in tensors:
+        check_shape("background", tensors["background"], (3,))
+    check_finite_tensors({name: tensor for name, tensor in tensors.items() if name in ("rays_o", "rays_d", "background")})
+    if (rays_d == 0).all(-1).any():
+        raise SplatError("rays_d holds a direction of length 0; leave that ray out")
+
+
+def check_finite_tensors(tensors: dict[str, Tensor]) -> None:
+    """Raise SplatError unless all their numbers are finite."""
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise SplatError(f"{name} holds a number that is not finite; check where it comes from")
+
+
+class _Render(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        size: tuple[int, ...],
+        march: March,
+        device: Device,
+        field: Callable[..., DeviceField],
+        rays_o: Tensor,
+        rays_d: Tensor,
+        background: Tensor,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        array = device.memory.array
+        volume = field(device, *(stored(device, part.detach()) for part in parameters))
+        rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
+        image = RayImage.empty(device, rays.count)
+        behind = array(background.detach().contiguous())
+        recorder = device.record()
+        volume.record_occupancy(recorder, march)
+        volume.record_forward(recorder, march, rays, behind, image)
+        recorder.submit()
+        dtypes = [part.dtype for part in parameters]
+        save_state(ctx, (volume, march, rays, behind, image, dtypes), rays_o, rays_d, background, *parameters)
+        return as_tensor(image.colors, rays_o), as_tensor(image.transmittances, rays_o), as_tensor(image.depths, rays_o)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, *v_results: Tensor) -> tuple[Tensor | None, ...]:
+        volume, march, rays, behind, image, dtypes = load_state(ctx)
+        device = volume.device
+        v_image = RayImage(*(device.memory.array(v.contiguous()) for v in v_results))
+        wanted = ctx.needs_input_grad[4:]
+        v_parameters: list[Tensor | None] = [None] * len(dtypes)
+        v_rays = Rays(*(device.memory.empty((rays.count, 3)) for _ in range(2))) if any(wanted[:2]) else None
+        if v_rays or any(wanted[3:]):
+            if volume.groups == 0:
+                alert_not_deterministic("volume.render")
+            gradients = volume.empty_gradients()
+            recorder = device.record()
+            recorder.clear(gradients)
+            volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
+            recorder.submit()
+            sums = volume.parts(as_tensor(gradients, v_results[0]).sum(0))
+            v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
+        v_ends = [as_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
+        v_background = (v_results[0] * as_tensor(image.transmittances, v_results[0])[:, None]).sum(0) if wanted[2] else None
+        return None, None, None, None, *v_ends, v_background, *v_parameters

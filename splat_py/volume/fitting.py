@@ -3,30 +3,166 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from splat_py.errors import SplatError
-from splat_py.fit.checkpoint import kept_checkpoint
-from splat_py.fit.finiteness import check_finite, diverged
-from splat_py.fit.photographs import views_at
-from splat_py.fit.psnr import psnr_of
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.process import kept_checkpoint
+from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, views_at
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import UserType
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.kernels import Profile, UserType
+from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
-from splat_py.shaders import ShaderModule
-from splat_py.volume.box import Box
-from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.shaders.functions import ShaderModule
 from splat_py.volume.config import FIELD, VolumeConfig
+from splat_py.volume.device_field import Box, March, RayImage, Rays, camera_rays
 from splat_py.volume.field import check_background
-from splat_py.volume.marching import Image, March, TrainingStep
-from splat_py.volume.optimisers import AnyField, FieldOptimiser, GridOptimiser, HashOptimiser
-from splat_py.volume.own_optimiser import OwnOptimiser
-from splat_py.volume.views import Batches, Views
+from splat_py.volume.grid import RadianceField
+from splat_py.volume.hash_grid import HashRadianceField, HashShape
+from splat_py.volume.optimiser import FieldOptimiser, GridOptimiser, HashOptimiser, SlangOptimiser, State
+from splat_py.volume.slang_field import SlangField
+
+AnyField = RadianceField | HashRadianceField | SlangField
+
+
+def _optimiser_of(config: VolumeConfig) -> type[FieldOptimiser]:
+    if config.is_own:
+        return SlangOptimiser
+    return HashOptimiser if config.field == "hash" else GridOptimiser
+
+
+@dataclass(frozen=True)
+class Views:
+    """Cameras, and a function from a view's index to its photograph [H, W, 4] float32: rgb from 0 to 1 and a weight, 0 to 1."""
+
+    cameras: Sequence[Camera]
+    photograph: Callable[[int], NDArray[np.float32]]
+
+    @classmethod
+    def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Views:
+        """From images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
+        images = np.asarray(images)
+        viewmats, Ks = np.asarray(viewmats, np.float64), np.asarray(Ks, np.float64)
+        if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
+            raise SplatError(f"images has shape {list(images.shape)}; expected [V, H, W, 3]")
+        count, height, width, _ = images.shape
+        for name, array, shape in (("viewmats", viewmats, (count, 4, 4)), ("Ks", Ks, (count, 3, 3))):
+            if array.shape != shape:
+                raise SplatError(f"{name} has shape {list(array.shape)}; expected {list(shape)}, one a photograph")
+        scale = 1 / 255 if images.dtype == np.uint8 else 1.0
+        images = images.astype(np.float32) * np.float32(scale)
+        if not np.isfinite(images).all():
+            raise SplatError("images holds a number that is not finite; give colours from 0 to 1")
+        weighted = np.concatenate([images, np.ones((*images.shape[:3], 1), np.float32)], axis=-1)
+        cameras = [Camera(viewmats[i], Ks[i], width, height, f"view {i}") for i in range(count)]
+        return cls(cameras, weighted.__getitem__)
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> Views:
+        """The training photographs of a dataset."""
+        cameras = [dataset.views[i].camera for i in dataset.train]
+        if any(camera.distortion is not None for camera in cameras):
+            raise SplatError(f"the photographs of {dataset.root} are distorted; load them with undistort=True")
+        return cls(
+            cameras,
+            lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cameras)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of one size, in one piece."""
+
+    rays: Rays
+    # [rays, 4]
+    photographs: Array
+    # The sum of the photographs' weights.
+    weight: float
+
+
+class Batches:
+    """The views of a step, on the device."""
+
+    def __init__(self, device: Device, views: Views) -> None:
+        self._device, self._views = device, views
+        weights: dict[int, float] = {}
+
+        def load(view: int) -> NDArray[np.float32]:
+            photograph = views.photograph(view)
+            weights[view] = float(photograph[..., 3].sum())
+            return photograph.reshape(-1, 4)
+
+        self._photographs, self._weights = Photographs(device.memory, load), weights
+        self._last: tuple[list[int], list[Batch]] = ([], [])
+
+    def of(self, views: list[int]) -> list[Batch]:
+        """A batch for each size."""
+        if views != self._last[0]:
+            sizes: dict[tuple[int, int], list[int]] = {}
+            for view in views:
+                camera = self._views.cameras[view]
+                sizes.setdefault((camera.width, camera.height), []).append(view)
+            self._last = views, [self._batch(of_one_size) for of_one_size in sizes.values()]
+        return self._last[1]
+
+    def _batch(self, views: list[int]) -> Batch:
+        recorder = self._device.record()
+        rays = camera_rays(self._device, recorder, [self._views.cameras[view] for view in views])
+        photographs = self._device.memory.empty((rays.count, 4))
+        weight, end = 0.0, 0
+        for view in views:
+            photograph = self._photographs[view]
+            recorder.copy(photograph, photographs, end)
+            weight += self._weights[view]
+            end += photograph.nbytes
+        recorder.submit()
+        return Batch(rays, photographs, weight)
+
+
+@dataclass(frozen=True)
+class VolumeCheckpoint:
+    """Everything that a fit needs to go on as if it had not stopped."""
+
+    # Steps done.
+    step: int
+    config: VolumeConfig
+    # The optimiser's, with box [2, 3] and background [3].
+    state: State
+
+    def save(self, path: Path) -> None:
+        """Write to a .safetensors file, atomically."""
+        save_tensors(path, "splat_py", {"step": self.step, "config": asdict(self.config)}, self.state)
+
+    @classmethod
+    def load(cls, path: Path) -> VolumeCheckpoint:
+        """Read what `save` wrote."""
+        absent = "there is no checkpoint to resume from"
+        with reading(path, "the checkpoint of a volume", "fit without --resume", absent=absent):
+            header, state = load_tensors(path, "splat_py", _check_layout)
+            require_finite(state, ("v",))
+            Box.of(state["box"])
+            config = VolumeConfig.from_dict(header["config"])
+            if config.field == "hash" and (floats := HashShape.of_arrays(state).floats) != len(state["parameters"]):
+                raise ValueError(f"parameters has {len(state['parameters'])} numbers, and its levels take {floats}")
+            return cls(header["step"], config, state)
+
+
+def _check_layout(header: dict[str, Any], layout: Layout) -> None:
+    """Raise if this is not what `VolumeCheckpoint.save` leaves."""
+    config = VolumeConfig.from_dict(header["config"])
+    step = whole_number(header, "step", 0, config.steps)
+    shapes, dtypes = _optimiser_of(config).layout(config, step, layout)
+    require_layout(layout, {**shapes, "box": (2, 3), "background": (3,)}, {**dtypes, "box": "F64"})
 
 
 @dataclass(frozen=True)
@@ -81,17 +217,11 @@ class VolumeTrainer:
         self.profile: Profile | None = None
         self._batches = Batches(self.device, views)
         self._behind = self.device.memory.array(self.background)
-        self._images: dict[int, tuple[Image, Image]] = {}
+        self._images: dict[int, tuple[RayImage, RayImage]] = {}
         self._errors = self.device.memory.array(np.zeros(self.config.steps, np.float32))
         self._reported = self.step
         state = resume.state if resume else None
-        self._optimiser: FieldOptimiser
-        if isinstance(kind, UserType):
-            self._optimiser = OwnOptimiser(self.device, self.config, self.box, state, self.step, kind)
-        elif kind == "hash":
-            self._optimiser = HashOptimiser(self.device, self.config, self.box, state, self.step)
-        else:
-            self._optimiser = GridOptimiser(self.device, self.config, self.box, state)
+        self._optimiser = _optimiser_of(self.config)(self.device, self.config, self.box, state, self.step, kind)
 
     def fit(self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None) -> AnyField:
         """Go to the last step and return the field.
@@ -106,19 +236,19 @@ class VolumeTrainer:
             SplatError: the field is no longer finite. A checkpoint from before stays.
             KeyboardInterrupt: a signal has come, and the checkpoint is written.
         """
-        with kept_checkpoint(checkpoint, self.save_checkpoint) as kept:
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as (interrupts, save):
             while self.step < self.config.steps:
-                kept.act_on_interrupt()
+                interrupts.act()
                 self.advance()
                 due = checkpoint is not None and self.step % self.config.checkpoint_every == 0
                 if due or self.device.software or self.step % self.config.steps_per_resolution == 0:
                     self._report(on_step)
                 if due:
-                    kept.save()
+                    save()
             check_finite(self._optimiser.parts(self._optimiser.state()), self.step)
             field = self.field()
-            kept.save()
-            kept.act_on_interrupt()
+            save()
+            interrupts.act()
         return field
 
     def field(self) -> AnyField:
@@ -131,11 +261,7 @@ class VolumeTrainer:
         return VolumeCheckpoint(self.step, self.config, state)
 
     def save_checkpoint(self, path: Path) -> None:
-        """Write `checkpoint()` to a file, atomically.
-
-        Raises:
-            SplatError: the field is not finite.
-        """
+        """Write `checkpoint()` to a file, atomically."""
         checkpoint = self.checkpoint()
         check_finite(self._optimiser.parts(checkpoint.state), self.step)
         checkpoint.save(path)
@@ -146,7 +272,6 @@ class VolumeTrainer:
         stage, age = divmod(step, config.steps_per_resolution)
         if age == 0 and stage > 0:
             optimiser.begin_stage(stage)
-        volume = optimiser.volume
         march = March(self.box, optimiser.steps_per_unit, config.jitter, _word(config.seed, step), contracted=config.contract)
         batches = self._batches.of(self._views_at(step))
         scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
@@ -155,22 +280,9 @@ class VolumeTrainer:
         first_ray = 0
         for batch in batches:
             image, v_image = self._image_for(batch.rays.count)
-            volume.record_training(
-                recorder,
-                march,
-                TrainingStep(
-                    rays=batch.rays,
-                    background=self._behind,
-                    photographs=batch.photographs,
-                    scale=scale,
-                    image=image,
-                    v_image=v_image,
-                    v_grid=optimiser.gradients,
-                    errors=self._errors,
-                    slot=step,
-                    first_ray=first_ray,
-                ),
-            )
+            work = recorder, march, batch.rays, self._behind, image, v_image, optimiser.gradients
+            loss = {"photographs": batch.photographs, "scale": scale, "errors": self._errors, "slot": step}
+            optimiser.volume.record_training(*work, **loss, first_ray=first_ray)
             first_ray += batch.rays.count
         optimiser.record(recorder, step)
         # Before the wait, in which an interrupt finds the step done.
@@ -198,13 +310,12 @@ class VolumeTrainer:
         each = max(min(self.config.rays_per_step * count // rays, count), 1)
         return views_at(step, count, each, self.config.seed)
 
-    def _image_for(self, rays: int) -> tuple[Image, Image]:
+    def _image_for(self, rays: int) -> tuple[RayImage, RayImage]:
         """Arrays for what so many rays return, and for its adjoint."""
         if rays not in self._images:
-            v_image = Image.empty(self.device, rays)
-            for array in vars(v_image).values():
-                array.write(np.zeros(array.shape, np.float32))
-            self._images[rays] = Image.empty(self.device, rays), v_image
+            zeros = self.device.memory.zeros
+            v_image = RayImage(zeros((rays, 3)), zeros((rays,)), zeros((rays,)))
+            self._images[rays] = RayImage.empty(self.device, rays), v_image
         return self._images[rays]
 
 

@@ -1,7 +1,5 @@
 """Photographs of a room, and what `capture` makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Photographs of a corner of a room with patterned walls, whose cameras are known."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,9 +65,8 @@ def write_photographs(folder: Path, cameras: list[Camera]) -> Path:
     return folder
 
 
-def errors(found: list[Camera], known: list[Camera]) -> tuple[float, float]:
-    """The largest distance between positions, as a share of the cameras' extent, and the largest angle between rotations in
-    degrees, after the similarity that fits the found positions best (Umeyama 1991)."""
+def assert_poses(found: list[Camera], known: list[Camera], most_distance: float, most_degrees: float) -> None:
+    """Distances, as a share of the cameras' extent, and angles after the similarity that fits best (Umeyama 1991)."""
     a, b = (np.stack([camera.position for camera in cameras]) for cameras in (found, known))
     a0, b0 = a - a.mean(0), b - b.mean(0)
     u, s, vt = np.linalg.svd(b0.T @ a0)
@@ -79,4 +76,4 @@ def errors(found: list[Camera], known: list[Camera]) -> tuple[float, float]:
     distance = np.linalg.norm(scale * a0 @ rotation.T - b0, axis=1).max() / np.linalg.norm(b0, axis=1).max()
     turns = [f.viewmat[:3, :3] @ rotation.T @ k.viewmat[:3, :3].T for f, k in zip(found, known, strict=True)]
     angles = [np.rad2deg(np.arccos(np.clip((np.trace(turn) - 1) / 2, -1, 1))) for turn in turns]
-    return float(distance), float(max(angles))
+    assert distance < most_distance and max(angles) < most_degrees

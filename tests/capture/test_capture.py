@@ -1,7 +1,5 @@
 """Poses that are found are those that photographs were taken from, and an interrupted capture goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -13,12 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from splat_py.capture import CaptureReport, capture, mapping
+from splat_py.capture import CaptureReport, capture, colmap
 from splat_py.errors import SplatError
 from splat_py.scene import load_dataset
 from tests.capture import room
 from tests.capture.conftest import FAST
-from tests.capture.room import HEIGHT, WIDTH, errors, photograph, room_cameras, write_photograph, write_photographs
+from tests.capture.room import HEIGHT, WIDTH, assert_poses, photograph, room_cameras, write_photograph, write_photographs
+from tests.refusals import refused
 
 Told = list[tuple[str, int, int]]
 FOCAL = 0.5 * HEIGHT / np.tan(np.deg2rad(room.FIELD_OF_VIEW / 2))
@@ -38,18 +37,13 @@ def test_poses_and_lens_are_those_of_the_photographs(report: CaptureReport) -> N
     dataset = load_dataset(report.root)
     assert report.registered == [view.name for view in dataset.views] == [camera.name for camera in cameras]
     assert not report.unregistered and report.points > 300 and report.error < 0.5
-    distance, angle = errors([view.camera for view in dataset.views], cameras)
-    assert distance < 0.01 and angle < 0.3
+    assert_poses([view.camera for view in dataset.views], cameras, 0.01, 0.3)
     assert dataset.views[0].lens.fx == pytest.approx(FOCAL, rel=0.02)
     assert dataset.points is not None and len(dataset.points[0]) == report.points
-
-
-def test_up_is_z(report: CaptureReport) -> None:
     views = load_dataset(report.root).views
     for view, known in zip(views, room_cameras(), strict=True):
         # The world's up in the camera's frame. The arc is short, and says little of how far cameras lean to the front.
-        angle = np.arccos(np.clip(view.camera.viewmat[:3, 2] @ known.viewmat[:3, 2], -1, 1))
-        assert np.rad2deg(angle) < 3
+        assert np.rad2deg(np.arccos(np.clip(view.camera.viewmat[:3, 2] @ known.viewmat[:3, 2], -1, 1))) < 3
 
 
 def test_what_is_done_is_not_done_again(report: CaptureReport, photographs: Path) -> None:
@@ -79,7 +73,6 @@ def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Pat
 
 
 def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> None:
-    """Interrupted in each phase after the other, and each time it goes on with what was not done."""
     source, out = tmp_path / "source", tmp_path / "scene"
     shutil.copytree(photographs, source)
     for phase in ("photographs", "features", "matching", "mapping"):
@@ -94,18 +87,15 @@ def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> No
             with pytest.raises(KeyboardInterrupt):
                 capture(source, out, FAST, on_progress=interrupt)
         assert told[-1][0] == phase and (told[-1][1] > 0 or phase == "photographs")
-        # Features and matches of the time before were kept.
         if phase in ("features", "matching"):
             assert len([now for now in told if now[0] == phase]) == 3
         left = {path.name for path in out.iterdir()}
         assert "sparse" not in left and ".lock" not in left and not [name for name in left if name.startswith(".mapping")]
-    # What a process that was killed leaves.
     (out / ".mapping-killed").mkdir()
     found, phases = captured(source, out)
     assert phases == ["mapping"] and len(found.registered) == 10
     assert not list(out.glob(".mapping*"))
 
-    # Another option, or other photographs: what is made of them is made again.
     def first(options) -> str:
         began: list[str] = []
 
@@ -131,22 +121,20 @@ def test_global_mapping_finds_the_same_poses(report: CaptureReport, photographs:
     shutil.copytree(report.root, out)
     found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="global"))
     assert phases == ["mapping"] and len(found.registered) == 10
-    distance, angle = errors([view.camera for view in load_dataset(out).views], room_cameras())
-    assert distance < 0.03 and angle < 1
+    assert_poses([view.camera for view in load_dataset(out).views], room_cameras(), 0.03, 1)
 
 
 def test_a_camera_of_many_photographs_gets_all_coefficients(
     report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "_FULL_LENS", 10)
+    monkeypatch.setattr(colmap, "_FULL_LENS", 10)
     out = tmp_path / "scene"
     shutil.copytree(report.root, out)
     found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="incremental"))
     assert phases == ["mapping"] and found.error <= report.error
     lens = load_dataset(out).views[0].lens
     assert lens.fx != lens.fy and all(lens.distortion[:4]) and lens.fy == pytest.approx(FOCAL, rel=0.03)
-    distance, angle = errors([view.camera for view in load_dataset(out).views], room_cameras())
-    assert distance < 0.01 and angle < 0.5
+    assert_poses([view.camera for view in load_dataset(out).views], room_cameras(), 0.01, 0.5)
 
 
 def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
@@ -164,8 +152,7 @@ def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path / "scene")
     assert {(view.camera.width, view.camera.height) for view in dataset.views} == {(WIDTH, HEIGHT)}
     assert len({id(view.lens) for view in dataset.views}) == 1
-    distance, angle = errors([view.camera for view in dataset.views], cameras)
-    assert distance < 0.01 and angle < 0.3
+    assert_poses([view.camera for view in dataset.views], cameras, 0.01, 0.3)
 
 
 def test_different_cameras_have_lenses_of_their_own(tmp_path: Path) -> None:
@@ -186,7 +173,6 @@ def test_masks_keep_features_away(photographs: Path, tmp_path: Path) -> None:
         mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
         mask[:, :80] = 0
         (source / "masks").mkdir(exist_ok=True)
-        # Both ways that masks are called.
         cv2.imwrite(str(source / "masks" / f"IMG_{i:04d}{'.jpg' * (i % 2)}.png"), mask)
     found, _ = captured(source, tmp_path / "scene")
     assert len(found.registered) == 10
@@ -215,10 +201,8 @@ def test_folders_that_hold_no_capture(files: list[str], says: str, tmp_path: Pat
     (tmp_path / "photos").mkdir()
     for name in files:
         (tmp_path / "photos" / name).write_text("text")
-    with pytest.raises(SplatError, match=says):
-        capture(tmp_path / "photos", tmp_path / "scene")
-    with pytest.raises(SplatError, match="nowhere does not exist"):
-        capture(tmp_path / "nowhere", tmp_path / "scene")
+    refused(says, capture, tmp_path / "photos", tmp_path / "scene")
+    refused("nowhere does not exist", capture, tmp_path / "nowhere", tmp_path / "scene")
 
 
 def test_what_lies_in_the_folder_of_the_scene_is_no_photograph_of_the_source(photographs: Path, tmp_path: Path) -> None:
@@ -239,11 +223,9 @@ def test_photographs_of_different_things(tmp_path: Path) -> None:
 def test_folders_that_are_not_the_captures_own(report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(SplatError, match="mine holds something other than a capture; choose another --out"):
-        capture(photographs, tmp_path / "mine")
+    refused("mine holds something other than a capture; choose another --out", capture, photographs, tmp_path / "mine")
     shutil.copytree(photographs, tmp_path / "others")
-    with pytest.raises(SplatError, match=r"holds the capture of .*photographs, not of .*others"):
-        capture(tmp_path / "others", report.root)
+    refused(r"holds the capture of .*photographs, not of .*others", capture, tmp_path / "others", report.root)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +241,10 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
     elif damage == "found":
         content["found"] = {"registered": 3}
     record.write_text(json.dumps(content) if damage in ("phases", "found") else damage)
-    with pytest.raises(SplatError, match=r"capture\.json is damaged; remove the folder"):
-        capture(photographs, out, FAST)
+    refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
 
 
 def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence says what to install; what was captured elsewhere is read."""
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     with pytest.raises(SplatError, match=r"needs pycolmap, which is not installed: pip install 'slang-splat\[capture\]'"):
         capture(photographs, tmp_path / "scene")

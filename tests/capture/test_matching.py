@@ -1,7 +1,5 @@
 """Which photographs are compared where not all of them are."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -9,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splat_py.capture import CaptureReport, capture, matching
-from splat_py.capture.database import descriptors_of, features_of, matches_of
+from splat_py.capture import CaptureReport, capture, colmap
+from splat_py.capture.colmap import descriptors_of, features_of, matches_of
 from splat_py.capture.photographs import Photograph
-from splat_py.capture.retrieval import look_alikes
 from splat_py.scene import load_dataset
-from splat_py.scene.videos import write_video
+from splat_py.scene.pictures import write_video
 from tests.capture.conftest import FAST
-from tests.capture.room import errors, photograph, room_cameras
+from tests.capture.room import assert_poses, photograph, room_cameras
 
 
 def photographs_of(names: list[str]) -> list[Photograph]:
@@ -44,8 +41,7 @@ def test_those_that_look_alike_are_neighbours(report: CaptureReport, tmp_path: P
     shutil.copy(report.root / "database.db", file)
     # Names in another order: only what is in the photographs counts.
     order = np.random.default_rng(1).permutation(10).tolist()
-    names = [f"IMG_{i:04d}.jpg" for i in order]
-    pairs = look_alikes(file, names, 2)
+    pairs = colmap.look_alikes(file, [f"IMG_{i:04d}.jpg" for i in order], 2)
     apart = [abs(order[i] - order[j]) for i, j in pairs]
     assert all(i < j for i, j in pairs) and 10 <= len(pairs) <= 20
     assert np.mean(apart) < 2 and {i for pair in pairs for i in pair} == set(range(10))
@@ -53,14 +49,14 @@ def test_those_that_look_alike_are_neighbours(report: CaptureReport, tmp_path: P
 
 def test_pairs(report: CaptureReport, monkeypatch: pytest.MonkeyPatch) -> None:
     file, names = report.root / "database.db", report.registered
-    assert len(matching.pairs_to_match(file, photographs_of(names), ordered=False)) == 45
-    monkeypatch.setattr(matching, "_EXHAUSTIVE", 5)
-    monkeypatch.setattr(matching, "_NEIGHBOURS", 2)
-    monkeypatch.setattr(matching, "_POWERS", 2)
-    monkeypatch.setattr(matching, "_ALIKE", 1)
-    monkeypatch.setattr(matching, "_ALIKE_ORDERED", 1)
+    assert len(colmap.pairs_to_match(file, photographs_of(names), ordered=False)) == 45
+    monkeypatch.setattr(colmap, "_EXHAUSTIVE", 5)
+    monkeypatch.setattr(colmap, "_NEIGHBOURS", 2)
+    monkeypatch.setattr(colmap, "_POWERS", 2)
+    monkeypatch.setattr(colmap, "_ALIKE", 1)
+    monkeypatch.setattr(colmap, "_ALIKE_ORDERED", 1)
     for ordered in (False, True):
-        pairs = matching.pairs_to_match(file, photographs_of(names), ordered)
+        pairs = colmap.pairs_to_match(file, photographs_of(names), ordered)
         assert set(pairwise(names)) | set(zip(names, names[4:], strict=False)) <= set(pairs)
         assert len(set(pairs)) == len(pairs) < 40 and all(a < b for a, b in pairs)
 
@@ -72,5 +68,4 @@ def test_a_video_is_captured(tmp_path: Path) -> None:
     assert len(found.registered) == 10
     views = load_dataset(tmp_path / "scene").views
     known = [cameras[int(view.name.removeprefix("frame_").removesuffix(".jpg"))] for view in views]
-    distance, angle = errors([view.camera for view in views], known)
-    assert distance < 0.03 and angle < 1
+    assert_poses([view.camera for view in views], known, 0.03, 1)

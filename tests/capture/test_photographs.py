@@ -1,20 +1,30 @@
-"""Photographs are stored upright under safe names, with what EXIF says of their camera."""
-
-from __future__ import annotations
+"""Photographs are stored upright under safe names, with what EXIF says; of a video, the sharpest frame of each interval."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from imageio_ffmpeg import get_ffmpeg_exe
 from PIL import Image, ImageOps
 
-from splat_py.capture.exif import Exif, read_exif
-from splat_py.capture.photographs import Source, find_photographs, oriented, store_photograph, stored_names
+from splat_py.capture.photographs import (
+    Exif,
+    Original,
+    find_photographs,
+    oriented,
+    read_exif,
+    sharpness,
+    store_frames,
+    store_photograph,
+    stored_names,
+)
 from splat_py.errors import SplatError
-from splat_py.scene.images import read_picture
+from splat_py.scene.pictures import read_picture, write_video
+from tests.capture.room import photograph, room_cameras
 from tests.scene.captures import picture, write_image
 
 
@@ -37,7 +47,7 @@ def test_every_orientation_is_pillows(orientation: int, tmp_path: Path) -> None:
     with Image.open(path) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))[..., ::-1]
     np.testing.assert_array_equal(oriented(read_picture(path, cv2.IMREAD_COLOR), orientation), upright)
-    stored = store_photograph(Source(path, "a.jpg"), "a.jpg", tmp_path / "images", tmp_path / "masks")
+    stored = store_photograph(Original(path, "a.jpg"), "a.jpg", tmp_path / "images", tmp_path / "masks")
     again = read_picture(tmp_path / "images" / "a.jpg", cv2.IMREAD_COLOR)
     assert (stored.height, stored.width) == again.shape[:2] == upright.shape[:2]
     assert np.abs(again.astype(int) - upright).mean() < 4
@@ -72,12 +82,12 @@ def test_masks_turn_with_their_photographs(tmp_path: Path) -> None:
     mask[:10] = 255
     for shape, pixels in (("stored", mask), ("upright", np.rot90(mask, -1))):
         cv2.imwrite(str(tmp_path / "mask.png"), pixels)
-        store_photograph(Source(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / shape, tmp_path / shape / "masks")
+        store_photograph(Original(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / shape, tmp_path / shape / "masks")
         stored = read_picture(tmp_path / shape / "masks" / "a.jpg.png", cv2.IMREAD_GRAYSCALE)
         np.testing.assert_array_equal(stored, np.rot90(mask, -1))
     cv2.imwrite(str(tmp_path / "mask.png"), mask[:, :9])
     with pytest.raises(SplatError, match=r"mask .* same shape"):
-        store_photograph(Source(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / "x", tmp_path / "x")
+        store_photograph(Original(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / "x", tmp_path / "x")
 
 
 def test_where_photographs_and_masks_are_found(tmp_path: Path) -> None:
@@ -90,12 +100,12 @@ def test_where_photographs_and_masks_are_found(tmp_path: Path) -> None:
     assert [source.mask for source in found] == [None, tmp_path / "masks/IMG_2.png", None]
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "IMG_2.jpeg").touch()
-    assert find_photographs(tmp_path) == [Source(tmp_path / "images/IMG_2.jpeg", "IMG_2.jpeg", tmp_path / "masks/IMG_2.png")]
+    assert find_photographs(tmp_path) == [Original(tmp_path / "images/IMG_2.jpeg", "IMG_2.jpeg", tmp_path / "masks/IMG_2.png")]
 
 
 def test_names_that_a_list_or_a_page_would_misread() -> None:
     names = ["a b.jpg", "a_b.jpg", "A_b.png", "<script>.jpg", "x/é&\"'.heic", "c.jpg", "c.heic", "\udcff.jpg"]
-    stored = stored_names([Source(Path(name), name) for name in names])
+    stored = stored_names([Original(Path(name), name) for name in names])
     assert len({name.lower().rpartition(".")[0] for name in stored}) == len(names)
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyzé0123456789_./A") for name in stored), stored
     assert stored[0] == "a_b.jpg" and stored[4] == "x/é___.jpg" and stored[5] == "c.jpg"
@@ -108,7 +118,7 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exif[0x0112] = 6
     path = tmp_path / "IMG_1.HEIC"
     heif.from_pillow(Image.fromarray(smooth)).save(path, exif=exif.tobytes(), quality=90)
-    stored = store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
+    stored = store_photograph(Original(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
     with Image.open(path) as image:
         expected = np.asarray(image.convert("RGB"))
     again = read_picture(tmp_path / "images" / "IMG_1.jpg", cv2.IMREAD_COLOR)[..., ::-1]
@@ -118,8 +128,67 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for damaged in (data[: len(data) // 2], b"", b"\0\0\0\x18ftypheic" + bytes(300)):
         (tmp_path / "b.heic").write_bytes(damaged)
         with pytest.raises(SplatError, match=r"b\.heic cannot be decoded"):
-            store_photograph(Source(tmp_path / "b.heic", "b.heic"), "b.jpg", tmp_path / "images", tmp_path / "masks")
+            store_photograph(Original(tmp_path / "b.heic", "b.heic"), "b.jpg", tmp_path / "images", tmp_path / "masks")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(SplatError, match=r"HEIC photographs need pillow-heif: pip install 'slang-splat\[capture\]'; or con"):
-        store_photograph(Source(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
+        store_photograph(Original(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
     shutil.rmtree(tmp_path / "images")
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty frames, a second; all but every fifth are out of focus."""
+    frames = [photograph(camera)[..., ::-1] for camera in room_cameras(30, degrees=1)]
+    frames = [frame if i % 5 == 3 else cv2.GaussianBlur(frame, (0, 0), 3) for i, frame in enumerate(frames)]
+    path = tmp_path_factory.mktemp("video") / "around.mp4"
+    write_video(path, (frame / np.float32(255) for frame in frames))
+    return path
+
+
+def test_the_sharpest_frame_of_each_interval(video: Path, tmp_path: Path) -> None:
+    cameras = room_cameras(30, degrees=1)
+    told: list[tuple[int, int]] = []
+    stored = store_frames(video, tmp_path, 6, lambda *progress: told.append(progress))
+    assert [photograph.name for photograph in stored] == [f"frame_{i:06d}.jpg" for i in (3, 8, 13, 18, 23, 28)]
+    assert told[-1] == (6, 6) and told == sorted(told)
+    for i, stored_frame in zip((3, 8, 13, 18, 23, 28), stored, strict=True):
+        pixels = read_picture(tmp_path / stored_frame.name, cv2.IMREAD_COLOR)
+        differences = [np.abs(pixels.astype(int) - photograph(cameras[j])).mean() for j in (i - 2, i, min(i + 2, 29))]
+        assert min(differences) == differences[1]
+        assert (stored_frame.height, stored_frame.width) == pixels.shape[:2]
+    assert len(store_frames(video, tmp_path, 0, lambda *progress: None)) == 24
+
+
+def test_a_video_that_was_held_upright_is_turned(video: Path, tmp_path: Path) -> None:
+    turned = tmp_path / "turned.mp4"
+    command = [get_ffmpeg_exe(), "-loglevel", "error", "-display_rotation", "90", "-i", video, "-c", "copy", turned]
+    subprocess.run(command, check=True)
+    first = store_frames(turned, tmp_path, 2, lambda *progress: None)[0]
+    assert (first.width, first.height) == (192, 256)
+    plain = store_frames(video, tmp_path / "plain", 2, lambda *progress: None)[0]
+    expected = np.rot90(read_picture(tmp_path / "plain" / plain.name, cv2.IMREAD_COLOR))
+    assert np.abs(read_picture(tmp_path / first.name, cv2.IMREAD_COLOR).astype(int) - expected).mean() < 2
+
+
+def test_files_that_are_no_video(video: Path, tmp_path: Path) -> None:
+    data = video.read_bytes()
+    (tmp_path / "secret.mp4").write_bytes(data)
+    playlist = f"ffconcat version 1.0\nfile '{tmp_path / 'secret.mp4'}'\n"
+    for name, content in (
+        ("empty.mp4", b""),
+        ("text.mov", b"not a video"),
+        ("cut.mp4", data[:600]),
+        ("other.mp4", playlist.encode()),
+        ("list.mp4", b"#EXTM3U\n#EXTINF:1,\nsecret.mp4\n#EXT-X-ENDLIST\n"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SplatError, match=f"{name} cannot be read as a video .*; store it as MP4"):
+            store_frames(tmp_path / name, tmp_path / "images", 4, lambda *progress: None)
+
+
+def test_sharpness_falls_with_blur_and_not_with_light() -> None:
+    sharp = photograph(room_cameras()[0])
+    values = [sharpness(cv2.GaussianBlur(sharp, (0, 0), sigma)) for sigma in (0.5, 1, 2, 4)]
+    assert values == sorted(values, reverse=True) and values[0] > 10 * values[3]
+    assert sharpness((sharp // 2).astype(np.uint8)) == pytest.approx(sharpness(sharp), rel=0.1)
+    assert sharpness(np.full((40, 30), 7, np.uint8)) == 0

@@ -1,13 +1,11 @@
 """A small capture, and a run on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from splat_py.demo.scene import write_demo_scene
-from tests.commands.program import splat
+from tests.commands.program import done
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +17,5 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `splat train` has left."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    result = splat("train", capture, "--steps", 20, "--out", "runs/small", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    assert "PSNR" in result.stdout
+    assert "PSNR" in done("train", capture, "--steps", 20, "--out", "runs/small", cwd=folder)
     return folder / "runs" / "small"

@@ -1,7 +1,5 @@
 """The command line as a user meets it: from another folder, with what it prints and its exit code."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -13,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 # These set variables of the environment when they are imported, which commands do late.
-import splat_py.splats.run
+import splat_py.train.run
 import splat_py.volume.fitting  # noqa: F401
 from splat_py.commands.main import main
 
@@ -30,7 +28,6 @@ def splat(*arguments: object, cwd: Path, **environment: str) -> Result:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["splat", *map(str, arguments)])
-        # `main` sets it.
         patch.setattr(warnings, "showwarning", warnings.showwarning)
         patch.setenv("COLUMNS", "200")
         for name, value in environment.items():
@@ -45,8 +42,13 @@ def splat(*arguments: object, cwd: Path, **environment: str) -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
+def done(*arguments: object, cwd: Path, **environment: str) -> str:
+    result = splat(*arguments, cwd=cwd, **environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
 def refusal(*arguments: object, cwd: Path, **environment: str) -> str:
-    """The one line that a refused command prints."""
     result = splat(*arguments, cwd=cwd, **environment)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "Traceback" not in result.stderr

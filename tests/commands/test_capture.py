@@ -1,7 +1,5 @@
 """`splat capture`, and `splat train` on photographs and videos that have no poses."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.room import room_cameras, write_photographs
-from tests.commands.program import refusal, splat
+from tests.commands.program import done, refusal, splat
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +18,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_capture_says_what_it_found_and_goes_on(photos: Path) -> None:
-    result = splat("capture", "photos", "--out", "scene", cwd=photos.parent)
-    assert result.returncode == 0, result.stderr
-    assert "8 of 9 photographs have a pose" in result.stdout
-    assert "broken.jpg: " in result.stdout and "cannot be decoded" in result.stdout
-    assert "splat train scene --out RUN" in result.stdout
+    printed = done("capture", "photos", "--out", "scene", cwd=photos.parent)
+    assert "8 of 9 photographs have a pose" in printed
+    assert "broken.jpg: " in printed and "cannot be decoded" in printed
+    assert "splat train scene --out RUN" in printed
     for phase in ("photographs", "features", "matching", "mapping"):
-        assert phase in result.stdout
+        assert phase in printed
     assert {path.name for path in (photos.parent / "scene").iterdir()} == {"images", "sparse", "database.db", "capture.json"}
     again = splat("capture", photos, "--out", "scene", cwd=photos.parent)
     assert "8 of 9 photographs have a pose" in again.stdout and "features" not in again.stdout
@@ -34,18 +31,14 @@ def test_capture_says_what_it_found_and_goes_on(photos: Path) -> None:
 
 def test_train_finds_the_poses_of_photographs(photos: Path) -> None:
     arguments = ("train", "photos", "--out", "run", "--downscale", "2", "--budget", "2000")
-    result = splat(*arguments, "--steps", "5", cwd=photos.parent)
-    assert result.returncode == 0, result.stderr
-    assert "8 of 9 photographs have a pose" in result.stdout and "held-out views: PSNR" in result.stdout
+    printed = done(*arguments, "--steps", "5", cwd=photos.parent)
+    assert "8 of 9 photographs have a pose" in printed and "held-out views: PSNR" in printed
     run = photos.parent / "run"
     assert all((run / name).is_file() for name in ("scene.ply", "scene.html"))
     assert (run / "captured" / "sparse" / "0").is_dir()
-    # The photographs of the capture are the run's from now on.
     shutil.move(photos / "broken.jpg", photos.parent / "broken.jpg")
-    result = splat(*arguments, "--steps", "8", "--resume", cwd=photos.parent)
-    assert result.returncode == 0, result.stderr
-    assert "have a pose" not in result.stdout
-    assert splat("eval", "run", cwd=photos.parent).returncode == 0
+    assert "have a pose" not in done(*arguments, "--steps", "8", "--resume", cwd=photos.parent)
+    done("eval", "run", cwd=photos.parent)
     shutil.move(photos.parent / "broken.jpg", photos / "broken.jpg")
 
 

@@ -1,7 +1,5 @@
 """`splat devices`, `splat bench`, and the option --device of every command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,33 +9,29 @@ import pytest
 
 from splat_py.demo import scene as demo
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.selftest import SelfTest, checking
 from splat_py.volume.config import VolumeConfig
-from tests.commands.program import splat
+from tests.commands.program import done
+from tests.refusals import refused
 
 
 def test_devices_says_what_is_taken_and_why(tmp_path: Path) -> None:
-    result = splat("devices", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "→" in result.stdout
-    assert "SPLAT_DEVICE" in result.stdout
+    printed = done("devices", cwd=tmp_path)
+    assert "→" in printed
+    assert "SPLAT_DEVICE" in printed
 
 
 def test_bench_writes_medians(tmp_path: Path) -> None:
-    result = splat("bench", "--gaussians", 500, "--side", 64, "--repeats", 2, "--out", "figures.json", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    (times,) = figures["benchmarks"].values()
+    done("bench", "--gaussians", 500, "--side", 64, "--repeats", 2, "--out", "figures.json", cwd=tmp_path)
+    (times,) = json.loads((tmp_path / "figures.json").read_text())["benchmarks"].values()
     assert times["forward_and_backward"] > times["forward"] > 0
 
 
 def test_bench_measures_quality_over_time(capture: Path, tmp_path: Path) -> None:
     files = ("--out", "quality.json", "--plot", "quality.svg")
     options = ("--downscale", 1, "--steps", 12, "--points", 2, "--seeds", 1)
-    result = splat("bench", "--quality", "--data", capture, *options, *files, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    done("bench", "--quality", "--data", capture, *options, *files, cwd=tmp_path)
     (found,) = json.loads((tmp_path / "quality.json").read_text())["quality"].values()
     assert [row["step"] for row in found["mean"]] == [6, 12]
     assert found["runs"][0][1]["views"]
@@ -58,28 +52,16 @@ def named(monkeypatch: pytest.MonkeyPatch) -> str:
     return backend
 
 
-def on_device(named: str, *arguments: object, cwd: Path) -> None:
-    """`splat` also sees to it that the environment stays as it was."""
-    result = splat(*arguments, "--device", named, cwd=cwd)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_train_and_what_reads_a_scene_stay_on_their_device(capture: Path, tmp_path: Path, named: str) -> None:
-    on_device(named, "train", capture, "--steps", 4, "--out", "run", cwd=tmp_path)
+def test_commands_stay_on_their_device(capture: Path, tmp_path: Path, named: str) -> None:
+    done("train", capture, "--steps", 4, "--out", "run", "--device", named, cwd=tmp_path)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]["views"]
-    on_device(named, "eval", "run", cwd=tmp_path)
-    on_device(named, "render", "run", "--out", "views", "--video", "orbit.mp4", "--frames", 2, cwd=tmp_path)
-
-
-def test_fits_stay_on_their_device(capture: Path, tmp_path: Path, named: str) -> None:
+    done("eval", "run", "--device", named, cwd=tmp_path)
+    done("render", "run", "--out", "views", "--video", "orbit.mp4", "--frames", 2, "--device", named, cwd=tmp_path)
     iio.imwrite(tmp_path / "grey.png", np.full((20, 30, 3), 100, np.uint8))
-    on_device(named, "fit-image", "grey.png", "--blobs", 20, "--steps", 3, "--out", "fit", "--video", cwd=tmp_path)
+    done("fit-image", "grey.png", "--blobs", 20, "--steps", 3, "--out", "fit", "--video", "--device", named, cwd=tmp_path)
     options = ("--resolutions", 4, "--steps-per-resolution", 2, "--sh-degree", 0, "--frames", 2)
-    on_device(named, "fit-volume", capture, *options, "--out", "field", cwd=tmp_path)
-
-
-def test_bench_stays_on_its_device(capture: Path, tmp_path: Path, named: str) -> None:
-    on_device(named, "bench", "--gaussians", 50, "--side", 32, "--repeats", 1, cwd=tmp_path)
+    done("fit-volume", capture, *options, "--out", "field", "--device", named, cwd=tmp_path)
+    done("bench", "--gaussians", 50, "--side", 32, "--repeats", 1, "--device", named, cwd=tmp_path)
 
 
 def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,18 +71,17 @@ def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: p
     assert len(cases) == len(few)
     monkeypatch.setattr(checking, "cases", lambda: cases)
     monkeypatch.setattr(SelfTest, "_time_render", lambda self: {})
-    on_device(named, "selftest", cwd=tmp_path)
+    done("selftest", "--device", named, cwd=tmp_path)
 
 
 def test_the_demo_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
     for name, value in (("_FRAMES", 3), ("_BLOBS", 20), ("_IMAGE_STEPS", 2), ("_FIELD", VolumeConfig((4,), 2))):
-        monkeypatch.setattr(f"splat_py.commands.demo.{name}", value)
-    on_device(named, "demo", "--steps", 3, "--out", "demo", cwd=tmp_path)
+        monkeypatch.setattr(f"splat_py.commands.devices.{name}", value)
+    done("demo", "--steps", 3, "--out", "demo", "--device", named, cwd=tmp_path)
     assert iio.imread(tmp_path / "demo" / "side-by-side.png").shape[0] == 2 * 16
 
 
 @pytest.mark.parametrize("name", ["vulkan:²", "vulkan:٣", "vulkan:-1", "vulkan:" + "9" * 5000, "vulkan:1_0", "²", "[bold]x"])
 def test_names_that_mean_nothing(name: str) -> None:
-    with pytest.raises(SplatError, match="is not known; use one of"):
-        devices.choose(name)
+    refused("is not known; use one of", devices.choose, name)

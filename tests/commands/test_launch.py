@@ -1,7 +1,5 @@
 """How soon the command line answers: what takes seconds to import is imported when it is needed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,7 @@
-"""What reads a scene: `splat eval`, `splat render`, `splat export`."""
-
-from __future__ import annotations
+"""What reads and writes scenes and their parts: `splat eval`, `render`, `export`, `edit`, `partition`."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,49 +10,30 @@ import numpy as np
 import pytest
 
 from splat_py.scene import Gaussians
-from tests.commands.program import refusal, splat
+from splat_py.scene.formats.ply import write_gaussians
+from splat_py.scene.sources import ENDINGS
+from tests.commands.program import done, refusal, splat
 
 
-def test_eval_agrees_with_training(run: Path) -> None:
-    result = splat("eval", run, "--json", "scores.json", "--pictures", "pictures", cwd=run.parent)
-    assert result.returncode == 0, result.stderr
+def test_eval_agrees_with_training(run: Path, capture: Path) -> None:
+    done("eval", run, "--json", "scores.json", "--pictures", "pictures", cwd=run.parent)
     scores = json.loads((run.parent / "scores.json").read_text())
     trained = json.loads((run / "metrics.json").read_text())["held_out"]
     assert scores["psnr"] == pytest.approx(trained["psnr"], abs=1e-4)
     assert scores["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
     assert len(list((run.parent / "pictures").glob("*.png"))) == len(scores["views"]) == 2
+    done("eval", run / "scene.ply", "--data", capture, cwd=run.parent)
 
 
 def test_render_views_and_video(run: Path) -> None:
-    result = splat("render", run, "--out", "views", "--video", "orbit.mp4", "--frames", 4, "--scale", 1.5, cwd=run.parent)
-    assert result.returncode == 0, result.stderr
-    views = sorted((run.parent / "views").glob("*.png"))
-    assert [iio.imread(view).shape for view in views] == [(48, 48, 3)] * 2
+    done("render", run, "--out", "views", "--video", "orbit.mp4", "--frames", 4, "--scale", 1.5, cwd=run.parent)
+    assert [iio.imread(view).shape for view in sorted((run.parent / "views").glob("*.png"))] == [(48, 48, 3)] * 2
     assert iio.imread(run.parent / "orbit.mp4").shape == (4, 48, 48, 3)
 
 
 def test_export_writes_what_training_wrote(run: Path) -> None:
-    result = splat("export", run, "again.ply", cwd=run.parent)
-    assert result.returncode == 0, result.stderr
+    done("export", run, "again.ply", cwd=run.parent)
     assert (run.parent / "again.ply").read_bytes() == (run / "scene.ply").read_bytes()
-
-
-def test_a_ply_is_evaluated_against_any_capture(run: Path, capture: Path) -> None:
-    result = splat("eval", run / "scene.ply", "--data", capture, cwd=run.parent)
-    assert result.returncode == 0, result.stderr
-
-
-def test_bad_scenes(run: Path, capture: Path, tmp_path: Path) -> None:
-    assert "--data" in refusal("eval", run / "scene.ply", cwd=tmp_path)
-    assert "run.json" in refusal("eval", tmp_path, cwd=tmp_path)
-    (tmp_path / "text.ply").write_text("not a PLY")
-    assert "text.ply" in refusal("eval", "text.ply", "--data", capture, cwd=tmp_path)
-    assert "absent.ply" in refusal("eval", "absent.ply", "--data", capture, cwd=tmp_path)
-    assert "--out" in refusal("render", run, cwd=tmp_path)
-    assert "--frames is 1000000" in refusal("render", run, "--video", "a.mp4", "--frames", 1_000_000, cwd=tmp_path)
-    assert "name a file" in refusal("eval", run, "--json", tmp_path, cwd=tmp_path)
-    assert "--scale is 1e+308" in refusal("render", run, "--out", "views", "--scale", "1e308", cwd=tmp_path)
-    assert ".ply" in refusal("export", run, "scene.obj", cwd=tmp_path)
 
 
 def test_an_empty_scene_renders_the_background(run: Path, capture: Path, tmp_path: Path) -> None:
@@ -61,23 +41,9 @@ def test_an_empty_scene_renders_the_background(run: Path, capture: Path, tmp_pat
     for name in ("means", "quats", "log_scales", "logit_opacities", "sh"):
         setattr(empty, name, getattr(empty, name)[:0])
     empty.save_ply(tmp_path / "empty.ply")
-    result = splat("render", "empty.ply", "--data", capture, "--out", "views", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    done("render", "empty.ply", "--data", capture, "--out", "views", cwd=tmp_path)
     for view in (tmp_path / "views").glob("*.png"):
         assert not np.any(iio.imread(view))
-
-
-def test_a_run_described_by_an_older_version(run: Path, tmp_path: Path) -> None:
-    """run.json as it was before the configuration got the field's names."""
-    shutil.copytree(run, tmp_path / "run")
-    path = tmp_path / "run" / "run.json"
-    content = json.loads(path.read_text())
-    content["config"] = {"steps": 20, "random_points": 10, "ssim_share": 0.2, "rate_means": 1.6e-4, "densify_gradient": 2e-4}
-    path.write_text(json.dumps(content))
-    result = splat("eval", "run", "--json", "scores.json", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    trained = json.loads((run / "metrics.json").read_text())["held_out"]
-    assert json.loads((tmp_path / "scores.json").read_text())["psnr"] == pytest.approx(trained["psnr"], abs=1e-4)
 
 
 def test_a_damaged_description(run: Path, tmp_path: Path) -> None:
@@ -87,3 +53,77 @@ def test_a_damaged_description(run: Path, tmp_path: Path) -> None:
     for damaged in (path.read_text()[:-9], "[]", json.dumps({**content, "config": {"abacus": 1}}), json.dumps({"data": {}})):
         path.write_text(damaged)
         assert "run.json is damaged" in refusal("eval", "run", cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def files(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for ending in ENDINGS:
+        result = splat("export", run, f"scene{ending}", cwd=folder)
+        assert result.returncode == 0, result.stderr
+        assert "20 steps" in result.stdout
+        assert ("does not hold" in result.stderr) == (ending in (".splat", ".ksplat"))
+    return folder
+
+
+def test_every_format_is_scored_and_rendered(files: Path, capture: Path) -> None:
+    scores = {}
+    for ending in ENDINGS:
+        done("eval", f"scene{ending}", "--data", capture, "--json", "scores.json", cwd=files)
+        scores[ending] = json.loads((files / "scores.json").read_text())["psnr"]
+        assert abs(scores[ending] - scores[".ply"]) < 0.2
+    result = splat("render", "scene.spz", "--data", capture, "--out", "views", cwd=files)
+    assert result.returncode == 0 and list((files / "views").iterdir())
+
+
+def test_a_file_becomes_one_of_another_format(files: Path, tmp_path: Path) -> None:
+    for version in (2, 4):
+        done("export", files / "scene.glb", "again.spz", "--spz-version", version, cwd=tmp_path)
+        assert len(Gaussians.load(tmp_path / "again.spz")) == len(Gaussians.load(files / "scene.ply"))
+
+
+def test_pages_are_written_from_runs_and_files(files: Path, run: Path, capture: Path, tmp_path: Path) -> None:
+    for scene, options, known in (
+        (run, (), True),
+        (files / "scene.sog", ("--data", capture), True),
+        (files / "scene.sog", (), False),
+    ):
+        assert ("no capture is known" in done("export", scene, "page.html", *options, cwd=tmp_path)) != known
+        assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
+    before = Gaussians.load(files / "scene.ply")
+    half = float(before.means[:, 0].median())
+    box = (-100, -100, -100, half, 100, 100)
+    done("edit", files / "scene.ply", "half.ply", "--crop", *box, "--scale", 2, "--rotate", 0, 0, 90, cwd=tmp_path)
+    after = Gaussians.load(tmp_path / "half.ply")
+    kept = before.means[before.means[:, 0] <= half].numpy()
+    np.testing.assert_allclose(after.means, 2 * kept[:, [1, 0, 2]] * [-1, 1, 1], atol=1e-4)
+    result = splat("edit", files / "scene.ply", "half.ply", "both.sog", "--sh-degree", 1, "--remove-floaters", cwd=tmp_path)
+    assert result.returncode == 0 and "removed: " in result.stdout and "faint" in result.stdout
+    both = Gaussians.load(tmp_path / "both.sog")
+    assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
+
+
+def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -> None:
+    faulty = Gaussians.load(files / "scene.ply")
+    faulty.quats[1] = 0
+    write_gaussians(tmp_path / "faulty.ply", faulty.arrays())
+    message = refusal("edit", "faulty.ply", "x.ply", cwd=tmp_path)
+    assert "the first of them in row 2" in message and "--remove-faulty" in message
+    result = splat("edit", "faulty.ply", "x.ply", "--remove-faulty", cwd=tmp_path)
+    assert "removed: 1 faulty" in result.stdout, result.stderr
+    assert len(Gaussians.load(tmp_path / "x.ply")) == len(faulty) - 1
+
+
+def test_the_commands_that_are_printed_lead_to_a_scene(capture: Path, tmp_path: Path) -> None:
+    printed = done("partition", capture, "--cells", "2x1", "--out", "my cells", cwd=tmp_path)
+    commands = [shlex.split(line)[1:] for line in printed.splitlines() if line.startswith("  splat ")]
+    assert [words[0] for words in commands] == ["train", "train", "merge", "eval"]
+    assert "was not trained; run `splat train 'my cells/cell-0-0'" in refusal(*commands[2], cwd=tmp_path)
+    for words in commands:
+        extra = ["--steps", "2", "--sh-degree", "0"] if words[0] == "train" else []
+        done(*words, *extra, cwd=tmp_path)
+    assert len(Gaussians.load(tmp_path / "my cells" / "scene.ply")) > 1000
+    done(*commands[0], "--resume", "--steps", "3", cwd=tmp_path)

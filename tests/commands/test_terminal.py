@@ -1,11 +1,10 @@
-"""What commands print: any text, on any terminal, and what a person who waits is told."""
-
-from __future__ import annotations
+"""`splat` itself: parsing, help, errors of one sentence, any text on any terminal, and what a person who waits is told."""
 
 import io
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +14,15 @@ from rich.console import Console
 
 import splat_py
 from splat_py.commands import terminal
+from splat_py.commands.files import Export
 from splat_py.commands.terminal import FitBar
 from splat_py.gpu.kernels import KernelCache
-from tests.commands.program import refusal, splat
+from tests.commands.program import done, refusal, splat
 
 _SOURCES = str(Path(splat_py.__file__).parents[1])
 
 
 class Clock:
-    """In the place of `time`."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -111,8 +109,7 @@ def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: 
 
 
 def test_a_kernel_cache_tells_its_observers_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = splat_py.get_device()
-    cache, told = KernelCache(device.handle), []
+    cache, told = KernelCache(splat_py.get_device().handle), []
     cache.observers.append(told.append)
     for _ in range(2):
         cache.get("portable", "addPartialSums")
@@ -120,10 +117,7 @@ def test_a_kernel_cache_tells_its_observers_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_brackets_in_a_name_are_no_markup(run: Path, tmp_path: Path) -> None:
-    result = splat("export", run, "[bold]x.ply", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "[bold]x.ply" in result.stdout
-    assert "[/red]" in refusal("eval", "[/red]", cwd=tmp_path)
+    assert "[bold]x.ply" in done("export", run, "[bold]x.ply", cwd=tmp_path)
     result = splat("render", run, "--out", "[/bold]x", cwd=tmp_path)
     assert result.returncode == 0 and "[/bold]x" in result.stdout
 
@@ -165,3 +159,59 @@ def test_a_closed_output(shell: str, code: int, run: Path, tmp_path: Path) -> No
     assert result.stderr.strip() == ("code 1" if code else "")
     assert result.returncode == 0
     assert (tmp_path / "scene.ply").stat().st_size == (run / "scene.ply").stat().st_size
+
+
+def test_runs_as_a_program_from_any_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "splat_py", "eval", "nowhere"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("splat: nowhere")
+    assert "Traceback" not in result.stderr
+
+
+def test_help_teaches(tmp_path: Path) -> None:
+    scenes = ("train", "render", "eval", "export", "edit")
+    for command in (*scenes, "fit-image", "fit-volume", "devices", "bench", "selftest", "demo"):
+        assert len(done(command, "--help", cwd=tmp_path).splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("command", "positionals"),
+    [
+        ("train", "DATA"),
+        ("fit-volume", "DATA"),
+        ("render", "SCENE"),
+        ("eval", "SCENE"),
+        ("export", "SCENE OUT"),
+        ("edit", "IN [IN ...] OUT"),
+        ("fit-image", "PICTURE"),
+    ],
+)
+def test_usage_names_its_positionals(command: str, positionals: str, tmp_path: Path) -> None:
+    usage = splat(command, "--help", cwd=tmp_path).stdout.split("\n\n")[0]
+    assert f" {positionals}" in usage and " PATH" not in usage
+
+
+def test_interruptions_and_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(command: Export) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Export, "run", interrupt)
+    result = splat("export", "run", "scene.ply", cwd=tmp_path)
+    assert result.returncode == 130
+    assert result.stderr.startswith("splat: interrupted; ") and "--resume" in result.stderr
+    monkeypatch.setattr(Export, "run", lambda command: warnings.warn("mind the [gap]", stacklevel=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = splat("export", "run", "scene.ply", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "splat: mind the [gap]\n")
+
+
+@pytest.mark.parametrize("message", ["", "Unable to allocate 7.28 TiB for an array"])
+def test_memory_that_does_not_suffice(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhaust(command: Export) -> None:
+        raise MemoryError(*[message] if message else [])
+
+    monkeypatch.setattr(Export, "run", exhaust)
+    line = refusal("export", "run", "scene.ply", cwd=tmp_path)
+    assert line.startswith("splat: memory does not suffice; use smaller") and message in line and "()" not in line

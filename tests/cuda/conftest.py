@@ -19,7 +19,6 @@ def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F
 
 @pytest.fixture
 def cuda(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> CudaOnCpu:  # noqa: F811
-    """The device that everything runs on that does not name another."""
     device = CudaOnCpu(programs)
     use(device, monkeypatch)
     return device

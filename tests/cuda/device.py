@@ -14,8 +14,6 @@ _FEATURES = (spy.Feature.atomic_float, spy.Feature.wave_ops)
 
 
 class CudaOnCpu(EmulatedDevice):
-    """With a GPU's tuning, or another."""
-
     def __init__(self, programs: Programs, tuning: Tuning = _GPU_TUNING, schedule: Schedule | None = None) -> None:
         adapter = Adapter("cuda", "CUDA source on the CPU", ())
         super().__init__(adapter, programs, tuning, schedule, _FEATURES)

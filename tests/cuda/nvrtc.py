@@ -54,7 +54,6 @@ class Assembled(NamedTuple):
 
 @cache
 def _folder(package: str) -> Path | None:
-    """Where a package of NVIDIA's lies, or None."""
     spec = importlib.util.find_spec("nvidia") and importlib.util.find_spec(f"nvidia.{package}")
     return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
 
@@ -91,7 +90,6 @@ def _check(result: int) -> None:
 
 
 def version() -> str:
-    """NVRTC's."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"

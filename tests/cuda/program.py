@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.gpu.emission import emit_cuda
-from splat_py.gpu.metal_parameters import FORMATS, stem
+from splat_py.gpu.metal_parameters import stem
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
 from tests.emulation.program import Buffer
 
 _RUNTIME = Path(__file__).parent / "runtime"
 # The last line of the prelude that all sources begin with.
-_PRELUDE_END = re.compile(r"^struct (Params_0|GlobalParams_0)$", re.MULTILINE)
+PRELUDE_END = re.compile(r"^struct \w+_\d+$", re.MULTILINE)
 _STRUCTURE = r"^struct {}\s*\{{(.*?)^\}};"
 _FIELD = re.compile(r"^\s*(\S.*?)\s*(\**)\s*(\w+);", re.MULTILINE)
 _BUFFER = re.compile(r"(RW)?StructuredBuffer<(\w+)\s*>")
+_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 _COMPONENTS = re.compile(r"(?:uint|int|float)([234]?)")
 _SHARED = re.compile(r"^__device__ __shared__ (.+?)\s+(\w+);", re.MULTILINE)
 _GLOBALS = """extern "C" __constant__ GlobalParams_0 SLANG_globalParams;
@@ -28,38 +29,50 @@ MOST_SHARED_BYTES = 32 << 10
 
 
 class Program(program.Program):
-    """One entry point of CUDA source, ready to run."""
-
     def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
-        beginning = _PRELUDE_END.search(source)
+        beginning = PRELUDE_END.search(source)
         assert beginning, f"{entry} has no parameters"
         self._prelude, kernel = source[: beginning.start()], source[beginning.start() :]
-        self._uniforms = [(stem(name), kind) for kind, _, name in _fields(kernel, "Params_0")]
-        assert all(kind in FORMATS for _, kind in self._uniforms), f"an unexpected uniform of {entry}"
-        # Names as in the Slang source, and whether the kernel has anything to do with them.
-        self._globals = [
-            (kind + stars, stem(name), f"globalParams_0->{name}" in kernel)
-            for kind, stars, name in _fields(kernel, "GlobalParams_0")
-        ]
+        self._kernel = kernel
         super().__init__(compiler, kernel, entry, threads)
 
     def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
-        bound, block = [], b""
-        for kind, name, used in self._globals:
-            if name == "params":
-                buffer = self._guarded(name, self._packed(self._uniforms, uniforms))
-            elif name in buffers:
-                buffer = buffers[name]
-            else:
-                # One that is missing matters only if the kernel looks at it: nothing is there.
-                buffer = self._guarded(f"{name} (not bound)", b"")
-            if used:
-                bound.append((kind, buffer))
-            block += struct.pack("Q", buffer.address)
-            if element := _BUFFER.fullmatch(kind):
-                block += struct.pack("Q", buffer.nbytes // _size_of(element[2]))
+        bound: list[tuple[str, Buffer]] = []
+        block, _ = self._block("GlobalParams_0", "", buffers, uniforms, bound)
         self._check_read_only(bound)
         return [self._guarded("globalParams", block), *(buffer for _, buffer in bound)]
+
+    def _block(
+        self, structure: str, prefix: str, buffers: dict[str, Buffer], uniforms: dict[str, Any], bound: list[tuple[str, Buffer]]
+    ) -> tuple[bytes, int]:
+        """A structure in the layout of C's, and its alignment; buffers in it that the kernel uses are added to `bound`."""
+        block, alignment = b"", 1
+        for kind, stars, name in _fields(self._kernel, structure):
+            used = prefix or f"globalParams_0->{name}" in self._kernel
+            name = prefix + stem(name)
+            element = _BUFFER.fullmatch(kind)
+            if kind in _FORMATS and not stars:
+                value = uniforms.get(name)
+                # What is not given is not zero, but whatever was there.
+                size = struct.calcsize(_FORMATS[kind])
+                number = value.x | value.y << 32 if kind == "uint2" and value is not None else value
+                part, align = b"\xff" * size if value is None else struct.pack(_FORMATS[kind], number), size
+            elif element or stars:
+                if name == "params":
+                    buffer = self._guarded(name, self._block(kind, "", buffers, uniforms, bound)[0])
+                else:
+                    # One that is missing matters only if the kernel looks at it: nothing is there.
+                    buffer = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
+                if used:
+                    bound.append((kind + stars, buffer))
+                part, align = struct.pack("Q", buffer.address), 8
+                if element:
+                    part += struct.pack("Q", buffer.nbytes // _size_of(element[2]))
+            else:
+                part, align = self._block(kind, f"{name}_", buffers, uniforms, bound)
+            block += bytes(-len(block) % align) + part
+            alignment = max(alignment, align)
+        return block + bytes(-len(block) % alignment), alignment
 
     def _check_read_only(self, bound: list[tuple[str, Buffer]]) -> None:
         """What is read through a cache that does not see writes must not be written by the same kernel."""
@@ -70,7 +83,6 @@ class Program(program.Program):
                     raise KernelError(f"{self.entry}: {buffer.name} is read only, and {written.name} is the same memory")
 
     def _as_cpp(self, source: str) -> tuple[str, str]:
-        """With its shared variables in the runtime's memory."""
         ends = ["0"]
 
         def placed(variable: re.Match[str]) -> str:
@@ -84,7 +96,7 @@ class Program(program.Program):
 
         assert _GLOBALS in source
         first_line = self._prelude.count("\n") + 1
-        body = _SHARED.sub(placed, source.replace(_GLOBALS, "static const GlobalParams_0* globalParams_0;\n"))
+        body = _SHARED.sub(placed, source.replace(_GLOBALS, "static GlobalParams_0* globalParams_0;\n"))
         cpp = f"""
 #pragma clang attribute push(__attribute__((nomerge)), apply_to = function)
 #line {first_line}
@@ -93,7 +105,7 @@ class Program(program.Program):
 static_assert({ends[-1]} <= {MOST_SHARED_BYTES}, "too much shared memory");
 extern "C" void run_thread(const runtime::Thread*, void* const* buffers)
 {{
-    globalParams_0 = (const GlobalParams_0*)buffers[0];
+    globalParams_0 = (GlobalParams_0*)buffers[0];
     {self.entry}();
 }}
 """
@@ -105,13 +117,11 @@ CUDA = Language(_RUNTIME, (), emit_cuda, Program)
 
 
 def _fields(source: str, structure: str) -> list[tuple[str, str, str]]:
-    """Types, stars and names."""
     body = re.search(_STRUCTURE.format(structure), source, re.MULTILINE | re.DOTALL)
     return _FIELD.findall(body[1]) if body else []
 
 
 def _size_of(kind: str) -> int:
-    """Bytes of what a buffer holds."""
     vector = _COMPONENTS.fullmatch(kind)
     assert vector, f"a buffer of {kind}"
     return 4 * int(vector[1] or 1)

@@ -6,19 +6,23 @@ One specialisation of each: of what takes most of a frame for three architecture
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
 
 from splat_py.gpu.emission import emit_cuda
-from tests.cuda.kernels import for_gpus
 from tests.cuda.nvrtc import ARCHITECTURES, NvidiaError, assemble, compile_ptx, skip_without_compilers, version
-from tests.emulation.kernels import Specialisation
+from tests.emulation.kernels import Specialisation, shipped
 from tests.emulation.programs import Programs
 
 HEAVY = {"rasterizeForward", "rasterizeBackward", "projectForward", "projectBackward", "shadeForward", "shadeBackward"}
 HEAVY |= {"volumeForward", "volumeBackward"}
-BY_KERNEL = for_gpus()
+# All that ships but for a CPU's drivers.
+BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
+for _specialisation in shipped():
+    if not _specialisation.module.startswith("cpu/"):
+        BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
 # Where nobody tells Slang which lanes take part, it lets them vote after every branch: most of a loop. `parallel/wave.slang`
 # tells it, and votes are wanted now and then.
 MOST_VOTES = 20

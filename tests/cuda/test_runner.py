@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from splat_py.gpu.emission import emit_cuda
-from tests.cuda.program import Program
-from tests.emulation.buffers import counting_buffer, view
+from tests.cuda.program import PRELUDE_END, Program
 from tests.emulation.compiler import Compiler, KernelError
-from tests.emulation.program import Order, Schedule
+from tests.emulation.statements import INDEX, ORDERS, THREADS, Runner
 
-THREADS = 70  # two whole warps of 32 and a part of one
-ORDERS = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), *(Schedule(32, Order.SHUFFLED, seed) for seed in range(3))]
 KERNEL = """
 struct Params_0
 {{
@@ -49,33 +45,17 @@ extern "C" __global__ void test()
 """
 
 
-class Runner:
-    """Runs one statement with `in` 0, 1, 2 …, and hands back `out`."""
-
-    def __init__(self, compiler: Compiler) -> None:
-        self.compiler = compiler
-        source = emit_cuda("prefix_sum", "sumBlocks", {}).source
-        self._prelude = source[: source.index("struct Params_0\n")]
-
-    def __call__(self, statement: str, schedule: Schedule = ORDERS[0], alias: bool = False) -> NDArray[np.uint32]:
-        program = Program(self.compiler, self._prelude + KERNEL.format(statement=statement), "test", (THREADS, 1, 1))
-        sizes = {"in": THREADS, "out": THREADS, "sum": 1}
-        buffers = {name: counting_buffer(self.compiler, name, count) for name, count in sizes.items()}
-        bound = buffers | ({"in": buffers["out"]} if alias else {})
-        try:
-            program.run((1, 1, 1), bound, {"count": THREADS, "scale": 0.5}, schedule)
-            return view(buffers["out"]).copy()
-        finally:
-            for buffer in buffers.values():
-                self.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
-
-
 @pytest.fixture(scope="module")
 def run(compiler: Compiler) -> Runner:
-    return Runner(compiler)
+    emitted = emit_cuda("prefix_sum", "sumBlocks", {}).source
+    beginning = PRELUDE_END.search(emitted)
+    assert beginning
+    prelude = emitted[: beginning.start()]
+    return Runner(
+        compiler, Program, lambda statement: prelude + KERNEL.format(statement=statement), {"count": THREADS, "scale": 0.5}
+    )
 
 
-INDEX = np.arange(THREADS, dtype=np.uint32)
 LANES = np.where(INDEX < 64, 32, 6)
 READ = "(globalParams_0->in_0)[i_0]"
 # Right kernels, and what they leave in `out`.

@@ -1,20 +1,20 @@
-"""The embedded scene: its geometry is exact, its files agree with it, and a folder is whole or absent."""
-
-from __future__ import annotations
+"""The embedded scene and the two rooms: their geometry is exact, their files agree with it, and a folder is whole or absent."""
 
 import json
 from pathlib import Path
 
+import imageio.v3 as iio
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 from plyfile import PlyData
 
+from benchmarks import two_rooms
 from splat_py.demo import scene as demo
-from splat_py.demo.ray_tracing import light_samples, radiance, render_view
-from splat_py.demo.scene import demo_cameras, write_demo_scene
-from splat_py.demo.shapes import Array, Box, Cylinder, Sphere, Torus, unit
-from splat_py.errors import SplatError
+from splat_py.demo.scene import demo_cameras, light, render_view, still_life, write_demo_scene
+from splat_py.demo.shapes import Array, Box, Cylinder, Sphere, Torus, radiance, trace, unit
+from splat_py.scene.dataset import load_dataset
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +87,15 @@ def test_the_files_describe_the_pictures(scene: Path) -> None:
         column, row = meta["fl_x"] * x / -z + meta["cx"], meta["fl_y"] * -y / -z + meta["cy"]
         red, green, blue = image[int(row), int(column)].astype(int)
         assert red > 100 and red > 1.5 * max(green, blue)
-    corner = imageio.imread(scene / meta["frames"][-1]["file_path"])[0, 0]
-    np.testing.assert_array_equal(corner, 0)
+    np.testing.assert_array_equal(imageio.imread(scene / meta["frames"][-1]["file_path"])[0, 0], 0)
 
 
 def test_render_view_gives_the_photograph_of_its_camera(scene: Path) -> None:
     viewmats, K = demo_cameras(9, 64)
     photograph = imageio.imread(scene / "images" / "004.png")
     np.testing.assert_array_equal(np.round(255 * render_view(viewmats[4], K, 64, 64)), photograph)
-    # A window of the same camera: the principal point and an oblong size are honoured.
     K[:2, 2] -= [8, 20]
-    window = np.round(255 * render_view(viewmats[4], K, 37, 24))
-    assert np.abs(window - photograph[20:44, 8:45]).mean() < 0.5
+    assert np.abs(np.round(255 * render_view(viewmats[4], K, 37, 24)) - photograph[20:44, 8:45]).mean() < 0.5
 
 
 def test_pixel_centres_are_at_one_half() -> None:
@@ -114,9 +111,7 @@ def test_pixel_centres_are_at_one_half() -> None:
 def test_cameras_look_at_the_centre_from_above() -> None:
     viewmats, _ = demo_cameras(40, 128)
     rotations = viewmats[:, :3, :3]
-    np.testing.assert_allclose(
-        rotations @ rotations.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)), atol=1e-12
-    )
+    np.testing.assert_allclose(rotations @ rotations.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(rotations), 1)
     centre = viewmats @ np.append(demo.LOOK_AT, 1)
     np.testing.assert_allclose(centre[:, :3], np.tile([0, 0, demo.CAMERA_DISTANCE], (40, 1)), atol=1e-12)
@@ -124,16 +119,13 @@ def test_cameras_look_at_the_centre_from_above() -> None:
 
     held_out = np.arange(40) % 8 == 0
     forward = rotations[:, 2]
-    nearest = np.rad2deg(np.arccos((forward[held_out] @ forward[~held_out].T).max(axis=1)))
-    assert nearest.max() < 27
+    assert np.rad2deg(np.arccos((forward[held_out] @ forward[~held_out].T).max(axis=1))).max() < 27
 
 
 def test_only_the_glossy_sphere_depends_on_the_view() -> None:
-    lamp, sky = light_samples()[0]
-
     def change(target: list[float], eyes: list[list[float]]) -> float:
         directions = unit((np.array(target) - np.array(eyes)).astype(np.float32))
-        colors = radiance(np.array(eyes, np.float32), directions, lamp, sky)
+        colors = radiance(still_life(), light, np.array(eyes, np.float32), directions, 0)
         return float(np.abs(colors[0] - colors[1]).max())
 
     eyes = [[2.0, -1.5, 3.0], [3.0, -2.5, 1.0]]
@@ -157,16 +149,12 @@ def test_points_are_near_what_the_cameras_see(scene: Path) -> None:
     assert np.mean(red > 1.3 * green) > 0.9
 
 
-def test_the_scene_is_reused_and_nothing_else_is_overwritten(scene: Path) -> None:
+def test_the_scene_is_reused_and_nothing_else_is_overwritten(scene: Path, tmp_path: Path) -> None:
     before = (scene / "images" / "000.png").stat().st_mtime_ns
     assert write_demo_scene(scene, views=9, size=64) == scene
     assert (scene / "images" / "000.png").stat().st_mtime_ns == before
-    with pytest.raises(SplatError, match="holds something other"):
-        write_demo_scene(scene, views=8, size=64)
+    refused("holds something other", write_demo_scene, scene, views=8, size=64)
     assert len(list((scene / "images").iterdir())) == 9
-
-
-def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
     a, b = (write_demo_scene(tmp_path / name, views=2, size=16) for name in "ab")
     files = sorted(path.relative_to(a) for path in a.rglob("*") if path.is_file())
     assert len(files) == 4
@@ -181,15 +169,37 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         write_demo_scene(tmp_path / "scene", views=2, size=8)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    refused("cannot write", write_demo_scene, tmp_path / "file" / "scene", views=2, size=8)
 
 
 @pytest.mark.parametrize("bad", [{"views": 1}, {"size": 4}])
 def test_senseless_sizes_are_refused(tmp_path: Path, bad: dict[str, int]) -> None:
-    with pytest.raises(SplatError, match="at least"):
-        write_demo_scene(tmp_path / "scene", **bad)
+    refused("at least", write_demo_scene, tmp_path / "scene", **bad)
 
 
-def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SplatError, match="cannot write"):
-        write_demo_scene(tmp_path / "file" / "scene", views=2, size=8)
+def test_photographs_are_of_the_rooms_in_which_they_were_taken(tmp_path: Path) -> None:
+    folder = two_rooms.write_two_rooms(tmp_path / "rooms", views=8, size=24)
+    dataset = load_dataset(folder)
+    x = np.array([view.camera.position[0] for view in dataset.views])
+    assert (x[:4] < -0.5).all() and (x[4:] > 0.5).all()
+    viewmats, K = two_rooms.room_cameras(8, 24)
+    for i in (0, 5):
+        np.testing.assert_allclose(dataset.views[i].camera.viewmat, viewmats[i], atol=1e-9)
+        photograph = iio.imread(dataset.views[i].path)
+        np.testing.assert_array_equal(np.round(255 * two_rooms.render_rooms(viewmats[i], K, 24, 24)), photograph)
+        assert photograph.min() > 0, "it is bright everywhere"
+    assert (np.abs(dataset.points[0]) < [4.3, 2.4, 2.9]).all()
+    before = (folder / "transforms.json").stat().st_mtime_ns
+    assert two_rooms.write_two_rooms(folder, views=8, size=24) == folder
+    assert (folder / "transforms.json").stat().st_mtime_ns == before
+    refused("something other than this demo scene", write_demo_scene, folder, views=8, size=24)
+
+
+def test_no_ray_leaves_the_rooms_but_some_go_through_the_door() -> None:
+    directions = unit(np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32))
+    origins = np.broadcast_to(np.array([-2.0, 0.9, 1.5], np.float32), directions.shape)
+    distance, index = trace(two_rooms.room_surfaces(), origins, directions)
+    assert np.isfinite(distance).all() and index.max() < len(two_rooms.room_surfaces())
+    x = (origins + distance[:, None] * directions)[:, 0]
+    assert 0.005 < (x > 0.1).mean() < 0.1

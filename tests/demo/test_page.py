@@ -1,7 +1,5 @@
 """The page that `splat demo` ends with: complete, from disk, and with names that stay text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,19 +9,16 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py.commands import demo
-from splat_py.commands.demo import Demo
-from splat_py.demo.page import Figure, Section, write_page
+from splat_py.commands import devices as demo
+from splat_py.commands.devices import Demo
+from splat_py.demo.page import Curve, Figure, Section, curves_svg, write_page
 from splat_py.demo.scene import write_demo_scene
-from splat_py.pages.curves import Curve, curves_svg
 from tests.browser import open_page
 
 HOSTILE = "a\"b'<img src=x onerror=document.title=1>&$title #?%41é.png"
 
 
 class Addresses(HTMLParser):
-    """Of a page: elements, and whatever they refer to."""
-
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.elements: list[str] = []
@@ -45,7 +40,6 @@ def section(folder: Path, name: str) -> Section:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a small demo leaves, done twice."""
     folder = tmp_path_factory.mktemp("demo") / "<b> out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("splat_py.demo.scene.write_demo_scene", lambda data: write_demo_scene(data, views=9, size=16))

@@ -21,8 +21,6 @@ _FLAGS = ("-fsanitize-coverage=func,trace-pc-guard,trace-loads,trace-stores", "-
 
 @dataclass
 class Traffic:
-    """Of a buffer, or of a workgroup's memory."""
-
     loads: int = 0
     loaded_bytes: int = 0
     stores: int = 0
@@ -75,7 +73,6 @@ class Counts:
 
 
 def counting(language: Language) -> Language:
-    """A language whose kernels count."""
     return replace(language, flags=(*language.flags, *_FLAGS))
 
 
@@ -101,6 +98,5 @@ class CountingPrograms(Programs):
         uniforms: dict[str, Any],
         schedule: Schedule,
     ) -> None:
-        """See `Programs`."""
         super().run(specialisation, groups, buffers, uniforms, schedule)
         self.counts[specialisation].add(last_counts(self.compiler))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
-from splat_py.gpu.device import Adapter, Device, Tuning, native_operators
-from splat_py.gpu.kernels import Kernel, KernelCache, Recorder, specialising
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.device import Adapter, Device, Tuning
+from splat_py.gpu.kernels import Kernel, KernelCache, Profile, Recorder, specialising
 from tests.emulation.kernels import Specialisation
 from tests.emulation.program import Buffer, Schedule
 from tests.emulation.programs import Programs
@@ -46,20 +44,15 @@ class EmulatedDevice(Device):
         schedule: Schedule | None = None,
         features: Collection[spy.Feature] = (),
     ) -> None:
-        self.adapter = adapter
+        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
+        memory = _GuardedMemory(programs.compiler.runtime)
+        super().__init__(adapter, cast(spy.Device, nothing), memory, DeclaredKernels(), features)
         self.software = False
-        self._process = os.getpid()
         self.tuning = tuning
-        self.operators = native_operators(adapter.backend, features)
-        self.memory = _GuardedMemory(programs.compiler.runtime)
         self.schedule = schedule or Schedule()
         self.programs = programs
-        self.kernels = DeclaredKernels()
-        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
-        self.handle = cast(spy.Device, nothing)
 
     def record(self, profile: Profile | None = None) -> Recorder:
-        """Begin a list of commands."""
         return _Recorder(self)
 
     def wait(self, submission: int) -> None:
@@ -67,13 +60,10 @@ class EmulatedDevice(Device):
 
 
 class DeclaredKernels(KernelCache):
-    """Kernels without programs of SlangPy's, bound as their sources declare."""
-
     def __init__(self) -> None:
         super().__init__(cast(spy.Device, None))
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """See `KernelCache`."""
         constants = specialising(module, entry, constants)
         specialisation = Specialisation(module, entry, tuple(sorted(constants.items())))
         return Kernel(module, entry, cast(spy.ComputePipeline, specialisation), Bindings.of(module, entry, constants))
@@ -107,22 +97,18 @@ class _Recorder(Recorder):
         self._commands.append(run)
 
     def copy(self, source: Array, target: Array, at: int) -> None:
-        """See `Recorder`."""
-
         def run() -> None:
             ctypes.memmove(target.buffer.device_address + at, source.buffer.device_address, source.nbytes)
 
         self._commands.append(run)
 
     def clear(self, array: Array) -> None:
-        """See `Recorder`."""
         self._commands.append(lambda: array.write(np.zeros(array.shape, array.dtype)))
 
     def stage(self, name: str) -> None:
         """Nothing: emulated threads take no time that would say anything."""
 
     def submit(self, wait: bool = True) -> int:
-        """Run the commands."""
         for command in self._commands:
             command()
         self._commands.clear()

@@ -24,7 +24,6 @@ def clang() -> str:
 
 @pytest.fixture(scope="session")
 def programs(compiler: Compiler) -> Iterator[Programs]:
-    """Of the folder's own compiler."""
     everything = Programs(compiler)
     yield everything
     everything.close()
@@ -32,11 +31,18 @@ def programs(compiler: Compiler) -> Iterator[Programs]:
 
 @pytest.fixture(scope="session")
 def native() -> devices.Device:
-    """The machine's own device, to compare with."""
     try:
         return devices.get_device()
     except devices.NoDeviceError as error:
         pytest.skip(f"needs a device of the machine's own: {error}")
+
+
+def skip_unless_all_run(request: pytest.FixtureRequest) -> None:
+    """Skip what asks whether everything has run where not all tests of its folder run, in one process."""
+    folder = request.path.parent
+    files = {path.name for path in folder.glob("test_run_*.py")}
+    if request.config.getoption("keyword") or not files <= {item.path.name for item in request.session.items}:
+        pytest.skip(f"only where all tests of tests/{folder.name} run, in one process")
 
 
 def use(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,22 +18,22 @@ from numpy.typing import DTypeLike
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
-from splat_py.gpu.kernels import Recorder, UserType, specialising
+from splat_py.gpu.kernels import Recorder, UserType, constants_in, specialising
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.sources import shader_folder
-from splat_py.splats.camera_gradients import CAMERA_ROW, LENS, row_length
-from splat_py.splats.cameras import UnscentedTransform
-from splat_py.splats.colors import ColorModel, harmonics, network_weights
-from splat_py.splats.data import Cameras, GaussianArrays, PackedIds, Settings, SplatGradients, Splats, StridedView
-from splat_py.splats.project import Projection
-from splat_py.splats.rasterize import Image, Rasterization
-from splat_py.splats.ray_splats import RAY_GAUSSIAN, SURFEL, RayGradients, RayProjection
-from splat_py.splats.shade import Shading
-from splat_py.splats.tiles import Binning, TileGrid
-from splat_py.volume import marching
-from splat_py.volume.hash_volume import LEVELS, HashShape, HashVolume
-from splat_py.volume.own_volume import OwnVolume
+from splat_py.render.cameras import CAMERA_ROW, LENS, Cameras
+from splat_py.render.colors import ColorModel, harmonics, network_weights
+from splat_py.render.options import Options
+from splat_py.render.project import Projection
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.shade import FeatureArrays, Shading
+from splat_py.render.splats import DENSE, GaussianArrays, SplatIds, Splats, StridedRows
+from splat_py.render.tiles import Binning, TileGrid
+from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays
+from splat_py.volume.grid import COEFFICIENTS, Volume, row_floats
+from splat_py.volume.hash_grid import LEVELS, HashShape, HashVolume
+from splat_py.volume.slang_field import SlangVolume
 from tests.volume import own_fields
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -72,8 +72,8 @@ GAUSSIANS = [
     for stored, mode, accumulation in covering(product((False, True), ("classic", "antialiased"), ACCUMULATIONS))
 ]
 # Jitter and empty space skipped, by the number of coefficients of a volume.
-MARCHES: dict[int, list[tuple[bool, bool]]] = {coefficients: [] for coefficients in marching.COEFFICIENTS}
-for _coefficients, *_march in covering(product(marching.COEFFICIENTS, (False, True), (False, True))):
+MARCHES: dict[int, list[tuple[bool, bool]]] = {coefficients: [] for coefficients in COEFFICIENTS}
+for _coefficients, *_march in covering(product(COEFFICIENTS, (False, True), (False, True))):
     MARCHES[_coefficients].append((_march[0], _march[1]))
 
 
@@ -99,8 +99,8 @@ class _Dispatches:
     def __init__(self) -> None:
         self.found: dict[Specialisation, None] = {}
 
-    def dispatch(self, module: str, entry: str, *_: Any, **constants: Any) -> None:
-        constants = specialising(module, entry, constants)
+    def dispatch(self, module: str, entry: str, *_: Any, **arguments: Any) -> None:
+        constants = specialising(module, entry, constants_in(module, arguments))
         self.found[Specialisation(module, entry, tuple(sorted(constants.items())))] = None
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
@@ -130,7 +130,7 @@ class _Memory:
     def array(self, values: Any) -> Array:
         buffer = SimpleNamespace(device_address=0)
         array = SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer)
-        array.bits = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
+        array.as_uint32 = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
         return cast(Array, array)
 
 
@@ -139,41 +139,33 @@ def shipped() -> list[Specialisation]:
     dispatches = _Dispatches()
     recorder = cast(Recorder, dispatches)
     _record_tiles(recorder)
-    _record_batched(recorder)
     _record_gaussians(recorder)
     _record_packed(recorder)
     _record_cameras(recorder)
     _record_along_rays(recorder)
-    # Adam: a number a row, or rows of spherical harmonics (splat_py/training/parameters.py).
+    # Adam: a number a row, or rows of spherical harmonics (splat_py/train/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
     for row, bounded in ((1, True), (3, False)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=0, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
-    # Gradients of batches: as parameters lie, or in the rows of splats (splat_py/splats/batch.py).
-    dispatches.dispatch("batch", "addScaled")
-    dispatches.dispatch("batch", "addScaled", ROW=1, STRIDE=10, OFFSET=9)
-    # The 3D smoothing filter, through a lens as well (splat_py/splats/filter_3d.py).
+    # Gradients of batches: as parameters lie, or in the rows of splats (splat_py/train/step.py).
+    dispatches.dispatch("optimize", "addScaled")
+    dispatches.dispatch("optimize", "addScaled", ROW=1, STRIDE=10, OFFSET=9)
+    # The 3D smoothing filter, through a lens as well (splat_py/train/parameters.py).
     for constants in ({}, {"CameraModel": "OpenCVPinhole", "WITH_LENS": True}):
         dispatches.dispatch("filter_3d", "findFilters", **constants)
     # Pictures (splat_py/image/rasterizers.py).
     for native, linear in product((False, True), repeat=2):
         how = {"NATIVE_ATOMICS": native, "LINEAR": linear}
         dispatches.dispatch("image_group", "differentiateByGroup", **how)
-        dispatches.dispatch("image_simple", "differentiateSimply", **how)
-        dispatches.dispatch("image_autodiff", "renderByAutodiff", BLOBS=8)
-        dispatches.dispatch("image_autodiff", "differentiateByAutodiff", BLOBS=8, **how)
-        # Of a processor of two cores (splat_py/image/cpu_group.py, cpu_tiles.py).
-        dispatches.dispatch("cpu/blob_group", "differentiateSquares", QUEUES=3, **how)
-    dispatches.dispatch("cpu/blob_group", "renderSquares", QUEUES=3)
-    for linear in (False, True):
-        dispatches.dispatch("cpu/blob_tiles", "differentiateTiles", LINEAR=linear, QUEUES=3)
-    dispatches.dispatch("cpu/blob_tiles", "differentiateRows", QUEUES=3)
-    for coefficients in marching.COEFFICIENTS:
+        dispatches.dispatch("blobs", "renderByAutodiff", BLOBS=8)
+        dispatches.dispatch("blobs", "differentiateByAutodiff", BLOBS=8, **how)
+    for coefficients in COEFFICIENTS:
         _record_volume(recorder, coefficients)
     _record_contracted(recorder)
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
-        dispatches.dispatch("camera_refinement", entry, **lens)
+        dispatches.dispatch("capture_model", entry, **lens)
     dispatches.dispatch("loss", "ssimAlongColumns")
     dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
     # For torch: floats, of as many channels as there are.
@@ -202,32 +194,31 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
     """March, replay and optimiser, adding up gradients atomically, in the replicas of a processor of two cores, and by
     compare-and-swap, which has nothing to do with where samples are."""
     empty = _Memory().empty
-    quads = marching.row_floats(coefficients) // 4
-    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    quads = row_floats(coefficients) // 4
+    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
-        volume = marching.Volume(device, empty((4, 4, 4, quads * 4)), coefficients)
-        volume.groups, volume.replicas = groups, groups + 1
+        volume = Volume(device, empty((4, 4, 4, quads * 4)))
+        volume.groups = groups
         for jitter, skip_empty in MARCHES[coefficients] if native else ((False, True),):
-            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
+            march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
             for v_rays in (None, rays) if native else ():
                 volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=v_rays)
-            arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-            volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
-        volume.record_total_variation(recorder, {}, volume.empty_gradients())
-        volume.record_adam(recorder, {}, volume.empty_gradients(), volume.grid, volume.grid)
+            _record_training(recorder, volume, march, rays, image)
+        volume.record_total_variation(recorder, volume.empty_gradients(), 1.0, 1.0)
+        volume.record_adam(recorder, {}, volume.empty_gradients(), volume.parameters, volume.parameters)
         if native:
-            _record_halves(recorder, marching.Volume(device, empty((4, 4, 4, quads * 2), np.uint32), coefficients), groups)
+            _record_halves(recorder, Volume(device, empty((4, 4, 4, quads * 2), np.uint32)), groups)
 
 
-def _record_halves(recorder: Recorder, volume: marching.Marched, groups: int) -> None:
+def _record_halves(recorder: Recorder, volume: DeviceField, groups: int) -> None:
     """March and replay."""
     empty = _Memory().empty
-    volume.groups, volume.replicas = groups, groups + 1
-    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
+    volume.groups = groups
+    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
+    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
     volume.record_occupancy(recorder, march)
     volume.record_forward(recorder, march, rays, empty(3), image)
     volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
@@ -236,16 +227,15 @@ def _record_halves(recorder: Recorder, volume: marching.Marched, groups: int) ->
 def _record_contracted(recorder: Recorder) -> None:
     """All space, with jitter: rays that want a gradient, and a fit."""
     empty = _Memory().empty
-    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
-    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
+    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
+    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
-        volume = marching.Volume(device, empty((4, 4, 4, 4)), 1)
-        volume.groups, volume.replicas = groups, groups + 1
+        volume = Volume(device, empty((4, 4, 4, 4)))
+        volume.groups = groups
         volume.record_forward(recorder, march, rays, empty(3), image)
         volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
-        arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-        volume.record_training(recorder, march, marching.TrainingStep(rays, *arrays, slot=0))
+        _record_training(recorder, volume, march, rays, image)
 
 
 def _record_hash_grid(recorder: Recorder) -> None:
@@ -254,20 +244,25 @@ def _record_hash_grid(recorder: Recorder) -> None:
     empty = _Memory().empty
     shape = HashShape((2,) * LEVELS, 64)
     own = UserType("Mixed", own_fields.MIXED)
-    rays, image = marching.Rays(empty((8, 3)), empty((8, 3))), marching.Image(empty((8, 3)), empty(8), empty(8))
+    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
-        for volume in (HashVolume(device, empty(shape.floats), shape), OwnVolume(device, empty(32), own)):
-            volume.groups, volume.replicas = groups, groups + 1
-            march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
+        for volume in (HashVolume(device, shape, empty(shape.floats)), SlangVolume(device, own, empty(32))):
+            volume.groups = groups
+            march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, empty(3), image)
             volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
-            arrays = empty(3), empty((8, 4)), 1.0, image, image, volume.empty_gradients(), empty(1)
-            volume.record_training(recorder, replace(march, jitter=False), marching.TrainingStep(rays, *arrays, slot=0))
+            _record_training(recorder, volume, replace(march, jitter=False), rays, image)
         # To compile a replay of CPU drivers takes half a minute; they run this one themselves.
         if native and not groups:
-            _record_halves(recorder, HashVolume(device, empty(shape.floats, np.uint32), shape, empty(shape.floats)), groups)
+            _record_halves(recorder, HashVolume(device, shape, empty(shape.floats, np.uint32), empty(shape.floats)), groups)
+
+
+def _record_training(recorder: Recorder, volume: DeviceField, march: March, rays: Rays, image: RayImage) -> None:
+    empty = _Memory().empty
+    step = {"photographs": empty((8, 4)), "scale": 1.0, "errors": empty(1), "slot": 0}
+    volume.record_training(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), **step)
 
 
 def declared() -> list[tuple[str, str]]:
@@ -285,51 +280,37 @@ def _device(tuning: Tuning) -> Device:
 def _record_tiles(recorder: Recorder) -> None:
     tunings = {"GPU": _GPU_TUNING, "software": _SOFTWARE_TUNING}
     for name, channels, tile_size, accumulation, absgrad in RASTERIZATIONS:
-        settings = Settings(tile_size, absgrad=absgrad, accumulation=accumulation)
-        _record_rasterization(recorder, tunings[name], settings, channels)
+        options = Options(tile_size, absgrad=absgrad, accumulation=accumulation)
+        _record_rasterization(recorder, tunings[name], options, channels)
     for tuning, accumulation in product(tunings.values(), ACCUMULATIONS):
-        settings = Settings(16, accumulation=accumulation, native_atomics=False)
-        _record_rasterization(recorder, tuning, settings, 3)
-        settings = Settings(16, accumulation=accumulation)
-        _record_rasterization(recorder, replace(tuning, segment=64), settings, 3, segments=2)
-
-
-def _record_batched(recorder: Recorder) -> None:
-    """Splats loaded by the workgroup: every way to add up gradients, and what takes the most group-shared memory."""
-    tuning = replace(_GPU_TUNING, batched=True)
-    for accumulation in ACCUMULATIONS:
-        _record_rasterization(recorder, tuning, Settings(16, accumulation=accumulation), 3)
-    _record_rasterization(recorder, tuning, Settings(4), 3)
-    _record_rasterization(recorder, tuning, Settings(16, absgrad=True, accumulation="PerGroup"), 32)
-    _record_rasterization(recorder, replace(tuning, segment=64), Settings(16), 3, segments=2)
+        options = Options(16, accumulation=accumulation, native_atomics=False)
+        _record_rasterization(recorder, tuning, options, 3)
+        options = Options(16, accumulation=accumulation)
+        _record_rasterization(recorder, replace(tuning, segment=64), options, 3, segments=2)
 
 
 def _record_rasterization(
     recorder: Recorder,
     tuning: Tuning,
-    settings: Settings,
+    options: Options,
     channels: int,
     segments: int = 1,
-    packed: PackedIds | None = None,
+    ids: SplatIds = DENSE,
     **written: bool,
 ) -> None:
     device, empty = _device(tuning), _Memory().empty
-    splats = replace(Splats.empty(device, 1, 8, packed=packed), conics=empty((1, 8, settings.shape_floats)))
-    if settings.extras:
-        splats = replace(splats, extras=empty((1, 8, settings.extras)))
-    grid = TileGrid(settings.tile_size, 2, 2, 1)
-    binning = Binning(device, splats, grid, settings.per_isect, bounds=settings.bounds_constants())
+    splats = Splats.empty(device, 1, 8, options=options, ids=ids)
+    if options.extras:
+        splats = replace(splats, extras=empty((1, 8, options.extras)))
+    binning = Binning(device, splats, TileGrid(options.tile_size, 2, 2, 1), options)
     binning.record_count(recorder)
     binning.record_lists(recorder)
     binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels, **written)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
-    work = Rasterization.of(
-        device, splats, colors, backgrounds, binning.lists(segments), grid, image, **settings.splat_constants()
-    )
+    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), image, options)
     work.record(recorder)
-    rows = empty((1, 8, settings.row(channels)))
-    work.record_backward(recorder, image.colors, image.alphas, rows, settings)
+    work.record_backward(recorder, image.colors, image.alphas, empty((1, 8, options.gradient_row_length(channels))))
 
 
 def _record_packed(recorder: Recorder) -> None:
@@ -338,72 +319,73 @@ def _record_packed(recorder: Recorder) -> None:
     empty = device.memory.empty
     gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
-    sh, v_colors = empty((8, 25, 3)), StridedView(empty((1, 8, 9)), 9)
-    packed = PackedIds.empty(device, 8, 1)
+    sh, v_colors = FeatureArrays.of(empty((8, 25, 3)), 75), StridedRows(empty((1, 8, 9)), 9)
+    packed = SplatIds.empty(device, 8, 1)
     for (model, with_covars, is_packed), camera_gradient in product(
         # What most renders are is one of them.
         (("Pinhole", False, True), *before(MODELS), *before(("OpenCVPinhole", "bent Fisheye"))),
         (False, True),
     ):
-        covars, ids = empty((8, 6)) if with_covars else None, packed if is_packed else None
+        covars, ids = empty((8, 6)) if with_covars else None, packed if is_packed else DENSE
         lenses = None if model in MODELS else empty((1, LENS))
         cameras = replace(cameras, lenses=lenses)
         model = model.removeprefix("bent ")
         v_cameras = empty((1, CAMERA_ROW if lenses is None else CAMERA_ROW + LENS))
-        settings = Settings(16, camera_model=model, camera_gradient=camera_gradient)
-        splats = Splats.empty(device, 8, packed=ids)
-        projection = Projection(replace(gaussians, covars=covars), cameras, splats, settings)
-        v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
+        options = Options(16, camera_model=model, camera_gradient=camera_gradient)
+        splats = Splats.empty(device, 8, ids=ids)
+        projection = Projection(replace(gaussians, covars=covars), cameras, splats, options)
         if is_packed:
             visible, dense = PrefixSum(device, 8), replace(projection, splats=Splats.empty(device, 8))
             dense.record_visible(recorder, visible)
             dense.record_packing(recorder, visible, packed)
         projection.record(recorder)
-        projection.record_backward(recorder, v_splats, projection.gaussians, v_cameras)
+        projection.record_backward(recorder, v_colors, splats.depths, projection.gaussians, v_cameras)
     cameras, v_cameras = replace(cameras, lenses=None), empty((1, CAMERA_ROW))
-    for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (None, packed), (False, True)):
-        settings = Settings(16, camera_gradient=camera_gradient)
+    for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (DENSE, packed), (False, True)):
+        options = Options(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))
         color = harmonics(degree, as_color)
-        shading = Shading(gaussians.means, sh, cameras, radii, colors, color, settings, ids)
+        shading = Shading(gaussians.means, sh, cameras, radii, colors, color, options, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
     # Halves: of an even number, and of an odd one, some of which are not used.
-    for degree, stored, ids in ((1, 4, None), (2, 25, packed)):
-        settings, words = Settings(16), empty(8 * stored * 3 // 2)
+    for degree, stored, ids in ((1, 4, DENSE), (2, 25, packed)):
+        options, words = Options(16), empty(8 * stored * 3 // 2)
         radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
-        shading = Shading(gaussians.means, words, cameras, radii, colors, color, settings, ids, halves=stored * 3)
+        halves = FeatureArrays.of(words, stored * 3, halves=True)
+        shading = Shading(gaussians.means, halves, cameras, radii, colors, color, options, ids)
         shading.record(recorder)
-        shading.record_backward(recorder, v_colors, gaussians.means, empty((8, -(-stored * 3 // 2))), v_cameras)
+        v_halves = FeatureArrays.of(empty((8, -(-stored * 3 // 2))), stored * 3, halves=True)
+        shading.record_backward(recorder, v_colors, gaussians.means, v_halves, v_cameras)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),
         ACCUMULATIONS,
-        (None, packed),
+        (DENSE, packed),
         (False, True),
     ):
         # How weights add up has little to do with the rest.
-        if accumulation != "PerWave" and (color.weights == 0 or ids or camera_gradient):
+        if accumulation != "PerWave" and (color.weights == 0 or ids.packed or camera_gradient):
             continue
-        settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation)
-        radii, features = empty((8, 2), np.int32), empty((8, color.features))
+        options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation)
+        radii = empty((8, 2), np.int32)
+        features = FeatureArrays.of(empty((8, color.features)), color.features)
         shared = weights if color.weights else None
-        shading = Shading(gaussians.means, features, cameras, radii, empty((8, 3)), color, settings, ids, shared)
+        shading = Shading(gaussians.means, features, cameras, radii, empty((8, 3)), color, options, ids, shared)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, gaussians.means, features, v_cameras, v_weights=shared)
     for tile_size in TILE_SIZES:
-        settings = Settings(tile_size, max_alpha=0.99)
-        _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=packed)
-    for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (None, packed)):
-        settings = Settings(16, falloff=falloff, extras=1)
-        splats = Splats.empty(device, 8, packed=ids)
-        projection = Projection(replace(gaussians, extras=empty((8, 1))), cameras, splats, settings)
-        if ids is None:
+        options = Options(tile_size, stop="SceneStop99")
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=packed)
+    for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (DENSE, packed)):
+        options = Options(16, falloff=falloff, extras=1)
+        splats = Splats.empty(device, 8, ids=ids)
+        projection = Projection(replace(gaussians, extras=empty((8, 1))), cameras, splats, options)
+        if not ids.packed:
             projection.record_visible(recorder, PrefixSum(device, 8))
         projection.record(recorder)
-        v_splats = SplatGradients.of_rows(empty((8, 10)), splats.depths)
-        projection.record_backward(recorder, v_splats, gaussians, v_cameras)
-        _record_rasterization(recorder, _GPU_TUNING, settings, 3, packed=ids)
+        projection.record_backward(recorder, v_colors, splats.depths, gaussians, v_cameras)
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
 def _record_along_rays(recorder: Recorder) -> None:
@@ -412,23 +394,24 @@ def _record_along_rays(recorder: Recorder) -> None:
     empty = device.memory.empty
     gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
-    packed = PackedIds.empty(device, 8, 1)
-    views = (StridedView(empty((8, size)), size) for size in (2, 9, 3))
-    v_splats = RayGradients(*views, empty(8))
-    for kind, ids, camera_gradient in product((SURFEL, RAY_GAUSSIAN), (None, packed), (False, True)):
-        settings = Settings(16, camera_gradient=camera_gradient, **kind)
-        projection = RayProjection.of(device, gaussians, cameras, settings, (8,), ids)
-        if ids is None:
+    packed = SplatIds.empty(device, 8, 1)
+    of_cameras = ((False, True), (True, True), (True, False))
+    for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, packed), of_cameras):
+        options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
+        splats = Splats.empty(device, 8, options=options, ids=ids)
+        projection = Projection(gaussians, cameras, splats, options)
+        if not ids.packed:
             projection.record_visible(recorder, PrefixSum(device, 8))
         projection.record(recorder)
-        projection.record_backward(recorder, v_splats, gaussians, empty((1, CAMERA_ROW)))
+        v_splats = StridedRows(empty((8, 15)), 15)
+        projection.record_backward(recorder, v_splats, splats.depths, gaussians, empty((1, CAMERA_ROW)))
     # Three channels are normals, and with distortion two are depth and that.
-    for channels, distortion, segments, ids in ((6, False, 1, None), (8, True, 1, packed), (8, True, 2, None)):
+    for channels, distortion, segments, ids in ((6, False, 1, DENSE), (8, True, 1, packed), (8, True, 2, DENSE)):
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
-        settings = Settings(16, **SURFEL)
-        _record_rasterization(recorder, tuning, settings, channels, segments, ids, distortion=distortion, median=True)
-    for ids in (None, packed):
-        _record_rasterization(recorder, _GPU_TUNING, Settings(16, **RAY_GAUSSIAN), 3, packed=ids)
+        options = Options(16, primitive="Surfel")
+        _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
+    for ids in (DENSE, packed):
+        _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:
@@ -436,24 +419,26 @@ def _record_cameras(recorder: Recorder) -> None:
     device = _device(_GPU_TUNING)
     empty = device.memory.empty
     gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
-    unscented, shutter = UnscentedTransform(), "ROLLING_TOP_TO_BOTTOM"
-    packed = PackedIds.empty(device, 8, 1)
-    settings = Settings(16, camera_gradient=True)
+    shutter = "ROLLING_TOP_TO_BOTTOM"
+    packed = SplatIds.empty(device, 8, 1)
+    options = Options(16, camera_gradient=True)
     for projection, covars, with_lens, ids in (
-        (replace(settings, camera_model="Equirectangular", unscented=unscented), False, False, None),
-        (replace(settings, shutter=shutter, antialiased=True), False, False, packed),
-        (replace(settings, camera_model="OpenCVPinhole", shutter=shutter), True, True, None),
-        (replace(settings, shutter=shutter, unscented=unscented), False, False, packed),
+        (replace(options, camera_model="Equirectangular", with_ut=True), False, False, DENSE),
+        (replace(options, shutter=shutter, antialiased=True), False, False, packed),
+        (replace(options, camera_model="OpenCVPinhole", shutter=shutter), True, True, DENSE),
+        (replace(options, shutter=shutter, with_ut=True), False, False, packed),
     ):
         poses = empty((1, 4, 4) if projection.shutter is None else (1, 2, 4, 4))
-        cameras = Cameras(poses, empty((1, 3, 3)), 8, 8, lenses=empty((1, LENS)) if with_lens else None)
-        splats = Splats.empty(device, 8, packed=ids)
+        cameras = Cameras(
+            poses, empty((1, 3, 3)), 8, 8, lenses=empty((1, LENS)) if with_lens else None, shutter=projection.shutter
+        )
+        splats = Splats.empty(device, 8, ids=ids)
         work = Projection(replace(gaussians, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
-        if ids is not None:
+        if ids.packed:
             replace(work, splats=Splats.empty(device, 8)).record_visible(recorder, PrefixSum(device, 8))
         work.record(recorder)
-        v_splats = SplatGradients.of_rows(empty((8, 9)), splats.depths)
-        work.record_backward(recorder, v_splats, work.gaussians, empty((1, row_length(cameras))))
+        v_splats = StridedRows(empty((8, 9)), 9)
+        work.record_backward(recorder, v_splats, splats.depths, work.gaussians, empty((1, cameras.row_length)))
 
 
 def _record_gaussians(recorder: Recorder) -> None:
@@ -462,10 +447,9 @@ def _record_gaussians(recorder: Recorder) -> None:
     cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
     splats = Splats.empty(_device(_GPU_TUNING), 1, 8)
     v_cameras = empty((1, CAMERA_ROW))
-    v_splats = SplatGradients.of_rows(empty((1, 8, 9)), splats.depths)
-    sh, v_colors = empty((8, 16, 3)), StridedView(empty((1, 8, 9)), 9)
+    sh, v_rows = FeatureArrays.of(empty((8, 16, 3)), 48), StridedRows(empty((1, 8, 9)), 9)
     for (degree, stored, mode, accumulation), camera_gradient in product(GAUSSIANS, (False, True)):
-        settings = Settings(
+        options = Options(
             16,
             raw_params=stored,
             antialiased=mode == "antialiased",
@@ -473,10 +457,10 @@ def _record_gaussians(recorder: Recorder) -> None:
             accumulation=accumulation,
             native_atomics=degree < 3,
         )
-        projection = Projection(gaussians, cameras, splats, settings)
+        projection = Projection(gaussians, cameras, splats, options)
         projection.record(recorder)
-        projection.record_backward(recorder, v_splats, gaussians, v_cameras)
-        shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), settings)
+        projection.record_backward(recorder, v_rows, splats.depths, gaussians, v_cameras)
+        shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), options)
         shading.record(recorder)
         for add_to_means in (False, True):
-            shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras, add_to_means)
+            shading.record_backward(recorder, v_rows, gaussians.means, sh, v_cameras, add_to_means)

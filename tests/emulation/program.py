@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from splat_py.errors import BindingError
-from splat_py.gpu.metal_parameters import pack_uniforms
 from tests.emulation.compiler import Compiler, KernelError
 
 
@@ -26,8 +24,6 @@ class Order(IntEnum):
 
 @dataclass(frozen=True)
 class Buffer:
-    """Guarded memory bound to a kernel's buffer."""
-
     name: str
     address: int
     nbytes: int
@@ -60,8 +56,6 @@ class _Dispatch(ctypes.Structure):
 
 
 class Program(ABC):
-    """One entry point, ready to run."""
-
     def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
         self.entry = entry
         self._runtime = compiler.runtime
@@ -84,7 +78,7 @@ class Program(ABC):
         """Run over `groups` workgroups. Buffers that the kernel does not use may be there, too.
 
         Raises:
-            KernelError: a uniform is not known, or the kernel is wrong.
+            KernelError: the kernel is wrong.
         """
         self._own: list[Buffer] = []
         try:
@@ -112,14 +106,6 @@ class Program(ABC):
         error = self._runtime.run(ctypes.byref(dispatch))
         if error:
             raise KernelError(f"{self.entry}: {error.decode()}")
-
-    def _packed(self, fields: list[tuple[str, str]], uniforms: dict[str, Any]) -> bytes:
-        """A uniform block of `fields`, names and types, in the layout of C's structures."""
-        try:
-            # What is not given is not zero, but whatever was there.
-            return pack_uniforms(self.entry, fields, uniforms, unset=0xFF)
-        except BindingError as error:
-            raise KernelError(str(error)) from error
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:
         """Memory that is there until the kernel has run."""

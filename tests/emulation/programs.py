@@ -26,7 +26,6 @@ class Programs:
         self._programs = _Made(self._workers, self._compile)
 
     def kernel(self, specialisation: Specialisation) -> Source:
-        """Its source."""
         return self._kernels.get(specialisation)
 
     def run(
@@ -37,7 +36,6 @@ class Programs:
         uniforms: dict[str, Any],
         schedule: Schedule,
     ) -> None:
-        """See `Program.run`."""
         self._programs.get(specialisation).run(groups, buffers, uniforms, schedule)
         self.executed.add(specialisation)
 
@@ -47,7 +45,6 @@ class Programs:
             self._programs.begin(specialisation)
 
     def close(self) -> None:
-        """Make no more."""
         self._workers.shutdown(cancel_futures=True)
 
     def _emit(self, specialisation: Specialisation) -> Source:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
 
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Operator
 from tests.emulation.device import EmulatedDevice
@@ -16,10 +20,16 @@ TUNINGS = {"GPU": _GPU_TUNING, "software": _SOFTWARE_TUNING}
 
 
 def every_order(device: EmulatedDevice, check: Callable[[], object], schedules: list[Schedule] = SCHEDULES) -> None:
-    """Run `check` in each."""
     for schedule in schedules:
         device.schedule = schedule
         check()
+
+
+def named(test: Callable[..., None], *arguments: Any) -> Any:
+    """A test of another folder's with some of its arguments, to be run on an emulated device."""
+    known = {id(tuning): name for name, tuning in TUNINGS.items()}
+    parts = [known.get(id(a)) or getattr(a, "__name__", str(a)) for a in arguments]
+    return pytest.param(partial(test, *arguments), id="-".join([test.__name__.removeprefix("test_"), *parts]))
 
 
 def accumulate(device: EmulatedDevice, accumulation: str, native: bool = True) -> None:

@@ -4,26 +4,26 @@ Files may not grow beyond a limit of the process, which fails a write as a full 
 cache would be limited, too.
 """
 
-from __future__ import annotations
-
+import os
 import platform
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import SplatError
-from splat_py.files import save_tensors, write_json
+from splat_py.files import require_writable, save_tensors, write_json
 from splat_py.scene import Gaussians
 from splat_py.scene.pictures import write_image
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.trainer import Trainer
-from splat_py.volume.field import RadianceField
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.trainer import Trainer
 from tests.commands.program import refusal, splat
+from tests.faults.test_kills_in_writes import a_field
+from tests.refusals import refused
 
 pytestmark = pytest.mark.skipif(platform.system() == "Windows", reason="processes there have no limit of a file's size")
 
@@ -43,19 +43,14 @@ def full_disk(most_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def a_field() -> RadianceField:
-    cube = torch.ones(8, 8, 8)
-    return RadianceField(cube, torch.ones(8, 8, 8, 1, 3), np.array([[0, 0, 0], [1, 1, 1.0]]), np.zeros(3, np.float32))
-
-
 WRITERS: dict[str, Callable[[Path], None]] = {
     "tensors.safetensors": lambda path: save_tensors(path, "splat_py", {}, {"x": np.ones(50_000, np.float32)}),
     "metrics.json": lambda path: write_json(path, list(range(50_000))),
     "render.png": lambda path: write_image(path, RANDOM.uniform(size=(200, 200, 3))),
     "render.jpg": lambda path: write_image(path, RANDOM.uniform(size=(400, 400, 3))),
     "scene.ply": lambda path: Gaussians.from_points(RANDOM.normal(size=(2000, 3)), np.ones((2000, 3)), 0).save_ply(path),
-    "field.safetensors": lambda path: a_field().save(path),
-    "field.npz": lambda path: a_field().save(path),
+    "field.safetensors": lambda path: a_field(0).save(path),
+    "field.npz": lambda path: a_field(0).save(path),
 }
 
 
@@ -71,7 +66,6 @@ def test_a_full_disk_is_a_sentence_and_the_older_file_stays(name: str, most_byte
 
 
 def test_a_disk_that_fills_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last checkpoint is whole, and the run goes on from it once there is space."""
     write_demo_scene(tmp_path / "demo", views=4, size=24)
     command = ("train", "demo", "--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY, "--sh-degree", 0, "--test-every", 0)
     assert splat(*command, "--out", "whole", cwd=tmp_path).returncode == 0
@@ -91,3 +85,45 @@ def test_a_disk_that_fills_while_training(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert splat("train", "demo", "--out", "run", "--resume", "--test-every", 0, cwd=tmp_path).returncode == 0
     assert Checkpoint.load(checkpoint).step == STEPS
+
+
+def test_pipes_and_links_to_devices_stay_what_they_are(tmp_path: Path) -> None:
+    pipe = tmp_path / "scores.json"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_json(pipe, {"psnr": 30})
+    reader.join(5)
+    assert b"".join(read) == b'{\n  "psnr": 30\n}\n'
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+    link = tmp_path / "nowhere.json"
+    link.symlink_to(os.devnull)
+    write_json(link, {})
+    assert link.is_symlink()
+    assert Path(os.devnull).is_char_device()
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"as it was")
+    for path, message in (
+        (tmp_path, "is a folder; name a file"),
+        (tmp_path / "file" / "scores.json", "cannot write .*: Not a directory|File exists"),
+        (Path("/proc/scores.json"), "cannot write /proc/scores.json"),
+    ):
+        if path.parent.is_dir() or path.parent.is_file():
+            refused(message, require_writable, path)
+    for path in (tmp_path / "file", tmp_path / "new" / "scores.json", Path(os.devnull)):
+        require_writable(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]
+    assert (tmp_path / "file").read_bytes() == b"as it was"
+
+
+def test_a_device_that_takes_nothing_is_named(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.is_char_device():
+        pytest.skip("there is no device that is always full")
+    link = tmp_path / "full.json"
+    link.symlink_to(full)
+    refused(r"cannot write .*full\.json: No space left", write_json, link, {})

@@ -1,7 +1,5 @@
 """A run that is killed, again and again, wherever it is: files are whole or absent, and `--resume` comes to the same end."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -10,28 +8,33 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
 import psutil
 import pytest
 
-from splat_py.demo.scene import write_demo_scene
-from splat_py.fit.run_record import RunRecord
+from splat_py.fit.run_folder import RunRecord
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.kernels import Recorder
 from splat_py.scene import Gaussians
-from splat_py.scene.options import DataOptions
-from splat_py.splats import densification, run, trainer
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.run_folder import RunFolder
-from splat_py.splats.trainer import Trainer
+from splat_py.scene.data_options import DataOptions
+from splat_py.train import density, run, trainer
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.parameters import Parameters
+from splat_py.train.run import RunFolder
+from splat_py.train.trainer import Trainer
+from tests.faults.forks import die_at, do_and_exit, forked
+from tests.train.refinement import assert_same_bits
 
+CAPTURE = 4, 24
 # Every second step adapts, and gradients add up in a fixed order.
 CONFIG = TrainConfig(
     steps=24,
@@ -49,7 +52,7 @@ KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 24, 2
 CALLS: tuple[tuple[Any, str], ...] = (
     (RunRecord, "load_dataset"),
     (Trainer, "__init__"),
-    (RunFolder, "describe"),
+    (RunRecord, "save"),
     (Trainer, "advance"),
     (trainer, "refine"),
     (Trainer, "save_checkpoint"),
@@ -67,18 +70,14 @@ class Kills:
 
     capture: Path
     root: Path
-    # Of those that are killed at the same time.
     part: int = 0
-    # Folders that were begun.
     runs: int = 0
 
     @property
     def out(self) -> Path:
-        """The run's folder."""
         return self.root / f"run {self.part}.{self.runs}"
 
     def begin_another(self) -> None:
-        """Once a run has come to its end."""
         assert_same_result(self.out, self.root / "straight")
         self.runs += 1
 
@@ -97,10 +96,7 @@ class Kills:
         if not FORKS:
             arguments = map(str, (self.capture, out, call, late))
             return os.posix_spawn(sys.executable, [sys.executable, "-m", "tests.faults.test_kills", *arguments], os.environ)
-        pid = os.fork()
-        if pid == 0:
-            train_and_exit(self.capture, out, call, late)
-        return pid
+        return forked(lambda: train(self.capture, out, call, late))
 
     def was_killed(self, status: int) -> bool:
         """What came of a process; every file is whole."""
@@ -112,7 +108,6 @@ class Kills:
         return False
 
     def kill_at(self, call: int, late: int) -> bool:
-        """Have a run kill itself before or after a call."""
         return self.was_killed(os.waitpid(self.begin(call, late), 0)[1])
 
     def kill_after(self, seconds: float) -> bool:
@@ -130,46 +125,22 @@ class Kills:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Of a process that may have ended by now."""
     with suppress(psutil.Error):
         times = process.cpu_times()
         return times.user + times.system
     return 0.0
 
 
-def train_and_exit(capture: Path, out: Path, call: int, late: int) -> NoReturn:
-    """Train in this process, which is for nothing else."""
-    code = 1
-    try:
-        if call >= 0:
-            die_at(*CALLS[call], late)
-        run.train(DataOptions(capture), CONFIG, out, resume=RunFolder(out).checkpoint.exists())
-        # Compiled kernels are kept.
-        atexit._run_exitfuncs()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def die_at(owner: Any, name: str, late: int) -> None:
-    """Kill this process before or after a call."""
-    function = getattr(owner, name)
-
-    def dying(*arguments: Any, **options: Any) -> None:
-        if late:
-            function(*arguments, **options)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(owner, name, dying)
+def train(capture: Path, out: Path, call: int, late: int) -> None:
+    if call >= 0:
+        die_at(*CALLS[call], late)
+    run.train(DataOptions(capture), CONFIG, out, resume=RunFolder(out).checkpoint.exists())
+    atexit._run_exitfuncs()
 
 
 def main(capture: Path, root: Path) -> None:
-    """Kill runs, and report how often."""
     kills = Kills(capture, root)
     assert os.waitpid(kills.begin(out=root / "straight"), 0)[1] == 0
-    # Again, with kernels that have been compiled before.
     before = os.times()
     assert os.waitpid(kills.begin(out=root / "timed"), 0)[1] == 0
     after = os.times()
@@ -180,23 +151,12 @@ def main(capture: Path, root: Path) -> None:
     if not FORKS:
         kill(kills, calls, moments)
         return
-    pids = []
-    for part in range(AT_ONCE):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            code = 1
-            try:
-                kill(replace(kills, part=part), calls[part::AT_ONCE], moments[part::AT_ONCE])
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
+    parts = ((replace(kills, part=part), calls[part::AT_ONCE], moments[part::AT_ONCE]) for part in range(AT_ONCE))
+    pids = [forked(partial(kill, *part)) for part in parts]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * AT_ONCE
 
 
 def kill(kills: Kills, calls: Sequence[tuple[int, int]], moments: Sequence[float]) -> None:
-    """One run after the other, at calls and after so many seconds."""
     for call, late in calls:
         name = CALLS[call][1]
         assert kills.kill_at(call, late), f"{name} was not called"
@@ -215,13 +175,7 @@ def kill(kills: Kills, calls: Sequence[tuple[int, int]], moments: Sequence[float
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=24)
-
-
-@pytest.fixture(scope="module")
 def straight(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing happened to."""
     out = tmp_path_factory.mktemp("straight") / "run"
     run.train(DataOptions(capture), CONFIG, out)
     return out
@@ -230,8 +184,7 @@ def straight(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_same_result(out: Path, straight: Path) -> None:
     resumed, expected = (Checkpoint.load(RunFolder(folder).checkpoint) for folder in (out, straight))
     assert resumed.step == expected.step == CONFIG.steps
-    for name, values in expected.state.items():
-        np.testing.assert_array_equal(resumed.state[name], values, err_msg=name)
+    assert_same_bits(resumed.state, expected.state)
     assert (out / "scene.ply").read_bytes() == (straight / "scene.ply").read_bytes()
     names = [sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) for folder in (out, straight)]
     assert names[0] == names[1]
@@ -254,18 +207,19 @@ def test_kills(capture: Path, tmp_path: Path) -> None:
 def test_a_signal_within_densification_drops_nothing(
     number: int, capture: Path, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does one within a step repeat it."""
     out, came = tmp_path / "run", []
-    moved, submit = densification.record_moved, Trainer._submit
+    moved, submit = density.record_moved, Trainer._submit
 
     def signal_once(moment: str) -> None:
         if moment not in came:
             came.append(moment)
             os.kill(os.getpid(), number)
 
-    def move_and_signal(*arguments: object) -> object:
-        signal_once("densification")
-        return moved(*arguments)  # type: ignore[arg-type]
+    def move_and_signal(recorder: Recorder, parameters: Parameters, origins: Array) -> Parameters:
+        # An order in space is of as many.
+        if origins.size != parameters.count:
+            signal_once("densification")
+        return moved(recorder, parameters, origins)
 
     def submit_and_signal(trained: Trainer, step: int) -> int:
         submission = submit(trained, step)
@@ -273,7 +227,7 @@ def test_a_signal_within_densification_drops_nothing(
             signal_once("step")
         return submission
 
-    monkeypatch.setattr(densification, "record_moved", move_and_signal)
+    monkeypatch.setattr(density, "record_moved", move_and_signal)
     monkeypatch.setattr(Trainer, "_submit", submit_and_signal)
     steps = []
     for _ in range(2):
@@ -289,5 +243,5 @@ def test_a_signal_within_densification_drops_nothing(
 if __name__ == "__main__":
     folders = map(Path, sys.argv[1:3])
     if sys.argv[3:]:
-        train_and_exit(*folders, *map(int, sys.argv[3:]))
+        do_and_exit(lambda: train(*folders, *map(int, sys.argv[3:])))
     main(*folders)

@@ -4,8 +4,6 @@ one or the newer one, and the next process that locks the folder removes what wa
 Run as a program, this forks a process for each of these moments: no device is open there, and torch is imported once.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -18,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,20 +24,18 @@ import pytest
 import torch
 
 from splat_py.files import write_json
-from splat_py.fit.run_lock import run_lock
-from splat_py.fit.run_record import RunRecord
-from splat_py.image.checkpoint import FitCheckpoint
-from splat_py.image.result import ImageFit
+from splat_py.fit.run_folder import RunRecord, run_lock
+from splat_py.image.pictures import FitCheckpoint, ImageFit
 from splat_py.scene import Gaussians
-from splat_py.scene.options import DataOptions
-from splat_py.scene.pictures import write_image
-from splat_py.scene.videos import write_video
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.run_folder import RunFolder
-from splat_py.volume.checkpoint import VolumeCheckpoint
+from splat_py.scene.data_options import DataOptions
+from splat_py.scene.pictures import write_image, write_video
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.run import RunFolder
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.field import RadianceField
+from splat_py.volume.fitting import VolumeCheckpoint
+from splat_py.volume.grid import RadianceField
+from tests.faults.forks import forked
 
 pytestmark = pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
 
@@ -91,9 +87,6 @@ CASES = [*((name, True) for name in WRITERS), ("splats/checkpoint.safetensors", 
 
 @dataclass
 class Killed:
-    """What came of the kills within the writing of one file."""
-
-    # By name.
     moments: list[str] = field(default_factory=list)
     # Kills that left something half written, and those after which there was the newer file.
     left: int = 0
@@ -134,12 +127,10 @@ def die_amid(most_bytes: int, pipe: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
-def forked(prepare: Callable[[int, int], None], limit: int, write: Callable[[Path, int], None], path: Path) -> str | None:
+def killed_at(prepare: Callable[[int, int], None], limit: int, write: Callable[[Path, int], None], path: Path) -> str | None:
     """The name of the moment at which a process that writes was killed; None if it came to the end."""
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _write_and_exit(prepare, limit, writing, lambda: write(path, 1))
+    pid = forked(lambda: (prepare(limit, writing), write(path, 1)))
     os.close(writing)
     with os.fdopen(reading) as pipe:
         name = pipe.read()
@@ -149,16 +140,6 @@ def forked(prepare: Callable[[int, int], None], limit: int, write: Callable[[Pat
         return name
     assert status == 0, f"{path}: the writer failed"
     return None
-
-
-def _write_and_exit(prepare: Callable[[int, int], None], limit: int, pipe: int, write: Callable[[], None]) -> NoReturn:
-    code = 1
-    try:
-        prepare(limit, pipe)
-        write()
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def kills(name: str, root: Path, has_older: bool) -> Killed:
@@ -176,7 +157,7 @@ def kills(name: str, root: Path, has_older: bool) -> Killed:
         if has_older:
             path.parent.mkdir(parents=True)
             path.write_bytes(older)
-        moment = forked(prepare, limit, write, path)
+        moment = killed_at(prepare, limit, write, path)
         if moment is None:
             assert path.read_bytes() == newer
             return killed
@@ -188,7 +169,6 @@ def kills(name: str, root: Path, has_older: bool) -> Killed:
 
 
 def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None:
-    """After a kill."""
     what = f"{killed.moments[-1]} ({len(killed.moments)})"
     content = path.read_bytes() if path.exists() else None
     if content not in (older, newer):
@@ -220,7 +200,6 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def main(root: Path) -> None:
-    """Report everything, for the tests below."""
     for name, has_older in CASES:
         killed = kills(name, root / name.replace("/", " ") / str(has_older), has_older)
         print(json.dumps([name, has_older, vars(killed)]), flush=True)
@@ -241,8 +220,7 @@ def test_a_kill_within_a_write(name: str, has_older: bool, reports: dict[tuple[s
     killed = reports[name, has_older]
     assert not killed.problems
     # It was killed everywhere, and both outcomes have come about.
-    expected = {f"{when} {call}" for _, call in CALLS for when in ("before", "after")}
-    assert expected <= set(killed.moments)
+    assert {f"{when} {call}" for _, call in CALLS for when in ("before", "after")} <= set(killed.moments)
     assert killed.left > 5 and 2 < killed.newer < len(killed.moments) / 2
 
 

@@ -1,7 +1,5 @@
 """A run of many steps with densification: memory stays flat, and every number finite. `make soak` takes 20,000 steps of it."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path
@@ -12,8 +10,8 @@ import pytest
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene import load_dataset
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.trainer import StepReport, Trainer
+from splat_py.train.config import TrainConfig
+from splat_py.train.trainer import StepReport, Trainer
 
 STEPS = int(os.environ.get("SOAK_STEPS", "1000"))
 # What allocators and drivers may keep, in bytes: far less than a leak of 4 KiB a step would be in the long run.

@@ -1,8 +1,6 @@
 """Processes that train together: they find what one process finds, and what ends one ends all, with one sentence and a
 checkpoint from which any number goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -16,21 +14,22 @@ import numpy as np
 import pytest
 
 from splat_py.commands.main import main
-from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import RankLostError, SplatError
 from splat_py.fit.distributed import Ranks
-from splat_py.fit.interrupts import Interrupted
-from splat_py.fit.launch import Launch, launch_of
+from splat_py.fit.process import Interrupted, Launch, launch_of
 from splat_py.gpu.device import get_device
 from splat_py.scene import load_dataset
-from splat_py.scene.options import DataOptions
-from splat_py.splats import run
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.parameters import State
-from splat_py.splats.run_folder import RunFolder
-from splat_py.splats.trainer import StepReport, Trainer
+from splat_py.scene.data_options import DataOptions
+from splat_py.train import run
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.run import RunFolder
+from splat_py.train.trainer import StepReport, Trainer
+from tests.refusals import refused
+from tests.train.refinement import assert_same_bits
 
+# Five photographs to train on: two processes leave one over in each epoch.
+CAPTURE = 6, 32
 # Refines after step 5, and prunes after steps 11 and 15.
 CONFIG = TrainConfig(
     steps=20,
@@ -46,18 +45,6 @@ CONFIG = TrainConfig(
 )
 # Two processes go on after the first of these steps, and the second process is killed in the second.
 JOIN, KILL = 3, 13
-
-
-def same(state: State, other: State) -> None:
-    assert state.keys() == other.keys()
-    for name, values in state.items():
-        np.testing.assert_array_equal(values, other[name], err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five photographs to train on: two processes leave one over in each epoch."""
-    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=6, size=32)
 
 
 def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> None:
@@ -92,11 +79,8 @@ def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> N
     assert Checkpoint.load(out.checkpoint).step == KILL
 
     run.train(DataOptions(capture), replace(CONFIG, batch=0), out.root, resume=True)
-    same(Checkpoint.load(out.checkpoint).state, straight.checkpoint().state)
+    assert_same_bits(Checkpoint.load(out.checkpoint).state, straight.checkpoint().state)
     assert [point["step"] for point in out.metrics()["curve"]] == list(range(KILL, 20))
-
-
-# --- parts of it, in this process ---
 
 
 class Other(Ranks):
@@ -119,7 +103,6 @@ class Other(Ranks):
 
 
 def other(number: int, call: int) -> type[Other]:
-    """One that is told so at a call."""
     return type("Told", (Other,), {"signals": {call: number}})
 
 
@@ -144,14 +127,6 @@ def test_processes_that_have_parted() -> None:
         Parted(Launch(0, 2)).require_equal([get_device().memory.array(np.ones((3, 2), np.float32))], 7)
 
 
-def test_shares_of_a_batch() -> None:
-    ranks = [Ranks(Launch(rank, 3)) for rank in range(3)]
-    assert [list(range(6))[one.own(6)] for one in ranks] == [[0, 1], [2, 3], [4, 5]]
-    assert [ranks[0].batch_of(batch) for batch in (0, 3, 9)] == [3, 3, 9] and Ranks().batch_of(0) == 1
-    with pytest.raises(SplatError, match="batch is 4, which 3 processes cannot divide evenly"):
-        ranks[1].batch_of(4)
-
-
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
 
 
@@ -167,14 +142,16 @@ TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h
     ],
 )
 def test_environments_that_contradict_themselves(changes: dict[str, str], says: str) -> None:
-    with pytest.raises(SplatError, match=re.escape(says)):
-        launch_of(TORCHRUN | changes)
+    refused(re.escape(says), launch_of, TORCHRUN | changes)
 
 
-def test_what_torchrun_says() -> None:
+def test_what_torchrun_says_and_shares_of_a_batch() -> None:
     assert launch_of(TORCHRUN) == Launch(2, 4, 1, "here", 29500)
-    # Of containers that say so of one process.
     assert launch_of({"WORLD_SIZE": "1"}) == launch_of({}) == Launch()
+    ranks = [Ranks(Launch(rank, 3)) for rank in range(3)]
+    assert [list(range(6))[one.own(6)] for one in ranks] == [[0, 1], [2, 3], [4, 5]]
+    assert [ranks[0].batch_of(batch) for batch in (0, 3, 9)] == [3, 3, 9] and Ranks().batch_of(0) == 1
+    refused("batch is 4, which 3 processes cannot divide evenly", ranks[1].batch_of, 4)
 
 
 @pytest.mark.parametrize("arguments", [("train", "nowhere", "--out", "run"), ("train", "--abacus"), ("render", "nowhere")])
@@ -193,9 +170,6 @@ def test_what_all_would_say_one_says(
         main()
     out, err = capfd.readouterr()
     assert stop.value.code and (rank == 0) == bool(out + err), out + err
-
-
-# --- one of two processes ---
 
 
 def train_and_be_killed() -> None:

@@ -1,7 +1,5 @@
 """Signals during a fit: noted, and acted on between steps."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -10,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from splat_py.fit.checkpoint import kept_checkpoint
-from splat_py.fit.interrupts import Interrupted, Interrupts, signals_as_interrupts
+from splat_py.fit.process import Interrupted, Interrupts, kept_checkpoint, signals_as_interrupts
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -50,7 +47,6 @@ def test_a_signal_waits_for_the_step(number: int) -> None:
 
 
 def test_a_second_one_does_not_wait_and_saves_nothing(tmp_path: Path) -> None:
-    """It may come in the middle of a step."""
     saved: list[Path] = []
 
     def loop() -> None:
@@ -63,15 +59,12 @@ def test_a_second_one_does_not_wait_and_saves_nothing(tmp_path: Path) -> None:
         loop()
     assert not isinstance(error.value, Interrupted)
     assert saved == []
-
-
-def test_between_steps_a_checkpoint_is_saved(tmp_path: Path) -> None:
     saved: list[Path] = []
 
     def loop() -> None:
-        with kept_checkpoint(tmp_path / "checkpoint", saved.append) as kept:
+        with kept_checkpoint(tmp_path / "checkpoint", saved.append) as (interrupts, _):
             send(signal.SIGTERM)
-            kept.act_on_interrupt()
+            interrupts.act()
 
     with pytest.raises(Interrupted):
         loop()
@@ -79,7 +72,6 @@ def test_between_steps_a_checkpoint_is_saved(tmp_path: Path) -> None:
 
 
 def test_handlers_of_others_stay() -> None:
-    """Also those that ignore a signal, as nohup and shells set them for what runs in the background."""
     came = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -112,7 +104,6 @@ def test_other_threads_handle_no_signals() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_ends_as_by_ctrl_c(number: int) -> None:
-    """Also outside of its loops, and within them between steps."""
     signal.signal(number, signal.SIG_DFL)
 
     def loop() -> None:

@@ -1,7 +1,5 @@
 """The lock on a run's folder, and what killed processes leave in it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform
@@ -9,14 +7,16 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-import splat_py.fit.run_lock as run_lock_module
+import splat_py.fit.run_folder as run_lock_module
 from splat_py.errors import SplatError
-from splat_py.fit.run_lock import run_lock
+from splat_py.fit.run_folder import run_lock
+from tests.faults.forks import die_at, forked
 
 # What `run_lock` calls, in order.
 CALLS: tuple[tuple[Any, str], ...] = (
@@ -31,22 +31,9 @@ CALLS: tuple[tuple[Any, str], ...] = (
 )
 
 
-def lock_and_die(folder: Path, call: int, late: int) -> NoReturn:
-    """In this process, which is for nothing else: hold the folder, and be killed before or after a call."""
-    owner, name = CALLS[call]
-    function = getattr(owner, name)
-
-    def dying(*arguments: Any, **options: Any) -> None:
-        if late:
-            function(*arguments, **options)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        setattr(owner, name, dying)
-        with run_lock(folder):
-            pass
-    finally:
-        os._exit(1)
+def hold(folder: Path) -> None:
+    with run_lock(folder):
+        pass
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -61,7 +48,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_live_process_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None:
-    code = f"from splat_py.fit.run_lock import run_lock\nwith run_lock(__import__('pathlib').Path({str(tmp_path)!r})):\n"
+    code = f"from splat_py.fit.run_folder import run_lock\nwith run_lock(__import__('pathlib').Path({str(tmp_path)!r})):\n"
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", code + " print(flush=True)\n input()"], **pipes)
     assert process.stdout.readline()
@@ -70,8 +57,7 @@ def test_a_live_process_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
     process.kill()
     process.communicate()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-    with run_lock(tmp_path):
-        pass
+    hold(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,9 +66,7 @@ def test_a_live_process_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
 @pytest.mark.parametrize("call", range(len(CALLS)), ids=[name for _, name in CALLS])
 def test_a_kill_at_any_moment_leaves_a_folder_that_is_free_at_once(call: int, late: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    pid = os.fork()
-    if pid == 0:
-        lock_and_die(out, call, late)
+    pid = forked(lambda: (die_at(*CALLS[call], late), hold(out)))
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
     with run_lock(out):
         assert [path.name for path in out.iterdir()] == [".lock"]
@@ -92,24 +76,20 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_is_free_at_once(call: int, la
 @pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
 def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
     """Each takes and leaves it, or is killed with it, many times; a file of the holder's would exist for two."""
-    out, pids = tmp_path / "run", []
+    out = tmp_path / "run"
     out.mkdir()
-    for number in range(4):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            code = 1
-            try:
-                held = 0
-                while held < 100:
-                    with suppress(SplatError), run_lock(out):
-                        held += 1
-                        os.close(os.open(tmp_path / "holder", os.O_CREAT | os.O_EXCL))
-                        os.unlink(tmp_path / "holder")
-                        if held == 50 and number % 2:
-                            os.kill(os.getpid(), signal.SIGKILL)
-                code = 0
-            finally:
-                os._exit(code)
+
+    def hold_often(number: int) -> None:
+        held = 0
+        while held < 100:
+            with suppress(SplatError), run_lock(out):
+                held += 1
+                os.close(os.open(tmp_path / "holder", os.O_CREAT | os.O_EXCL))
+                os.unlink(tmp_path / "holder")
+                if held == 50 and number % 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    pids = [forked(partial(hold_often, number)) for number in range(4)]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, signal.SIGKILL] * 2
     with run_lock(out):
         pass
@@ -120,8 +100,7 @@ def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
 def test_what_is_in_the_file_does_not_matter(content: bytes, tmp_path: Path) -> None:
     """Older versions named their process there."""
     (tmp_path / ".lock").write_bytes(content)
-    with run_lock(tmp_path):
-        pass
+    hold(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,12 +119,8 @@ def test_folders_that_stay_empty_are_not_left(tmp_path: Path) -> None:
         raise SplatError("bad option")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    with run_lock(tmp_path / "mine"):
-        pass
+    hold(tmp_path / "mine")
     assert (tmp_path / "mine").is_dir()
-
-
-def test_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SplatError, match=r"cannot write to .*file/run"), run_lock(tmp_path / "file" / "run"):
         pass

@@ -1,18 +1,15 @@
 """Small scenes for tests of formats."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from splat_py.scene.ply import GaussianArrays
+from splat_py.scene.formats.packing import StoredGaussians
 
 
-def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> GaussianArrays:
-    """With numbers as trained scenes have them."""
+def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> StoredGaussians:
     random = np.random.default_rng(seed)
     coefficients = (degree + 1) ** 2
     sh = random.normal(size=(count, coefficients, 3)) * np.where(np.arange(coefficients) == 0, 0.6, 0.05)[None, :, None]
-    return GaussianArrays(
+    return StoredGaussians(
         means=random.normal(size=(count, 3)).astype(np.float32),
         quats=random.normal(size=(count, 4)).astype(np.float32),
         log_scales=random.uniform(-4, -2, (count, 3)).astype(np.float32),
@@ -21,6 +18,6 @@ def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> GaussianArra
     )
 
 
-def seven() -> GaussianArrays:
+def seven() -> StoredGaussians:
     """Those of the files in data/, which other programs have written: splat-transform 2.7.1, .splat GaussForge 0.6.0."""
     return random_gaussians(7)

@@ -1,18 +1,16 @@
 """Small valid files of every kind that is read, to be damaged."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from splat_py.splats.config import TrainConfig
+from splat_py.train.config import TrainConfig
 from splat_py.volume.config import VolumeConfig
-from splat_py.volume.hash_volume import OCCUPANCY, HashShape
+from splat_py.volume.hash_grid import OCCUPANCY, HashShape
 
 GAUSSIANS = 3
-OWN = {"splat": "Wide", "splat_source": "import splat.prelude;\n\nstruct Wide : IFalloff\n{\n}", "splat_param": ("a=1", "b=2")}
+OWN = {"splat": "Wide", "splat_source": "import splat.prelude;\n\nstruct Wide : IFalloff\n{\n}", "splat_params": ("a=1", "b=2")}
 HASH_SHAPE = HashShape((2, 3), 16)
 # What the header is called in a file's metadata.
 KINDS = {
@@ -38,7 +36,6 @@ def header_of(kind: str) -> dict[str, Any]:
 
 
 def arrays_of(kind: str) -> dict[str, np.ndarray]:
-    """The tensors beside `header_of`."""
     shapes: dict[str, tuple[int, ...]]
     if kind in ("splats", "own splats"):
         rows: dict[str, tuple[int, ...]] = {

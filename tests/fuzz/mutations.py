@@ -1,7 +1,5 @@
 """Ways to damage a file that leave most of it as it was: bytes, lines of text, values of JSON, tensors."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -38,7 +36,6 @@ _NUMBER = re.compile(rb"-?\d+\.?\d*(?:e-?\d+)?")
 
 
 def damaged_bytes(data: bytes, random: Random) -> bytes:
-    """One to four changes anywhere."""
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         data = random.choice((_flip, _cut, _insert, _repeat, _set_integer))(data, random)
     return data
@@ -75,7 +72,6 @@ def _set_integer(data: bytes, random: Random) -> bytes:
 
 
 def damaged_text(data: bytes, random: Random) -> bytes:
-    """Numbers, words and lines; sometimes bytes."""
     kind = random.randrange(5)
     lines = data.split(b"\n")
     at = random.randrange(len(lines))

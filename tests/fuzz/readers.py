@@ -1,7 +1,5 @@
 """The readers, each with how a damaged file of its kind is made."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -9,7 +7,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,29 +16,25 @@ from typing import Any
 import cv2
 import numpy as np
 from PIL import Image
-from plyfile import PlyData
 from safetensors.numpy import save
 
-from splat_py.capture.phases import recorded, recorded_report
-from splat_py.capture.photographs import Photograph, Source, store_photograph
-from splat_py.capture.report import Unregistered
-from splat_py.capture.workspace import Workspace
+from splat_py.capture.phases import recorded_report
+from splat_py.capture.photographs import Original, Photograph, store_photograph
+from splat_py.capture.workspace import Unregistered, Workspace
 from splat_py.gsplat.compression import PngCompression
-from splat_py.image.checkpoint import FitCheckpoint
-from splat_py.image.pictures import read_picture
-from splat_py.image.result import ImageFit
+from splat_py.image.pictures import FitCheckpoint, ImageFit, read_picture
 from splat_py.scene import Gaussians, load_dataset
-from splat_py.scene.cells import CELL_FILE, Cell, read_cell
+from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.colmap import read_observations
-from splat_py.scene.formats import compressed_ply, dot_splat, glb, ksplat, sog, spz
-from splat_py.scene.keyframes import KeyframePath
-from splat_py.scene.partition import Grid
-from splat_py.scene.ply import read_points
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.run_folder import RunFolder
-from splat_py.volume.checkpoint import VolumeCheckpoint
-from splat_py.volume.field import RadianceField
+from splat_py.scene.formats import splat
+from splat_py.scene.formats.ply import read_points
+from splat_py.scene.gaussians import FORMATS
+from splat_py.scene.partition import CELL_FILE, Cell, Grid, read_cell
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.run import RunFolder
+from splat_py.volume.fitting import VolumeCheckpoint
+from splat_py.volume.grid import RadianceField
 from tests.formats.scenes import random_gaussians
 from tests.fuzz.files import KINDS, OWN, arrays_of, header_of
 from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
@@ -49,6 +43,9 @@ from tests.scene.captures import picture, ring, write_colmap, write_transforms
 
 _OWN_LINES = str(OWN["splat_source"]).split("\n")
 POINTS = np.arange(12.0).reshape(4, 3)
+
+
+Make = Callable[[Random], bytes]
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,8 @@ class Reader:
     read: Callable[[Path], Any]
 
 
-# PLY
+def reader(cases: int, name: str, make: Make, read: Callable[[Path], Any]) -> Reader:
+    return Reader(cases, lambda folder, random: (folder / name).write_bytes(make(random)), lambda folder: read(folder / name))
 
 
 def _ply_bytes(text: bool, cloud: bool, own: bool = False) -> bytes:
@@ -84,30 +82,22 @@ def _gaussian_names() -> list[str]:
     return ["x", "y", "z", "opacity", *(f"{name}_{i}" for name, count in parts for i in range(count))]
 
 
-def _write_ply(cloud: bool) -> Callable[[Path, Random], None]:
+def _ply(cloud: bool) -> Make:
     samples = [_ply_bytes(text, cloud, own) for text in (False, True) for own in ((False,) if cloud else (False, True))]
 
-    def write(folder: Path, random: Random) -> None:
+    def make(random: Random) -> bytes:
         data = random.choice(samples)
         end = data.index(b"end_header")
         kind = random.randrange(3)
         if kind == 0:
-            data = damaged_bytes(data, random)
-        elif kind == 1:
-            data = damaged_text(data[:end], random) + data[end:]
-        else:
-            data = data[:end] + damaged_bytes(data[end:], random)
-        (folder / "file.ply").write_bytes(data)
+            return damaged_bytes(data, random)
+        return damaged_text(data[:end], random) + data[end:] if kind == 1 else data[:end] + damaged_bytes(data[end:], random)
 
-    return write
-
-
-# Captures
+    return make
 
 
 @cache
 def _capture(kind: str) -> dict[str, bytes]:
-    """The files of a whole capture, by their paths."""
     with TemporaryDirectory() as name:
         root = Path(name)
         cameras = ring(2, width=12, height=8)
@@ -147,26 +137,20 @@ def _read_capture(folder: Path) -> None:
             assert points.shape[1:] == (3,)
 
 
-# Tensors
-
-
-def _write_tensors(kind: str) -> Callable[[Path, Random], None]:
+def _tensors(kind: str) -> Make:
     header, arrays = header_of(kind), arrays_of(kind)
 
-    def write(folder: Path, random: Random) -> None:
+    def make(random: Random) -> bytes:
         way = random.randrange(5)
         text = damaged_json(header, random).decode(errors="replace") if way < 2 else json.dumps(header)
-        damaged = damaged_arrays(arrays, random) if way == 2 else arrays
-        data = save(damaged, {KINDS[kind]: text})
+        data = save(damaged_arrays(arrays, random) if way == 2 else arrays, {KINDS[kind]: text})
         if way == 3:
             size = int.from_bytes(data[:8], "little")
             inner = json.dumps(damaged_value(json.loads(data[8 : 8 + size]), random)).encode()
             data = len(inner).to_bytes(8, "little") + inner + data[8 + size :]
-        elif way == 4:
-            data = damaged_bytes(data, random)
-        (folder / "file.safetensors").write_bytes(data)
+        return damaged_bytes(data, random) if way == 4 else data
 
-    return write
+    return make
 
 
 def _field_arrays() -> dict[str, np.ndarray]:
@@ -178,26 +162,20 @@ def _field_arrays() -> dict[str, np.ndarray]:
     }
 
 
-def _write_field(folder: Path, random: Random) -> None:
-    """As .npz: arrays, the heads of arrays, or the archive are damaged."""
+def _field_npz(random: Random) -> bytes:
+    """Arrays, the heads of arrays, or the archive are damaged."""
     way = random.randrange(3)
     stream = io.BytesIO()
     store = random.choice((np.savez, np.savez_compressed))
-    store(stream, **(damaged_arrays(_field_arrays(), random) if way == 0 else _field_arrays()))  # type: ignore[arg-type]
+    store(stream, **(damaged_arrays(_field_arrays(), random) if way == 0 else _field_arrays()))
     data = stream.getvalue()
-    if way == 1:
-        data = damaged_text(data, random)
-    elif way == 2:
-        data = damaged_bytes(data, random)
-    (folder / "file.npz").write_bytes(data)
+    return data if way == 0 else (damaged_text, damaged_bytes)[way - 1](data, random)
 
 
-def _write_field_tensors(folder: Path, random: Random) -> None:
+def _field_tensors(random: Random) -> bytes:
     data = save(damaged_arrays(_field_arrays(), random) if random.random() < 0.5 else _field_arrays())
-    (folder / "file.safetensors").write_bytes(damaged_bytes(data, random) if random.random() < 0.6 else data)
+    return damaged_bytes(data, random) if random.random() < 0.6 else data
 
-
-# The rest
 
 _RUN = {
     "data": {
@@ -219,20 +197,14 @@ def _cell() -> dict[str, Any]:
     return asdict(Cell(1, "0" * 64, (2, 1), **vars(grid)))
 
 
-def _write_cell(folder: Path, random: Random) -> None:
-    data = json.dumps(_cell()).encode()
-    damaged = damaged_json(_cell(), random) if random.random() < 0.7 else damaged_bytes(data, random)
-    (folder / CELL_FILE).write_bytes(damaged)
+def _damaged_cell(random: Random) -> bytes:
+    return damaged_json(_cell(), random) if random.random() < 0.7 else damaged_bytes(json.dumps(_cell()).encode(), random)
 
 
-def _read_cell(folder: Path) -> None:
-    cell = read_cell(folder)
+def _read_cell(path: Path) -> None:
+    cell = read_cell(path.parent)
     inside = [cell.grid.inside(place, POINTS) for place in cell.grid.places]
     assert cell.place in cell.grid.places and (np.sum(inside, 0) == 1).all()
-
-
-def _write_run(folder: Path, random: Random) -> None:
-    (folder / "run.json").write_bytes(damaged_json(_RUN, random))
 
 
 @cache
@@ -241,16 +213,15 @@ def _pictures() -> list[bytes]:
     return [cv2.imencode(suffix, picture(3, 20, 14, channels))[1].tobytes() for suffix, channels in kinds]
 
 
-def _write_picture(folder: Path, random: Random) -> None:
+def _damaged_picture(random: Random) -> bytes:
     data = random.choice(_pictures())
     # Sizes and types are at the beginning.
     head = random.choice((40, 200, len(data)))
-    (folder / "file.png").write_bytes(damaged_bytes(data[:head], random) + data[head:])
+    return damaged_bytes(data[:head], random) + data[head:]
 
 
 @cache
 def _compressed() -> dict[str, bytes]:
-    """The files of a compressed scene, by their names."""
     with TemporaryDirectory() as name:
         root = Path(name)
         PngCompression(use_sort=False, verbose=False).compress(root, splats(9, coefficients=3))
@@ -282,30 +253,18 @@ _PATH = {
 }
 
 
-def _write_path(folder: Path, random: Random) -> None:
-    (folder / "path.json").write_bytes(damaged_json(_PATH, random))
-
-
-def _read_path(folder: Path) -> None:
-    path = KeyframePath.load(folder / "path.json")
+def _read_path(file: Path) -> None:
+    path = KeyframePath.load(file)
     assert len(path.cameras(5)) == 5 and path.frames > 0
 
 
-def _read_picture(folder: Path) -> None:
-    image = read_picture(folder / "file.png")
+def _read_picture(path: Path) -> None:
+    image = read_picture(path)
     assert image.dtype == np.float32 and image.shape[2] == 3 and np.isfinite(image).all()
-
-
-def _loads(load: Callable[[Path], Any], name: str = "file.safetensors") -> Callable[[Path], Any]:
-    return lambda folder: load(folder / name)
-
-
-# What capturing reads
 
 
 @cache
 def _photograph() -> bytes:
-    """A JPEG with EXIF."""
     exif = Image.Exif()
     exif[0x0112] = 6
     exif.get_ifd(0x8769).update({0x920A: 4.5, 0xA405: 28, 0xA20E: 3000.0, 0xA210: 3})
@@ -314,15 +273,13 @@ def _photograph() -> bytes:
     return stream.getvalue()
 
 
-def _write_photograph(folder: Path, random: Random) -> None:
-    data = _photograph()
-    end = 200
-    damaged = damaged_bytes(data[:end], random) + data[end:] if random.random() < 0.8 else damaged_bytes(data, random)
-    (folder / "file.jpg").write_bytes(damaged)
+def _damaged_photograph(random: Random) -> bytes:
+    data, end = _photograph(), 200
+    return damaged_bytes(data[:end], random) + data[end:] if random.random() < 0.8 else damaged_bytes(data, random)
 
 
-def _read_photograph(folder: Path) -> None:
-    stored = store_photograph(Source(folder / "file.jpg", "file.jpg"), "a.jpg", folder / "images", folder / "masks")
+def _read_photograph(path: Path) -> None:
+    stored = store_photograph(Original(path, "file.jpg"), "a.jpg", path.with_name("images"), path.with_name("masks"))
     assert stored.focal is None or np.isfinite(stored.focal)
     assert np.isfinite(stored.sharpness) and np.isfinite(stored.contrast)
 
@@ -343,11 +300,10 @@ def _write_capture_record(folder: Path, random: Random) -> None:
 
 def _read_capture_record(folder: Path) -> None:
     workspace = Workspace(folder, folder)
-    recorded(workspace, "photographs", Photograph)
-    recorded(workspace, "unreadable", Unregistered)
+    workspace.records("photographs", Photograph)
+    workspace.records("unreadable", Unregistered)
     recorded_report(workspace)
     workspace.seconds()
-# Formats of other viewers
 
 
 @cache
@@ -356,41 +312,29 @@ def _scene_files(ending: str) -> list[bytes]:
     scenes = [random_gaussians(6, degree) for degree in (0, 2)]
     if ending == ".spz":
         # Not compressed as well, so that damage does not only break the compression.
-        packed = [spz.encode(scene, version) for scene in scenes for version in spz.VERSIONS]
+        packed = [splat.encode_spz(scene, version) for scene in scenes for version in splat.SPZ_VERSIONS]
         return packed + [gzip.decompress(data) for data in packed if data.startswith(b"\x1f\x8b")]
-    if ending == ".compressed.ply":
-        return [_written(compressed_ply.encode(scene)) for scene in scenes]
-    encode = {".sog": sog.encode, ".splat": dot_splat.encode, ".ksplat": ksplat.encode, ".glb": glb.encode}[ending]
-    return [encode(scene) for scene in scenes]
+    return [FORMATS[ending].encode(scene) for scene in scenes]
 
 
-def _written(ply: PlyData) -> bytes:
-    file = io.BytesIO()
-    ply.write(file)
-    return file.getvalue()
-
-
-def _write_scene(ending: str) -> Callable[[Path, Random], None]:
-    def write(folder: Path, random: Random) -> None:
+def _scene(ending: str) -> Make:
+    def make(random: Random) -> bytes:
         data = random.choice(_scene_files(ending))
         if ending == ".sog":
-            data = _damaged_zip(data, random)
-        elif ending == ".glb" and random.random() < 0.6:
-            data = _damaged_glb(data, random)
-        elif ending == ".compressed.ply" and random.random() < 0.5:
+            return _damaged_zip(data, random)
+        if ending == ".glb" and random.random() < 0.6:
+            return _damaged_glb(data, random)
+        if ending == ".compressed.ply" and random.random() < 0.5:
             end = data.index(b"end_header")
-            data = damaged_text(data[:end], random) + data[end:]
-        else:
-            # Headers are where most goes wrong.
-            head = random.choice((32, 48, 4200, 5200, len(data)))
-            data = damaged_bytes(data[:head], random) + data[head:]
-        (folder / f"file{ending}").write_bytes(data)
+            return damaged_text(data[:end], random) + data[end:]
+        # Headers are where most goes wrong.
+        head = random.choice((32, 48, 4200, 5200, len(data)))
+        return damaged_bytes(data[:head], random) + data[head:]
 
-    return write
+    return make
 
 
 def _damaged_zip(data: bytes, random: Random) -> bytes:
-    """The zip itself, its description or one of its pictures."""
     if random.random() < 0.2:
         return damaged_bytes(data, random)
     packed = io.BytesIO()
@@ -405,49 +349,36 @@ def _damaged_zip(data: bytes, random: Random) -> bytes:
 
 
 def _damaged_glb(data: bytes, random: Random) -> bytes:
-    """Its description."""
     (length,) = struct.unpack_from("<I", data, 12)
     text, rest = damaged_json(json.loads(data[20 : 20 + length]), random), data[20 + length :]
     return data[:8] + struct.pack("<III", 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
 
 
-def _load_scene(ending: str) -> Callable[[Path], None]:
-    def load(folder: Path) -> None:
-        Gaussians.load(folder / f"file{ending}").validate()
-
-    return load
-
-
+TENSORS = "file.safetensors"
+SCENES = {".spz": 500, ".sog": 300, ".compressed.ply": 300, ".splat": 200, ".ksplat": 500, ".glb": 500}
 READERS: dict[str, Reader] = {
-    "photograph with EXIF": Reader(400, _write_photograph, _read_photograph),
+    "photograph with EXIF": reader(400, "file.jpg", _damaged_photograph, _read_photograph),
     "capture.json": Reader(400, _write_capture_record, _read_capture_record),
-    "Gaussians": Reader(1800, _write_ply(cloud=False), _loads(Gaussians.load_ply, "file.ply")),
+    "Gaussians": reader(1800, "file.ply", _ply(cloud=False), Gaussians.load_ply),
     **{
-        ending: Reader(cases, _write_scene(ending), _load_scene(ending))
-        for ending, cases in (
-            (".spz", 500),
-            (".sog", 300),
-            (".compressed.ply", 300),
-            (".splat", 200),
-            (".ksplat", 500),
-            (".glb", 500),
-        )
+        ending: reader(cases, f"file{ending}", _scene(ending), lambda path: Gaussians.load(path).validate())
+        for ending, cases in SCENES.items()
     },
-    "points": Reader(600, _write_ply(cloud=True), _loads(read_points, "file.ply")),
+    "points": reader(600, "file.ply", _ply(cloud=True), read_points),
     "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),
     "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes), _read_capture),
     "COLMAP text": Reader(900, _write_capture("text", damaged_text), _read_capture),
-    "checkpoint": Reader(1000, _write_tensors("splats"), _loads(Checkpoint.load)),
-    "checkpoint of one's own splats": Reader(1000, _write_tensors("own splats"), _loads(Checkpoint.load)),
-    "checkpoint of blobs": Reader(600, _write_tensors("blobs"), _loads(FitCheckpoint.load)),
-    "checkpoint of a volume": Reader(600, _write_tensors("volume"), _loads(VolumeCheckpoint.load)),
-    "checkpoint of a hash grid": Reader(400, _write_tensors("hash grid"), _loads(VolumeCheckpoint.load)),
-    "blobs": Reader(500, _write_tensors("result"), _loads(ImageFit.load)),
-    "field npz": Reader(600, _write_field, _loads(RadianceField.load, "file.npz")),
-    "field safetensors": Reader(400, _write_field_tensors, _loads(RadianceField.load)),
-    "run.json": Reader(800, _write_run, lambda folder: RunFolder(folder).record()),
-    "cell.json": Reader(500, _write_cell, _read_cell),
-    "pictures": Reader(1000, _write_picture, _read_picture),
-    "camera path": Reader(800, _write_path, _read_path),
+    "checkpoint": reader(1000, TENSORS, _tensors("splats"), Checkpoint.load),
+    "checkpoint of one's own splats": reader(1000, TENSORS, _tensors("own splats"), Checkpoint.load),
+    "checkpoint of blobs": reader(600, TENSORS, _tensors("blobs"), FitCheckpoint.load),
+    "checkpoint of a volume": reader(600, TENSORS, _tensors("volume"), VolumeCheckpoint.load),
+    "checkpoint of a hash grid": reader(400, TENSORS, _tensors("hash grid"), VolumeCheckpoint.load),
+    "blobs": reader(500, TENSORS, _tensors("result"), ImageFit.load),
+    "field npz": reader(600, "file.npz", _field_npz, RadianceField.load),
+    "field safetensors": reader(400, TENSORS, _field_tensors, RadianceField.load),
+    "run.json": reader(800, "run.json", partial(damaged_json, _RUN), lambda path: RunFolder(path.parent).record()),
+    "cell.json": reader(500, CELL_FILE, _damaged_cell, _read_cell),
+    "pictures": reader(1000, "file.png", _damaged_picture, _read_picture),
+    "camera path": reader(800, "path.json", partial(damaged_json, _PATH), _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }

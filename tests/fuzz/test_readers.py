@@ -1,11 +1,11 @@
-"""Damaged files: every reader refuses them with a SplatError, or makes a valid object of them, within time and memory.
+"""Damaged files: every reader refuses them with a SplatError, or makes a valid object of them, within time and memory; and
+`shaders.load` refuses damaged Slang, naming the file, or compiles it.
 
 Cases are numbered and depend on their number alone. `make fuzz` runs many more than `make test`.
 """
 
-from __future__ import annotations
-
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,8 +19,11 @@ from types import FrameType
 
 import pytest
 
+from splat_py import shaders
 from splat_py.errors import SplatError
+from tests.fuzz.mutations import damaged_bytes
 from tests.fuzz.readers import READERS
+from tests.refusals import refused
 
 SECONDS = 5
 # Of a reader over all its cases: of memory in use, and of what one may ask for.
@@ -86,5 +89,63 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
     assert 0.2 < len(refusals) / (reader.cases * FACTOR) < 1, "damage is noticed, and is not all there is"
 
 
-def test_there_are_ten_thousand_cases() -> None:
-    assert sum(reader.cases for reader in READERS.values()) >= 10_000
+SLANG_CASES = 60
+SOURCE = """import splat.gaussian;
+
+public struct Blob : IDifferentiable { public float3 mean; public float[2] rates; }
+
+[Differentiable]
+public float energy(Blob blob, float x, no_diff uint n)
+{
+    float sum = 0.0;
+    [MaxIters(4)]
+    for (uint i = 0; i < n; i++)
+        sum += dot(blob.mean, blob.mean) * x + blob.rates[i & 1];
+    return sigmoid(sum);
+}
+
+public T twice<T : IArithmetic>(T x) { return x + x; }
+"""
+WORDS = ("", "(", "}", ";", "<", "float", "float3", "uint", "struct", "import", "nothing", "0", "1e999", "=", "->", "[", "😀")
+
+
+def damaged_source(random: Random) -> bytes:
+    if random.random() < 0.3:
+        return damaged_bytes(SOURCE.encode(), random)
+    tokens = re.findall(r"\w+|\s+|\S", SOURCE)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        at = random.randrange(len(tokens))
+        tokens[at] = random.choice((*WORDS, random.choice(tokens)))
+    return "".join(tokens).encode()
+
+
+def test_damaged_sources(tmp_path: Path) -> None:
+    # Not in anybody's five seconds.
+    repr(shaders.gaussian)
+    refused = 0
+    for case in range(int(SLANG_CASES * FACTOR)):
+        file = tmp_path / f"case_{case}.slang"
+        file.write_bytes(damaged_source(Random(f"{SEED} {case}")))
+        try:
+            with time_limit():
+                repr(shaders.load(file))
+        except SplatError as error:
+            refused += 1
+            assert file.name in str(error)  # noqa: PT017
+    assert 0 < refused < SLANG_CASES * FACTOR
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (b"public float f(float x) { return y; }", "cannot be compiled: line 1: undefined identifier"),
+        (b"\n\nimport nothing;", r"cannot be compiled: line 3: cannot open file 'nothing\.slang'"),
+        (b"\xff\xfe", "cannot be read"),
+        (None, "does not exist or is not a file; name a Slang file"),
+    ],
+)
+def test_what_is_wrong_is_said(source: bytes | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.slang"
+    if source is not None:
+        file.write_bytes(source)
+    refused(rf"own\.slang {message}", shaders.load, file)

@@ -17,7 +17,6 @@ from splat_py.commands import main as cli
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """What `splat …` prints, and its exit code."""
     sys.argv = ["splat", *arguments]
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -33,7 +32,6 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def rasterize(backend: str) -> dict[str, Any]:
-    """What happens to `rasterization`."""
     gaussians = torch.rand(4, 3), torch.rand(4, 4), torch.rand(4, 3), torch.rand(4), torch.rand(4, 3)
     camera = torch.eye(4)[None], torch.eye(3)[None], 6, 4
     with warnings.catch_warnings(record=True) as caught:

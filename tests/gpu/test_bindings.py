@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,59 +15,85 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.bindings import Bindings
 from splat_py.gpu.device import get_device
 from splat_py.gpu.sources import declared
+from splat_py.render.tiles import TileGrid
 from tests.emulation.kernels import declared as entry_points
 
-Change = Callable[[dict[str, Any], dict[str, Any]], object]
+Change = Callable[[dict[str, Any]], object]
 
 
-def _statistics() -> tuple[dict[str, Any], dict[str, Any]]:
+def _statistics() -> dict[str, Any]:
     """What kernels/densify.slang takes for one Gaussian."""
     array = get_device().memory.array
-    uniforms = {"gaussians": 1, "stride": 9, "offset": 0, "halfWidth": 2.0, "halfHeight": 2, "largerSide": np.float32(4)}
-    buffers = {name: array(np.ones(9, np.float32)) for name in ("vMeans2d", "gradientNorms", "timesSeen", "maxRadii")}
-    buffers |= {"status": array(np.zeros(2, np.uint32)), "radii": array(np.ones((1, 2), np.int32))}
-    return uniforms, buffers
+    numbers = {"gaussians": 1, "stride": 9, "offset": 0, "half_width": 2.0, "half_height": 2, "larger_side": np.float32(4)}
+    floats = {name: array(np.ones(9, np.float32)) for name in ("v_means2d", "gradient_norms", "times_seen", "max_radii")}
+    return numbers | floats | {"status": array(np.zeros(2, np.uint32)), "radii": array(np.ones((1, 2), np.int32))}
 
 
-def _dispatch(uniforms: Mapping[str, Any], buffers: Mapping[str, Array | None]) -> None:
+def _dispatch(arguments: Mapping[str, Any]) -> None:
     recorder = get_device().record()
-    recorder.dispatch("densify", "addStatistics", (1, 1, 1), uniforms, buffers)
+    recorder.dispatch("densify", "addStatistics", (1, 1, 1), **arguments)
     recorder.submit()
 
 
 def test_what_the_kernel_takes() -> None:
-    uniforms, buffers = _statistics()
-    _dispatch(uniforms, buffers)
-    assert buffers["timesSeen"].numpy()[0] == 2
+    arguments = _statistics()
+    _dispatch(arguments)
+    assert arguments["times_seen"].numpy()[0] == 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda u, b: b.update(vMean2d=b["vMeans2d"]), "there is no buffer vMean2d; its buffers are status, radii"),
-        (lambda u, b: b.pop("vMeans2d"), r"buffer vMeans2d \(float\) is missing"),
-        (lambda u, b: b.update(Radii=b.pop("radii")), r"there is no buffer Radii, buffer radii \(int\) is missing"),
-        (lambda u, b: u.update(width=3), "there is no uniform width; its uniforms are gaussians, stride"),
-        (lambda u, b: u.pop("stride"), r"uniform stride \(uint\) is missing"),
-        (lambda u, b: b.update(status=b["maxRadii"]), r"buffer status is float32 \[9\]; its elements are of type uint"),
-        (lambda u, b: b.update(radii=b["status"]), r"buffer radii is uint32 \[2\]; its elements are of type int"),
-        (lambda u, b: b.update(maxRadii=b["maxRadii"].bits), r"buffer maxRadii is uint32 \[9\]; its .* type float"),
-        (lambda u, b: u.update(offset=-1), "uniform offset is -1; it must be an integer from 0 to 2³² - 1"),
-        (lambda u, b: u.update(offset=1 << 32), "uniform offset is 4294967296; it must be an integer from 0"),
-        (lambda u, b: u.update(offset=0.0), "uniform offset is 0.0; it must be an integer"),
-        (lambda u, b: u.update(offset=False), "uniform offset is False; it must be an integer"),
-        (lambda u, b: u.update(halfWidth=True), "uniform halfWidth is True; it must be a number"),
-        (lambda u, b: u.update(halfWidth="2"), "uniform halfWidth is '2'; it must be a number"),
-        (lambda u, b: u.update(offset=spy.uint2(0, 0)), "uniform offset is .*; it must be an integer"),
+        (lambda a: a.update(v_mean2d=a["v_means2d"]), "there is no argument v_mean2d; its arguments are .*, status, "),
+        (lambda a: a.pop("v_means2d"), r"buffer vMeans2d \(float\) is missing"),
+        (lambda a: a.update(radius=a.pop("radii")), "there is no argument radius"),
+        (lambda a: a.update(width=3), "there is no argument width"),
+        (lambda a: a.pop("stride"), r"uniform stride \(uint\) is missing"),
+        (lambda a: a.update(status=a["max_radii"]), r"buffer status is float32 \[9\]; its elements are of type uint"),
+        (lambda a: a.update(radii=a["status"]), r"buffer radii is uint32 \[2\]; its elements are of type int"),
+        (lambda a: a.update(max_radii=a["max_radii"].as_uint32), r"buffer maxRadii is uint32 \[9\]; its .* type float"),
+        (lambda a: a.update(offset=-1), "uniform offset is -1; it must be an integer from 0 to 2³² - 1"),
+        (lambda a: a.update(offset=1 << 32), "uniform offset is 4294967296; it must be an integer from 0"),
+        (lambda a: a.update(offset=0.0), "uniform offset is 0.0; it must be an integer"),
+        (lambda a: a.update(offset=False), "uniform offset is False; it must be an integer"),
+        (lambda a: a.update(half_width=True), "uniform halfWidth is True; it must be a number"),
+        (lambda a: a.update(half_width="2"), "uniform halfWidth is '2'; it must be a number"),
+        (lambda a: a.update(offset=spy.uint2(0, 0)), "uniform offset is .*; it must be an integer"),
     ],
 )
 def test_mistakes(change: Change, message: str) -> None:
-    uniforms, buffers = _statistics()
-    times_seen = buffers["timesSeen"]
-    change(uniforms, buffers)
+    arguments = _statistics()
+    times_seen = arguments["times_seen"]
+    change(arguments)
     with pytest.raises(BindingError, match=f"densify.addStatistics: {message}"):
-        _dispatch(uniforms, buffers)
+        _dispatch(arguments)
     assert times_seen.numpy()[0] == 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Of tiles, with an array that the kernel's struct lacks, or without one of its numbers."""
+
+    columns: int
+    rows: int
+    cameras: int
+    tiles: Array
+
+
+@dataclass(frozen=True)
+class NarrowGrid:
+    columns: int
+
+
+def test_structs() -> None:
+    """A dataclass has the fields of its struct."""
+    bindings, array = Bindings.of("tiles", "findMaxTileCount"), get_device().memory.empty(4, np.uint32)
+    numbers, buffers = bindings.values({"grid": TileGrid(16, 2, 3, 4), "tile_offsets": array})
+    assert numbers == {"grid.columns": 2, "grid.rows": 3, "grid.cameras": 4} and buffers == {"tileOffsets": array}
+    with pytest.raises(BindingError, match="grid is a Grid, whose tiles its struct lacks"):
+        bindings.values({"grid": Grid(2, 3, 4, array)})
+    with pytest.raises(BindingError, match=r"grid is a NarrowGrid without rows, of grid\.rows"):
+        bindings.values({"grid": NarrowGrid(2)})
 
 
 def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
@@ -75,23 +102,21 @@ def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
 
 def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
-    floats = {**dict.fromkeys(("means2d", "conics", "opacities", "colors"), memory.empty(3)), "extras": None}
     bindings = Bindings.of("rasterize", "packSplats")
-    bindings.check({"splats": 1}, {"packedSplats": memory.empty((1, 12)), **floats})
+    numbers = dict.fromkeys(bindings.needed.uniforms, 1)
+    arrays: dict[str, Any] = dict.fromkeys(bindings.needed.buffers)
+    bindings.check(numbers, arrays | {"packedSplats": memory.empty((1, 12))})
     with pytest.raises(BindingError, match=r"buffer packedSplats is float32 \[10\]; its elements are of type float4"):
-        bindings.check({"splats": 1}, {"packedSplats": memory.empty(10), **floats})
+        bindings.check(numbers, arrays | {"packedSplats": memory.empty(10)})
 
 
 def test_what_a_specialisation_switches_off_is_none() -> None:
-    memory = get_device().memory
-    uints = dict.fromkeys(("isectTiles", "isectCount", "isectIds", "tileOffsets"), memory.empty(4, np.uint32))
-    uniforms = {"capacity": 1, "tiles": 1}
     bindings = Bindings.of("tiles", "findTileOffsets")
-    with pytest.raises(BindingError, match=r"buffer isectSplats \(uint\) is missing, buffer tileIds \(uint\) is missing"):
-        bindings.check(uniforms, uints)
-    bindings.check(uniforms, {**uints, "isectSplats": None, "tileIds": None})
-    with pytest.raises(BindingError, match="there is no buffer isects"):
-        bindings.check(uniforms, {**uints, "isectSplats": None, "tileIds": None, "isects": None})
+    numbers, arrays = dict.fromkeys(bindings.needed.uniforms, 1), dict.fromkeys(bindings.needed.buffers)
+    bindings.check(numbers, arrays)
+    del arrays["isects.splats"], arrays["tileIds"]
+    with pytest.raises(BindingError, match=r"buffer isects\.splats \(uint\) is missing, buffer tileIds \(uint\) is missing"):
+        bindings.check(numbers, arrays)
 
 
 def test_reflection_and_declarations_agree() -> None:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import splat_py
-from splat_py.gpu.compile_cache import CompileCache, open_compile_cache
+from splat_py.gpu.compile_cache import CompileCache, cache_folder
 from splat_py.gpu.sources import shader_folder
 
 # A user who owns nothing, on Linux and macOS.
@@ -155,9 +155,9 @@ def test_old_folders_go(tmp_path: Path) -> None:
 def test_the_folder_is_that_of_the_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("splat_py.gpu.compile_cache.platformdirs.user_cache_path", lambda name: tmp_path / name)
-    assert open_compile_cache(shader_folder())._kept == open_compile_cache(shader_folder())._kept
+    assert cache_folder(shader_folder()) == cache_folder(shader_folder())
     (tmp_path / "shaders").mkdir()
-    assert open_compile_cache(tmp_path / "shaders")._kept != open_compile_cache(shader_folder())._kept
+    assert cache_folder(tmp_path / "shaders") != cache_folder(shader_folder())
 
 
 _SORT = """if True:

@@ -20,19 +20,20 @@ import pytest
 
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import DeviceLostError
-from splat_py.gpu.vulkan import NEEDED_EXTENSION, drivers, has_loader
+from splat_py.gpu.availability import NEEDED_EXTENSION, drivers, has_loader
 from splat_py.scene import Gaussians
-from splat_py.scene.options import DataOptions
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.run import train
-from splat_py.splats.trainer import Trainer
+from splat_py.scene.data_options import DataOptions
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.run import train
+from splat_py.train.trainer import Trainer
 
 HERE = Path(__file__).parent
 MANIFESTS = [
     Path(root) / "vulkan" / "icd.d" for root in ("/usr/share", "/usr/local/share", "/etc", Path.home() / ".local" / "share")
 ]
 STEPS, CHECKPOINT_EVERY = 60, 20
+LOST = "submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST"
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the loader and its variables are those of Linux")
 
@@ -202,19 +203,19 @@ def test_a_device_without_memory_is_a_sentence(capture: Path, tmp_path: Path, fa
     assert not list(tmp_path.glob("run/*.ply")) and not list(tmp_path.glob("run/*.safetensors"))
 
 
-def test_a_device_lost_before_the_first_checkpoint(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(trainer: Trainer) -> None:
-        raise RuntimeError("submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST")
-
-    monkeypatch.setattr(Trainer, "advance", lose)
-    with pytest.raises(DeviceLostError, match=r"VK_ERROR_DEVICE_LOST.*; no checkpoint was due yet$"):
-        train(DataOptions(capture), TrainConfig(steps=5), tmp_path / "run")
-
-
-def test_other_errors_are_not_taken_for_a_loss(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (LOST, DeviceLostError, r"VK_ERROR_DEVICE_LOST.*; no checkpoint was due yet$"),
+        ("a mistake of ours", RuntimeError, "^a mistake of ours$"),
+    ],
+)
+def test_a_device_lost_before_the_first_checkpoint_and_other_errors(
+    error: str, kind: type[Exception], message: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(trainer: Trainer) -> None:
-        raise RuntimeError("a mistake of ours")
+        raise RuntimeError(error)
 
     monkeypatch.setattr(Trainer, "advance", fail)
-    with pytest.raises(RuntimeError, match=r"^a mistake of ours$"):
+    with pytest.raises(kind, match=message):
         train(DataOptions(capture), TrainConfig(steps=5), tmp_path / "run")

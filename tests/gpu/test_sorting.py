@@ -22,7 +22,6 @@ SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
 
 
 def tuned(tuning: Tuning) -> Device:
-    """The device as sorting sees it, with another tuning."""
     return cast(Device, SimpleNamespace(memory=get_device().memory, tuning=tuning))
 
 
@@ -103,25 +102,25 @@ def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None =
     np.testing.assert_array_equal(sorted_keys, keys[places])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-@pytest.mark.parametrize("size", SIZES)
-def test_sizes(size: int, tuning: Tuning) -> None:
-    check(np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32), tuning)
+@pytest.fixture(params=TUNINGS.values(), ids=TUNINGS)
+def tuning(request: pytest.FixtureRequest) -> Tuning:
+    return cast(Tuning, request.param)
 
 
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_a_million(tuning: Tuning) -> None:
-    check(np.random.default_rng(0).integers(0, 1 << 32, 1_000_000, dtype=np.uint32), tuning)
+@pytest.mark.parametrize(
+    ("count", "bits", "room"),
+    [
+        *((size, 32, size) for size in (*SIZES, 1_000_000)),
+        # Also bits that a digit does not divide. Those above must be zero, as tile numbers' are.
+        *((5000, bits, 5000) for bits in (1, 3, 4, 5, 8, 9, 12, 17, 31)),
+        # Only the device knows how many there are.
+        *((count, 32, 30_001) for count in (0, 1, 257, 8192, 20_000)),
+    ],
+)
+def test_random_keys(count: int, bits: int, room: int, tuning: Tuning) -> None:
+    check(np.random.default_rng(count).integers(0, 1 << bits, count, dtype=np.uint32), tuning, bits=bits, capacity=room)
 
 
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-@pytest.mark.parametrize("bits", [1, 3, 4, 5, 8, 9, 12, 17, 31])
-def test_low_bits_only(bits: int, tuning: Tuning) -> None:
-    """With a number of bits that a digit does not divide, too. The bits above must be zero, as tile numbers' are."""
-    check(np.random.default_rng(bits).integers(0, 1 << bits, 5000, dtype=np.uint32), tuning, bits=bits)
-
-
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 @pytest.mark.parametrize("kind", ["all equal", "two values", "largest", "descending", "sorted"])
 def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
     rng = np.random.default_rng(1)
@@ -135,14 +134,6 @@ def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
     check(keys.astype(np.uint32), tuning)
 
 
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-@pytest.mark.parametrize("count", [0, 1, 257, 8192, 20_000])
-def test_fewer_pairs_than_room(count: int, tuning: Tuning) -> None:
-    """How many there are is known on the device only."""
-    check(np.random.default_rng(2).integers(0, 1 << 32, count, dtype=np.uint32), tuning, capacity=30_001)
-
-
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_more_pairs_than_room(tuning: Tuning) -> None:
     """A count beyond the capacity sorts what fits and touches nothing behind it."""
     device = get_device()

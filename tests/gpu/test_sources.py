@@ -79,7 +79,6 @@ _MODULES = {
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Only the modules above."""
     for name, text in _MODULES.items():
         file = tmp_path / f"{name}.slang"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +187,7 @@ def test_a_type_or_its_alias(value: str) -> None:
 
 
 def test_packing_knows_no_tiles() -> None:
-    assert specialising("rasterize", "packSplats", {"TILE": 4, "CHANNELS": 1}) == {"CHANNELS": 1}
+    assert specialising("rasterize", "packSplats", {"TILE_SIZE": 4, "CHANNELS": 1}) == {"CHANNELS": 1}
 
 
 def test_the_librarys_own_constants() -> None:

@@ -12,11 +12,11 @@ import slangpy as spy
 import torch
 
 from splat_py.errors import NoDeviceError
+from splat_py.gpu import availability
 from splat_py.gpu import device as devices
-from splat_py.gpu import torch_metal_support
+from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
 from splat_py.gpu.device import Adapter
-from splat_py.gpu.torch_metal_support import why_no_metal_compiler, why_no_torch_metal
-from splat_py.selftest.ways import ways
+from splat_py.selftest.checking import metal_devices
 
 COMPILER, TORCH = ("xcode-select", "xcrun"), "2.13.0"
 
@@ -110,7 +110,7 @@ def test_mps_tensors_take_torchs_metal(mac: SimpleNamespace, monkeypatch: pytest
     monkeypatch.setattr(devices, "get_device", lambda name=None: opened.append(name))
     tensor = torch.zeros(1)
     devices.device_for(tensor)
-    monkeypatch.setattr(torch_metal_support, "TORCH_DEVICE", tensor.device)
+    monkeypatch.setattr(availability, "TORCH_DEVICE", "cpu")
     devices.device_for(tensor)
     monkeypatch.setenv("SPLAT_DEVICE", "metal")
     devices.device_for(tensor)
@@ -119,11 +119,11 @@ def test_mps_tensors_take_torchs_metal(mac: SimpleNamespace, monkeypatch: pytest
 
 def test_the_selftest_takes_both_ways(mac: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "get_device", lambda name: name)
-    assert ways(None) == (["metal", "mps"], {})
-    assert ways("mps") == (["mps"], {})
+    assert metal_devices(None) == (["metal", "mps"], {})
+    assert metal_devices("mps") == (["mps"], {})
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     devices.adapters.cache_clear()
-    assert ways(None) == (["metal"], {"mps": "torch finds no Metal device"})
+    assert metal_devices(None) == (["metal"], {"mps": "torch finds no Metal device"})
 
 
 def test_the_selftest_goes_on_without_one(mac: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +132,16 @@ def test_the_selftest_goes_on_without_one(mac: SimpleNamespace, monkeypatch: pyt
             raise NoDeviceError("it is broken")
 
     monkeypatch.setattr(devices, "get_device", refuse)
-    assert ways(None) == (["metal"], {"mps": "it is broken"})
+    assert metal_devices(None) == (["metal"], {"mps": "it is broken"})
     mac.answering = set()
     why_no_metal_compiler.cache_clear()
-    names, skipped = ways(None)
+    names, skipped = metal_devices(None)
     assert names == [None] and skipped["metal"].startswith("no Xcode is selected")
 
 
 def test_elsewhere_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPLAT_DEVICE", raising=False)
     if platform.system() != "Darwin":
-        assert ways(None) == ([None], {})
+        assert metal_devices(None) == ([None], {})
         assert why_no_metal_compiler() == "only on macOS"
         assert why_no_torch_metal()

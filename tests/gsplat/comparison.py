@@ -1,7 +1,5 @@
 """Density control without a renderer: made-up Gaussians, and the meta and gradients that a step would have left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 from torch.optim import Optimizer
 
-from splat_py.gsplat.relocation import compute_relocation
+from splat_py.gsplat.strategy.ops import compute_relocation
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
 
@@ -69,7 +67,7 @@ class Training:
         strategy.step_post_backward(self.params, self.optimizers, self.state, step, info, **more)
 
     def info(self) -> dict[str, Any]:
-        """What `rasterization` would have returned as meta."""
+        """A meta dictionary as `rasterization` returns it."""
         n = len(self.params["means"])
         radii = (torch.rand(self.cameras, n, 2, generator=self._random) * 24 - 8).clamp(min=0).int()
         info = {"width": WIDTH, "height": HEIGHT, "n_cameras": self.cameras, "gaussian_ids": None}
@@ -84,17 +82,18 @@ class Training:
         return torch.randn(shape, generator=self._random)
 
 
-def replace_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheel's strategies call two CUDA kernels: its own torch code in the place of one, ours of the other."""
-    import gsplat.strategy.ops as wheels_ops
+@pytest.fixture
+def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """gsplat.strategy, which calls two CUDA kernels: its own torch code in the place of one, ours of the other."""
+    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
     from gsplat.cuda._torch_impl import _quat_scale_to_covar_preci
 
-    monkeypatch.setattr(wheels_ops, "quat_scale_to_covar_preci", _quat_scale_to_covar_preci)
-    monkeypatch.setattr(wheels_ops, "compute_relocation", compute_relocation)
+    monkeypatch.setattr(wheel.ops, "quat_scale_to_covar_preci", _quat_scale_to_covar_preci)
+    monkeypatch.setattr(wheel.ops, "compute_relocation", compute_relocation)
+    return wheel
 
 
 def assert_same(ours: Training, theirs: Training, tolerance: float = 1e-6) -> None:
-    """Parameters, the optimisers' state and the strategies' are the same."""
     assert list(ours.params.keys()) == list(theirs.params.keys())
     for name, param in ours.params.items():
         assert isinstance(param, Parameter)

@@ -1,7 +1,5 @@
 """Small scenes, and how results are compared with the wheel's."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor
+
+from splat_py.gsplat import intersection
 
 BATCHES = [(), (2,), (1, 2)]
 
@@ -63,6 +63,23 @@ def _skew(v: Tensor) -> Tensor:
     return torch.stack((o, -z, y, z, o, -x, -y, x, o), -1).unflatten(-1, (3, 3))
 
 
+def splats(count: int = 700, coefficients: int = 15) -> dict[str, Tensor]:
+    """A scene as scripts for gsplat store it."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(count, *shape, generator=generator)
+
+    return {
+        "means": normal(3),
+        "scales": normal(3) - 3,
+        "quats": normal(4),
+        "opacities": 3 * normal(),
+        "sh0": normal(1, 3),
+        "shN": normal(coefficients, 3),
+    }
+
+
 def assert_same_gradients(
     ours: Iterable[Tensor | None],
     theirs: Iterable[Tensor | None],
@@ -96,20 +113,31 @@ def assert_same_gradients(
 
 
 @pytest.fixture
-def nerfacc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the wheel's torch rasterizer asks nerfacc for, each pixel's product over all M entries before."""
+def own_package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """gsplat's own `_torch_impl`, without what it asks of CUDA and nerfacc: lists of tiles and of splats are ours."""
+    impl = pytest.importorskip("gsplat.cuda._torch_impl", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
+    import gsplat.cuda._wrapper
+    import gsplat.rendering
 
     def render_weight_from_alpha(alphas: Tensor, ray_indices: Tensor, n_rays: int) -> tuple[Tensor, Tensor]:
-        number = torch.arange(len(alphas))
-        before = (ray_indices[:, None] == ray_indices) & (number[:, None] > number)
-        T = torch.exp(before.to(alphas.dtype) @ torch.log1p(-alphas))
+        logs = torch.log1p(-alphas.double())
+        before = logs.cumsum(0) - logs
+        T = torch.exp(before - before[torch.searchsorted(ray_indices, ray_indices)]).to(alphas.dtype)
         return T * alphas, T
 
     def accumulate_along_rays(weights: Tensor, values: Tensor | None, ray_indices: Tensor, n_rays: int) -> Tensor:
         parts = weights[:, None] if values is None else weights[:, None] * values
         return parts.new_zeros(n_rays, parts.shape[-1]).index_add(0, ray_indices, parts)
 
-    module = ModuleType("nerfacc")
-    module.render_weight_from_alpha = render_weight_from_alpha  # type: ignore[attr-defined]
-    module.accumulate_along_rays = accumulate_along_rays  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "nerfacc", module)
+    def spherical_harmonics(degree: int, dirs: Tensor, coeffs: Tensor, masks: Tensor) -> Tensor:
+        return torch.where(masks[..., None], impl._spherical_harmonics(degree, dirs, coeffs), 0)
+
+    nerfacc = ModuleType("nerfacc")
+    nerfacc.render_weight_from_alpha = render_weight_from_alpha  # type: ignore[attr-defined]
+    nerfacc.accumulate_along_rays = accumulate_along_rays  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nerfacc", nerfacc)
+    monkeypatch.setattr(gsplat.cuda._wrapper, "rasterize_to_indices_in_range", intersection.rasterize_to_indices_in_range)
+    monkeypatch.setattr(gsplat.rendering, "isect_tiles", intersection.isect_tiles)
+    monkeypatch.setattr(gsplat.rendering, "isect_offset_encode", intersection.isect_offset_encode)
+    monkeypatch.setattr(gsplat.rendering, "spherical_harmonics", spherical_harmonics)
+    return impl

@@ -1,7 +1,5 @@
 """Scenes as folders of PNGs: ours read by gsplat, gsplat's read by us, and folders that nobody should trust."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
@@ -15,30 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import SplatError
-from splat_py.gsplat.compression import PngCompression, clusters, png_compression, sort_splats
-from splat_py.gsplat.compression.clusters import k_means
+from splat_py.gsplat import compression
+from splat_py.gsplat.compression import PngCompression, k_means, sort_splats
+from tests.gsplat import scenes
+from tests.refusals import refused
 
 
-def splats(count: int = 144, seed: int = 0, coefficients: int = 8) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(count, *shape, generator=generator)
-
-    return {
-        "means": 4 * normal(3),
-        "scales": normal(3) - 3,
-        "quats": normal(4),
-        "opacities": 3 * normal(),
-        "sh0": normal(1, 3),
-        "shN": 0.3 * normal(coefficients, 3),
-        "features": normal(5),
-    }
+def splats(count: int = 144, coefficients: int = 8) -> dict[str, Tensor]:
+    features = torch.randn(count, 5, generator=torch.Generator().manual_seed(1))
+    return scenes.splats(count, coefficients) | {"features": features}
 
 
 class TorchpqKMeans:
-    """As torchpq's class, which needs CUDA; by our own k-means."""
+    """torchpq's class, which needs CUDA, by our own k-means."""
 
     def __init__(self, n_clusters: int, distance: str, verbose: bool) -> None:
         self.count = n_clusters
@@ -102,7 +89,6 @@ def test_we_read_gsplats(tmp_path: Path, theirs: Any, count: int) -> None:
     found = PngCompression().decompress(tmp_path)
     for name, tensor in theirs.decompress(str(tmp_path)).items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
-    # What they write, we write.
     (tmp_path / "ours").mkdir()
     PngCompression(use_sort=False, verbose=False).compress(tmp_path / "ours", given)
     for path in tmp_path.glob("*.png"):
@@ -139,8 +125,7 @@ def test_sorting_moves_all_alike_and_neighbours_together() -> None:
         return float(grid.diff(dim=0).norm(dim=-1).mean() + grid.diff(dim=1).norm(dim=-1).mean())
 
     assert roughness(found["means"]) < 0.5 * roughness(given["means"])
-    with pytest.raises(SplatError, match="there are 10 Gaussians; sort_splats takes a square number"):
-        sort_splats(splats(10))
+    refused("there are 10 Gaussians; sort_splats takes a square number", sort_splats, splats(10))
 
 
 def test_plas_sorts_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,21 +133,18 @@ def test_plas_sorts_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def sort_with_plas(grid: Tensor, improvement_break: float, verbose: bool) -> tuple[Tensor, Tensor]:
         assert grid.shape == (14, 12, 12)
-        order = grid[0].flatten().argsort()
-        return grid, order.reshape(1, 12, 12)
+        return grid, grid[0].flatten().argsort().reshape(1, 12, 12)
 
     plas.sort_with_plas = sort_with_plas  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "plas", plas)
-    means = sort_splats(splats())["means"]
-    assert bool((means[:, 0].diff() >= 0).all())
+    assert bool((sort_splats(splats())["means"][:, 0].diff() >= 0).all())
 
 
 def test_k_means_finds_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "_MOST_DISTANCES", 64)
+    monkeypatch.setattr(compression, "_MOST_DISTANCES", 64)
     generator = torch.Generator().manual_seed(1)
     centers = 100 * torch.randn(5, 3, generator=generator)
-    of = torch.randint(5, (400,), generator=generator)
-    rows = centers[of] + 0.1 * torch.randn(400, 3, generator=generator)
+    rows = centers[torch.randint(5, (400,), generator=generator)] + 0.1 * torch.randn(400, 3, generator=generator)
     centroids, labels = k_means(rows, 40)
     assert centroids.shape == (40, 3) and labels.shape == (400,)
     assert float((centroids[labels] - rows).norm(dim=1).max()) < 1
@@ -171,12 +153,10 @@ def test_k_means_finds_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_compressed(tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match="there are no Gaussians"):
-        PngCompression().compress(tmp_path, splats(0))
+    refused("there are no Gaussians", PngCompression().compress, tmp_path, splats(0))
     given = splats()
     given["sh0"][3, 0, 1] = torch.nan
-    with pytest.raises(SplatError, match=r"splats\['sh0'\] holds NaN"):
-        PngCompression().compress(tmp_path, given)
+    refused(r"splats\['sh0'\] holds NaN", PngCompression().compress, tmp_path, given)
     assert not list(tmp_path.iterdir())
 
 
@@ -187,8 +167,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def assert_refused(folder: Path, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        PngCompression().decompress(folder)
+    refused(message, PngCompression().decompress, folder)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +271,7 @@ def test_hostile_clusters(folder: Path) -> None:
 
 
 def test_clusters_are_shared_when_there_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(png_compression, "_CLUSTERS", 8)
+    monkeypatch.setattr(compression, "_CLUSTERS", 8)
     given = splats(64)
     given["shN"] = given["shN"][torch.arange(64) % 4]
     PngCompression(use_sort=False, verbose=False).compress(tmp_path, given)

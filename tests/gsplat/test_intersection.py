@@ -1,42 +1,49 @@
-"""Tiles that bounding boxes meet, against the wheel's torch reference."""
-
-from __future__ import annotations
+"""Tiles that bounding boxes meet, and the splats that pixels blend, against gsplat's own torch functions and a loop."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from splat_py import SplatError
-from splat_py.gsplat.intersection import isect_offset_encode, isect_tiles
-from tests.gsplat.scenes import BATCHES
+from splat_py.gsplat.intersection import accumulate, isect_offset_encode, isect_tiles, rasterize_to_indices_in_range
+from splat_py.gsplat.pixels import rasterize_to_pixels
+from splat_py.gsplat.projection import fully_fused_projection
+from tests.gsplat.scenes import BATCHES, assert_same_gradients, own_package, scene
+from tests.refusals import refused
 
-pytest.importorskip("gsplat")
-from gsplat.cuda import _torch_impl as wheel
+__all__ = ["own_package"]
 
 COLUMNS, ROWS, TILE = 3, 4, 16
+# Pixels along a tile's side in a scene.
+SIDE = 8
 
 
 def boxes(batch: tuple[int, ...] = (), count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(count)
     means2d = torch.randn(*batch, 2, count, 2) * 40
-    radii = torch.randint(0, 40, (*batch, 2, count, 2), dtype=torch.int32)
-    return means2d, radii, torch.rand(*batch, 2, count)
+    return means2d, torch.randint(0, 40, (*batch, 2, count, 2), dtype=torch.int32), torch.rand(*batch, 2, count)
 
 
 @pytest.mark.parametrize("sort", [True, False])
 @pytest.mark.parametrize("batch", BATCHES)
-def test_intersections_are_the_wheels(batch: tuple[int, ...], sort: bool) -> None:
+def test_intersections_are_gsplats(batch: tuple[int, ...], sort: bool, own_package: ModuleType) -> None:
     splats, images = boxes(batch), 2 * math.prod(batch)
     ours = isect_tiles(*splats, TILE, COLUMNS, ROWS, sort)
-    theirs = wheel._isect_tiles(*splats, TILE, COLUMNS, ROWS, sort)
+    theirs = own_package._isect_tiles(*splats, TILE, COLUMNS, ROWS, sort)
     assert [t.dtype for t in ours] == [torch.int32, torch.int64, torch.int32]
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)
     if sort:
         offsets = isect_offset_encode(ours[1], images, COLUMNS, ROWS)
-        assert torch.equal(offsets, wheel._isect_offset_encode(ours[1], images, COLUMNS, ROWS))
+        assert torch.equal(offsets, own_package._isect_offset_encode(ours[1], images, COLUMNS, ROWS))
 
 
 def test_packed_intersections_are_those_of_the_same_splats() -> None:
@@ -67,13 +74,264 @@ def test_nothing_intersects_nothing() -> None:
     assert not tiles.any()
     assert len(keys) == len(ids) == 0
     assert torch.equal(isect_offset_encode(keys, 2, COLUMNS, ROWS), torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32))
+    s = Splats()
+    s.ids, s.offsets = s.ids[:0], torch.zeros_like(s.offsets)
+    assert [len(t) for t in s.indices()] == [0, 0, 0]
+    image, alphas = accumulate(*s.splats, s.colors, *s.indices(), *s.size)
+    assert not image.any() and not alphas.any()
 
 
 def test_wrong_arguments_are_named() -> None:
     means2d, radii, depths = boxes()
-    with pytest.raises(SplatError, match="radii has shape"):
-        isect_tiles(means2d, radii[0], depths, TILE, COLUMNS, ROWS)
-    with pytest.raises(SplatError, match="image_ids and n_images"):
-        isect_tiles(means2d[0], radii[0], depths[0], TILE, COLUMNS, ROWS, packed=True)
-    with pytest.raises(SplatError, match="64-bit keys"):
-        isect_tiles(means2d, radii, depths, 1, 1 << 20, 1 << 20)
+    refused("radii has shape", isect_tiles, means2d, radii[0], depths, TILE, COLUMNS, ROWS)
+    refused("image_ids and n_images", isect_tiles, means2d[0], radii[0], depths[0], TILE, COLUMNS, ROWS, packed=True)
+    refused("64-bit keys", isect_tiles, means2d, radii, depths, 1, 1 << 20, 1 << 20)
+    s = Splats()
+    with pytest.raises(SplatError, match="isect_offsets has 5 × 4 tiles of 4 pixels, which do not cover 40 × 28"):
+        rasterize_to_indices_in_range(0, 1, torch.ones(2, 28, 40), *s.splats, *s.size, 4, s.offsets, s.ids)  # type: ignore[arg-type]
+    refused("transmittances has shape", s.indices, T=torch.ones(2, 3))
+    gaussian_ids, pixel_ids, image_ids = s.indices()
+    refused("not in order", accumulate, *s.splats, s.colors, gaussian_ids, pixel_ids.flip(0), image_ids, *s.size)
+
+
+class Splats:
+    def __init__(self, batch: tuple[int, ...] = (), count: int = 50) -> None:
+        s = scene(batch, count)
+        self.size = s.width, s.height
+        radii, means2d, depths, conics, _ = fully_fused_projection(
+            s.means, None, s.quats, s.scales, s.viewmats, s.Ks, s.width, s.height
+        )
+        # Faint ones are skipped, and many opaque ones end a pixel.
+        opacities = s.opacities[..., None, :].expand(radii.shape[:-1])
+        self.splats = [t.detach().double().requires_grad_() for t in (means2d, conics, opacities)]
+        self.colors = torch.rand(*radii.shape[:-1], 3, dtype=torch.float64, requires_grad=True)
+        grid = math.ceil(s.width / SIDE), math.ceil(s.height / SIDE)
+        _, keys, self.ids = isect_tiles(means2d, radii, depths, SIDE, *grid)
+        self.images = radii.shape[:-2]
+        offsets = isect_offset_encode(keys, math.prod(self.images), *grid)
+        self.offsets = offsets.reshape(*self.images, *grid[::-1])
+
+    @property
+    def rest(self) -> tuple[int, int, int, Tensor, Tensor]:
+        return *self.size, SIDE, self.offsets, self.ids
+
+    def indices(self, first: int = 0, end: float = 1e10, T: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        T = torch.ones(*self.images, *self.size[::-1], dtype=torch.float64) if T is None else T
+        return rasterize_to_indices_in_range(first, end, T, *self.splats, *self.rest)  # type: ignore[arg-type]
+
+
+def test_indices_are_what_a_loop_over_pixels_blends() -> None:
+    s = Splats((2,))
+    width, height = s.size
+    ids, starts = s.ids.tolist(), [*s.offsets.flatten().tolist(), len(s.ids)]
+    mean, conic, opacity = (t.detach().flatten(0, 2).tolist() for t in s.splats)
+    rows, columns = s.offsets.shape[-2:]
+    expected = []
+    for image in range(4):
+        for pixel in range(width * height):
+            x, y = pixel % width, pixel // width
+            tile = (image * rows + y // SIDE) * columns + x // SIDE
+            T = 1.0
+            for splat in ids[starts[tile] : starts[tile + 1]]:
+                dx, dy = x + 0.5 - mean[splat][0], y + 0.5 - mean[splat][1]
+                a, b, c = conic[splat]
+                alpha = min(0.999, opacity[splat] * math.exp(-0.5 * (a * dx * dx + c * dy * dy) - b * dx * dy))
+                if alpha < 1 / 255:
+                    continue
+                T *= 1 - alpha
+                if T <= 1e-4:
+                    break
+                expected.append((splat % 50, pixel, image))
+    assert torch.stack(s.indices(), -1).tolist() == [list(entry) for entry in expected]
+
+
+def test_ranges_continue_where_the_one_before_ended() -> None:
+    s = Splats(count=300)
+    longest = int(torch.cat((s.offsets.flatten(), torch.tensor([len(s.ids)]))).diff().max())
+    assert longest > SIDE**2
+    whole = s.indices()
+    early = s.indices(0, 1)
+    _, opaque = accumulate(*s.splats, s.colors, *early, *s.size)
+    late = s.indices(1, 100, (1 - opaque[..., 0]).detach())
+    both = torch.stack([torch.cat(parts) for parts in zip(early, late, strict=True)], -1)
+    whole_entries = {tuple(entry) for entry in torch.stack(whole, -1).tolist()}
+    both_entries = {tuple(entry) for entry in both.tolist()}
+    # A pixel that the first range ended begins the second one anew, as in gsplat.
+    assert whole_entries <= both_entries
+    assert len(late[0])
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_accumulation_is_gsplats(batch: tuple[int, ...], own_package: ModuleType) -> None:
+    s = Splats(batch)
+    arguments = *s.splats, s.colors, *s.indices(), *s.size
+    ours, theirs = accumulate(*arguments), own_package.accumulate(*arguments)
+    torch.testing.assert_close(ours, theirs)
+    assert_same_gradients(ours, theirs, (*s.splats, s.colors), 1e-9)
+
+
+WIDTH, HEIGHT = 40, 28
+
+
+@dataclass
+class Tiled:
+    means2d: Tensor
+    conics: Tensor
+    colors: Tensor
+    opacities: Tensor
+    backgrounds: Tensor
+    offsets: Tensor
+    ids: Tensor
+    tile_size: int
+    packed: bool = False
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.means2d, self.conics, self.colors, self.opacities, self.backgrounds
+
+    def render(self, **options: Any) -> tuple[Tensor, Tensor]:
+        return rasterize_to_pixels(*self.arguments, self.backgrounds, packed=self.packed, **options)
+
+    def refer(self) -> tuple[Tensor, Tensor]:
+        return import_module("gsplat.cuda._torch_impl")._rasterize_to_pixels(*self.arguments, self.backgrounds)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return *self.inputs[:4], WIDTH, HEIGHT, self.tile_size, self.offsets, self.ids
+
+
+def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0) -> Tiled:
+    """Splats of a small scene; `beyond`: so many rows and columns of tiles more than the image needs."""
+    s = scene(batch)
+    results = fully_fused_projection(s.means, None, s.quats, s.scales, s.viewmats, s.Ks, WIDTH, HEIGHT, packed=packed)
+    radii, means2d, depths, conics, _ = results[-5:]
+    grid = math.ceil(WIDTH / tile_size) + beyond, math.ceil(HEIGHT / tile_size) + beyond
+    images = s.viewmats.shape[:-2]
+    whose: dict[str, Any] = {}
+    if packed:
+        whose = {"packed": True, "n_images": images.numel(), "image_ids": results[0] * 2 + results[1]}
+    _, keys, ids = isect_tiles(means2d, radii, depths, tile_size, *grid, **whose)
+    offsets = isect_offset_encode(keys, images.numel(), *grid).reshape(*images, *grid[::-1])
+    torch.manual_seed(0)
+    colors = torch.rand(*depths.shape, channels)
+    opacities = s.opacities[..., None, :].expand(*images, 50).flatten()
+    opacities = opacities.unflatten(0, (*images, 50)) if not packed else torch.rand(len(depths))
+    tensors = means2d, conics, colors, opacities, torch.rand(*images, channels)
+    return Tiled(*(tensor.detach().clone().requires_grad_() for tensor in tensors), offsets, ids, tile_size, packed)
+
+
+def assert_pixels_agree(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], t: Tiled) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert_same_gradients(ours, theirs, t.inputs, 1e-4)
+
+
+@pytest.mark.usefixtures("own_package")
+@pytest.mark.parametrize(
+    ("batch", "tile_size", "channels"), [*product(BATCHES, (8, 16), (3,)), ((), 8, 1), ((), 8, 33)], ids=str
+)
+def test_pixels_are_gsplats(batch: tuple[int, ...], tile_size: int, channels: int) -> None:
+    t = tiled(batch, channels, tile_size)
+    ours = t.render()
+    assert ours[0].shape == (*batch, 2, HEIGHT, WIDTH, channels)
+    assert ours[1].shape == (*batch, 2, HEIGHT, WIDTH, 1)
+    assert_pixels_agree(ours, t.refer(), t)
+
+
+def test_packed_pixels_are_those_of_the_same_splats(own_package: ModuleType) -> None:
+    t = tiled((2,), packed=True)
+    assert t.means2d.dim() == 2
+    ours = t.render()
+    assert ours[0].shape == (2, 2, HEIGHT, WIDTH, 3)
+    # To gsplat's own the whole list is each image's.
+    everywhere = [tensor.expand(2, 2, *tensor.shape) for tensor in t.inputs[:4]]
+    theirs = own_package._rasterize_to_pixels(*everywhere, WIDTH, HEIGHT, 8, t.offsets, t.ids, t.backgrounds)
+    assert_pixels_agree(ours, theirs, t)
+
+
+@pytest.mark.usefixtures("own_package")
+def test_tiles_may_reach_beyond_the_image() -> None:
+    t = tiled()
+    wide = tiled(beyond=1)
+    assert wide.offsets.shape == (2, t.offsets.shape[1] + 1, t.offsets.shape[2] + 1)
+    ours = wide.render()
+    torch.testing.assert_close(ours, t.render())
+    assert_same_gradients(ours, wide.refer(), wide.inputs, 1e-4)
+
+
+def test_masked_tiles_show_the_background() -> None:
+    t = tiled((2,))
+    masks = torch.rand(t.offsets.shape) < 0.5
+    image, alphas = t.render(masks=masks)
+    whole_image, whole_alphas = t.render()
+    of_pixels = masks.repeat_interleave(8, -1).repeat_interleave(8, -2)[..., :HEIGHT, :WIDTH, None]
+    behind = t.backgrounds[..., None, None, :]
+    expected = torch.where(of_pixels, whole_image, behind), torch.where(of_pixels, whole_alphas, 0)
+    torch.testing.assert_close((image, alphas), expected)
+    assert_same_gradients((image, alphas), expected, t.inputs, 1e-5)
+    t = tiled()
+    t.offsets = t.offsets + 3
+    t.ids = torch.cat((t.ids[:3], t.ids))
+    torch.testing.assert_close(t.render(masks=torch.ones_like(t.offsets, dtype=torch.bool)), t.render())
+
+
+def test_absolute_gradients_are_those_of_all_pixels() -> None:
+    t = tiled()
+    t.means2d.absgrad = None  # type: ignore[attr-defined]
+    image, _ = t.render(absgrad=True)
+    image.sum().backward()
+    total = torch.zeros_like(t.means2d)
+    rows = t.render()[0].sum(-1)
+    for pixel in range(0, rows.numel(), 97):
+        total += torch.autograd.grad(rows.flatten()[pixel], t.means2d, retain_graph=True)[0].abs()
+    absolute = t.means2d.absgrad  # type: ignore[attr-defined]
+    assert (absolute >= total * 0.999 - 1e-5).all()
+    assert (absolute >= t.means2d.grad.abs() - 1e-5).all()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_are_the_same_from_run_to_run_where_asked_for(packed: bool) -> None:
+    t = tiled(packed=packed)
+    masks = torch.ones_like(t.offsets, dtype=torch.bool)
+    masks[0, 0, 0] = False
+
+    def gradients(**options: Any) -> tuple[Tensor, ...]:
+        image, alphas = t.render(masks=masks, **options)
+        return torch.autograd.grad(image.square().sum() + alphas.sum(), t.inputs)
+
+    ours = gradients(accumulate="pair")
+    torch.use_deterministic_algorithms(True)
+    try:
+        again = gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b, c in zip(ours, again, gradients(), strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-4)
+
+
+def test_without_splats_there_is_the_background() -> None:
+    t = tiled()
+    t.ids, t.offsets = t.ids[:0], torch.zeros_like(t.offsets)
+    image, alphas = t.render()
+    assert torch.equal(image, t.backgrounds[:, None, None].expand_as(image))
+    assert not alphas.any()
+
+
+def test_wrong_arguments_of_pixels_are_named() -> None:
+    t = tiled()
+
+    def wrong(match: str, *, kind: type[Exception] = SplatError, **changed: Any) -> None:
+        given = dict(zip(("means2d", "conics", "colors", "opacities"), t.inputs, strict=False))
+        given |= {"image_width": WIDTH, "image_height": HEIGHT, "tile_size": 8}
+        with pytest.raises(kind, match=match):
+            rasterize_to_pixels(**(given | {"isect_offsets": t.offsets, "flatten_ids": t.ids} | changed))
+
+    wrong("conics has shape", conics=t.conics[..., :2])
+    wrong("colors has dtype torch.float64", colors=t.colors.double())
+    wrong("tile_size is 7", tile_size=7)
+    wrong("do not cover", image_width=400)
+    wrong("masks has shape", masks=torch.ones(2, 2))
+    wrong("backgrounds has shape", backgrounds=torch.ones(2, 4))
+    wrong("flatten_ids holds an index", flatten_ids=t.ids + 1000)
+    wrong("isect_offsets does not ascend", flatten_ids=t.ids[:10])
+    wrong("absgrad is not supported", kind=NotImplementedError, absgrad=True, colors=torch.rand(2, 50, 33))

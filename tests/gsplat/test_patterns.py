@@ -1,21 +1,21 @@
 """Scripts for gsplat, reduced to what they call: the same functions with the same arguments, on scenes of a few Gaussians."""
 
-from __future__ import annotations
-
 import math
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from splat_py.gsplat.optimizers import SelectiveAdam
 from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
-from splat_py import rasterization
-from splat_py.gsplat import strategy
-from splat_py.gsplat.optimizers import SelectiveAdam
+from splat_py.gsplat import rasterization, strategy
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy
-from tests.gsplat.comparison import replace_cuda
+from tests.gsplat.comparison import wheel
+
+__all__ = ["wheel"]
 
 SIZE, COUNT, STEPS = 24, 80, 9
 
@@ -98,10 +98,8 @@ class Trainer:
         return render_colors, render_alphas, info
 
     def train(self, masks: Tensor | None = None) -> list[float]:
-        """Losses of `STEPS` steps."""
         pixels, camtoworlds, Ks = targets()
-        means_optimizer = self.optimizers["means"]
-        schedulers = [torch.optim.lr_scheduler.ExponentialLR(means_optimizer, gamma=0.01 ** (1.0 / STEPS))]
+        schedulers = [torch.optim.lr_scheduler.ExponentialLR(self.optimizers["means"], gamma=0.01 ** (1.0 / STEPS))]
         losses = []
         for step in range(STEPS):
             renders, alphas, info = self.rasterize_splats(
@@ -134,24 +132,10 @@ class Trainer:
                 optimizer.zero_grad(set_to_none=True)
             for scheduler in schedulers:
                 scheduler.step()
-            if self.is_default:
-                self.strategy.step_post_backward(
-                    params=self.splats,
-                    optimizers=self.optimizers,
-                    state=self.state,
-                    step=step,
-                    info=info,
-                    packed=self.packed,
-                )
-            else:
-                self.strategy.step_post_backward(
-                    params=self.splats,
-                    optimizers=self.optimizers,
-                    state=self.state,
-                    step=step,
-                    info=info,
-                    lr=schedulers[0].get_last_lr()[0],
-                )
+            more = {"packed": self.packed} if self.is_default else {"lr": schedulers[0].get_last_lr()[0]}
+            self.strategy.step_post_backward(
+                params=self.splats, optimizers=self.optimizers, state=self.state, step=step, info=info, **more
+            )
         return losses
 
     def _make_sparse(self, gaussian_ids: Tensor) -> None:
@@ -193,38 +177,21 @@ def test_simple_trainer_with_default_strategy(options: dict[str, Any], setting: 
     check_finite(trainer.splats)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_simple_trainer_with_mcmc(packed: bool) -> None:
-    mcmc = MCMCStrategy(cap_max=90, refine_start_iter=1, refine_every=3, min_opacity=0.1, noise_lr=1.0)
-    trainer = Trainer(mcmc, packed=packed)
-    losses = trainer.train()
-    assert losses[-1] < losses[0] and COUNT < len(trainer.splats["means"]) <= 90
-    check_finite(trainer.splats)
+MCMC = {"cap_max": 90, "refine_start_iter": 1, "refine_every": 3, "min_opacity": 0.1, "noise_lr": 1.0}
+OPTIONS = {"DefaultStrategy": {"refine_start_iter": 1, "refine_every": 3, "grow_grad2d": 1e-3}, "MCMCStrategy": MCMC}
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("name", ["DefaultStrategy", "MCMCStrategy"])
-def test_the_wheels_strategies_drive_our_renderer(monkeypatch: pytest.MonkeyPatch, name: str, packed: bool) -> None:
-    """And do the same as ours, dense and packed."""
-    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    replace_cuda(monkeypatch)
-    options = {"refine_start_iter": 1, "refine_every": 3}
-    options |= {"grow_grad2d": 1e-3} if name == "DefaultStrategy" else {"cap_max": 90, "min_opacity": 0.1, "noise_lr": 1.0}
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_wheels_strategies_drive_our_renderer(wheel: Any, name: str) -> None:
     results = []
-    for module in (strategy, wheel):
-        trainer = Trainer(getattr(module, name)(**options), packed=packed)
+    for module, packed in product((strategy, wheel), (False, True)):
+        trainer = Trainer(getattr(module, name)(**OPTIONS[name]), packed=packed)
         results.append((trainer.train(), len(trainer.splats["means"])))
-    assert results[0][1] == results[1][1] > COUNT
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-3)
-
-
-def test_packed_trains_as_dense() -> None:
-    results = []
-    for packed in (False, True):
-        trainer = Trainer(default_strategy(), packed=packed)
-        results.append((trainer.train(), len(trainer.splats["means"])))
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-3)
-    assert results[0][1] == results[1][1]
+        check_finite(trainer.splats)
+    losses, count = results[0]
+    assert losses[-1] < losses[0] and count > COUNT and (name == "DefaultStrategy" or count <= 90)
+    for other in results[1:]:
+        assert other == (pytest.approx(losses, rel=1e-3), count)
 
 
 def test_masks_are_written_into_images() -> None:
@@ -292,15 +259,11 @@ class Splatfacto(torch.nn.Module):
         self.optimizers = {name: torch.optim.Adam([param], lr=2e-2, eps=1e-15) for name, param in groups.items()}
         self.schedulers = {"means": torch.optim.lr_scheduler.ExponentialLR(self.optimizers["means"], gamma=0.9)}
         self.strategy = controller
-        self.strategy_state = (
-            controller.initialize_state(scene_scale=1.0)
-            if isinstance(controller, DefaultStrategy)
-            else controller.initialize_state()
-        )
+        self.is_default = isinstance(controller, DefaultStrategy)
+        self.strategy_state = controller.initialize_state(**{"scene_scale": 1.0} if self.is_default else {})
         self.step = 0
 
-    def get_outputs(self, camera_to_world: Tensor, K: Tensor, crop_ids: Tensor | None = None) -> dict[str, Tensor]:
-        crop = slice(None) if crop_ids is None else crop_ids
+    def get_outputs(self, camera_to_world: Tensor, K: Tensor, crop: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         params = {name: param[crop] for name, param in self.gauss_params.items()}
         render, alpha, self.info = rasterization(
             means=params["means"],
@@ -317,69 +280,33 @@ class Splatfacto(torch.nn.Module):
             far_plane=1e10,
             render_mode="RGB+ED",
             sh_degree=1,
-            sparse_grad=False,
-            absgrad=self.strategy.absgrad if isinstance(self.strategy, DefaultStrategy) else False,
+            absgrad=self.is_default and self.strategy.absgrad,
             rasterize_mode="classic",
         )
         if self.training:
             self.strategy.step_pre_backward(self.gauss_params, self.optimizers, self.strategy_state, self.step, self.info)
-        alpha = alpha[:, ...]
         rgb = torch.clamp(render[:, ..., :3] + (1 - alpha) * torch.ones(3), 0.0, 1.0)
         depth = render[:, ..., 3:4]
-        depth = torch.where(alpha > 0, depth, depth.detach().max()).squeeze(0)
-        return {"rgb": rgb.squeeze(0), "depth": depth, "accumulation": alpha.squeeze(0)}
+        return rgb.squeeze(0), torch.where(alpha > 0, depth, depth.detach().max()).squeeze(0)
 
     def step_post_backward(self) -> None:
-        if isinstance(self.strategy, DefaultStrategy):
-            self.strategy.step_post_backward(
-                params=self.gauss_params,
-                optimizers=self.optimizers,
-                state=self.strategy_state,
-                step=self.step,
-                info=self.info,
-                packed=False,
-            )
-        else:
-            self.strategy.step_post_backward(
-                params=self.gauss_params,
-                optimizers=self.optimizers,
-                state=self.strategy_state,
-                step=self.step,
-                info=self.info,
-                lr=self.schedulers["means"].get_last_lr()[0],
-            )
+        more: dict[str, Any] = {"packed": False} if self.is_default else {"lr": self.schedulers["means"].get_last_lr()[0]}
+        self.strategy.step_post_backward(
+            params=self.gauss_params,
+            optimizers=self.optimizers,
+            state=self.strategy_state,
+            step=self.step,
+            info=self.info,
+            **more,
+        )
+
+
+SPLATFACTO = {"refine_start_iter": 1, "refine_every": 2, "reset_every": 6, "pause_refine_after_reset": 1, "grow_grad2d": 5e-3}
 
 
 @pytest.mark.parametrize(
     "controller",
-    [
-        DefaultStrategy(
-            prune_opa=0.02,
-            grow_grad2d=5e-3,
-            grow_scale3d=0.1,
-            grow_scale2d=0.5,
-            prune_scale3d=5.0,
-            prune_scale2d=0.9,
-            refine_scale2d_stop_iter=100,
-            refine_start_iter=1,
-            refine_stop_iter=100,
-            reset_every=6,
-            refine_every=2,
-            pause_refine_after_reset=1,
-            absgrad=True,
-            revised_opacity=False,
-            verbose=True,
-        ),
-        MCMCStrategy(
-            cap_max=90,
-            noise_lr=1.0,
-            refine_start_iter=1,
-            refine_stop_iter=100,
-            refine_every=2,
-            min_opacity=0.05,
-            verbose=False,
-        ),
-    ],
+    [DefaultStrategy(**SPLATFACTO, absgrad=True, verbose=True), MCMCStrategy(**MCMC | {"refine_every": 2})],
     ids=["default", "mcmc"],
 )
 def test_splatfacto(controller: DefaultStrategy | MCMCStrategy) -> None:
@@ -387,8 +314,7 @@ def test_splatfacto(controller: DefaultStrategy | MCMCStrategy) -> None:
     model = Splatfacto(controller)
     losses = []
     for model.step in range(6):
-        outputs = model.get_outputs(camtoworlds[:1], Ks[:1])
-        loss = F.l1_loss(outputs["rgb"], pixels[0])
+        loss = F.l1_loss(model.get_outputs(camtoworlds[:1], Ks[:1])[0], pixels[0])
         for optimizer in model.optimizers.values():
             optimizer.zero_grad()
         loss.backward()
@@ -402,11 +328,97 @@ def test_splatfacto(controller: DefaultStrategy | MCMCStrategy) -> None:
     check_finite(model.gauss_params)
     model.eval()
     with torch.no_grad():
-        outputs = model.get_outputs(camtoworlds[1:], Ks[1:], model.gauss_params["means"][:, 0] > 0)
-    assert outputs["rgb"].shape == (SIZE, SIZE, 3) and outputs["depth"].isfinite().all()
+        rgb, depth = model.get_outputs(camtoworlds[1:], Ks[1:], model.gauss_params["means"][:, 0] > 0)
+    assert rgb.shape == (SIZE, SIZE, 3) and depth.isfinite().all()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_poses_and_appearance_are_trained(packed: bool) -> None:
+    """--app_opt --pose_opt --batch_size 2: colours of each camera [C, N, 3] from a network, cameras that need gradients."""
+    splats = Trainer(default_strategy()).splats
+    pixels, camtoworlds, Ks = targets()
+    torch.manual_seed(3)
+    shifts = torch.nn.Parameter(torch.zeros(2, 3))
+    features, head = torch.nn.Parameter(torch.rand(COUNT, 8)), torch.nn.Linear(8 + 3, 3)
+    optimizer = torch.optim.Adam([*splats.values(), shifts, features, *head.parameters()], 2e-2)
+    losses = []
+    for _ in range(STEPS):
+        moved = camtoworlds + F.pad(shifts[:, :, None], (3, 0, 0, 1))
+        directions = F.normalize(splats["means"][None] - moved[:, None, :3, 3], dim=-1)
+        colors = torch.sigmoid(head(torch.cat([features.expand(2, -1, -1), directions], -1)))
+        renders, _, info = rasterization(
+            means=splats["means"],
+            quats=splats["quats"],
+            scales=splats["scales"].exp(),
+            opacities=splats["opacities"].sigmoid(),
+            colors=colors,
+            viewmats=torch.linalg.inv_ex(moved).inverse,
+            Ks=Ks,
+            width=SIZE,
+            height=SIZE,
+            packed=packed,
+            absgrad=True,
+            render_mode="RGB+ED",
+        )
+        # --depth_loss: depths where points of the scene are, in disparity space.
+        at = F.grid_sample(renders[..., 3:4].permute(0, 3, 1, 2), torch.zeros(2, 5, 1, 2), align_corners=True)
+        disparity = torch.where(at > 0, 1 / at, torch.zeros_like(at))
+        loss = F.l1_loss(renders[..., :3], pixels) + 0.01 * F.l1_loss(disparity, torch.full_like(at, 0.25))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert shifts.grad is not None and (shifts.grad != 0).all() and head.weight.grad is not None
+    assert info["means2d"].absgrad.shape == info["means2d"].shape
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("camera_model", ["pinhole", "ortho", "fisheye"])
+def test_viewers_render(camera_model: Any) -> None:
+    """simple_viewer.py's function, with every setting that its panel has, and for a checkpoint of another length."""
+    splats = Trainer(default_strategy()).splats
+    checkpoint = {name: torch.cat([values, values]) for name, values in splats.state_dict().items()}
+    for name in splats:
+        splats[name].data = checkpoint[name]
+    _, camtoworlds, Ks = targets()
+
+    def image(render_mode: Any, rasterize_mode: Any = "classic", background: float = 0.0) -> tuple[Tensor, Tensor]:
+        colors, alphas, info = rasterization(
+            splats["means"],
+            F.normalize(splats["quats"], p=2, dim=-1),
+            splats["scales"].exp(),
+            splats["opacities"].sigmoid(),
+            torch.cat([splats["sh0"], splats["shN"]], dim=-2),
+            camtoworlds[0].inverse()[None],
+            Ks[0][None],
+            SIZE,
+            SIZE // 2,
+            sh_degree=min(5, int(splats["shN"].shape[1] ** 0.5)),
+            near_plane=1e-2,
+            far_plane=1e2,
+            radius_clip=0.5,
+            eps2d=0.3,
+            backgrounds=torch.tensor([(background,) * 3]) / 255.0,
+            render_mode=render_mode,
+            rasterize_mode=rasterize_mode,
+            camera_model=camera_model,
+            packed=False,
+            with_ut=False,
+            with_eval3d=False,
+        )
+        assert 0 < (info["radii"] > 0).all(-1).sum().item() <= 2 * COUNT
+        return colors[0], alphas[0]
+
+    black, alphas = image("RGB")
+    white, _ = image("RGB", background=255.0)
+    torch.testing.assert_close(white, black + 1 - alphas)
+    depths = image("D")[0]
+    covered = alphas > 1e-3
+    torch.testing.assert_close(depths[covered] / alphas[covered], image("ED")[0][covered], rtol=1e-4, atol=1e-4)
+    assert not torch.equal(image("RGB", "antialiased")[0], black)
 
 
 def check_finite(params: Any) -> None:
-    counts = {len(param) for param in params.values()}
-    assert len(counts) == 1
+    assert len({len(param) for param in params.values()}) == 1
     assert all(param.isfinite().all() for param in params.values())

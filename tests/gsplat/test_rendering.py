@@ -1,7 +1,8 @@
-"""The renderer in torch against the wheel's, and our own against it."""
+"""`rasterization` against gsplat's own renderer in torch, and gsplat's arguments that are ignored or refused."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -9,15 +10,11 @@ import torch
 from torch import Tensor
 
 from splat_py import SplatError
-from splat_py.gsplat import harmonics, indices, intersection
-from splat_py.gsplat.rendering import _rasterization, rasterization
-from tests.gsplat.scenes import BATCHES, assert_same_gradients, nerfacc, scene
+from splat_py.gsplat import rendering
+from splat_py.gsplat.rendering import RollingShutterType, rasterization
+from tests.gsplat.scenes import BATCHES, assert_same_gradients, own_package, scene
 
-pytest.importorskip("gsplat")
-import gsplat.rendering as wheel
-from gsplat.cuda import _wrapper as wheel_wrapper
-
-__all__ = ["nerfacc"]
+__all__ = ["own_package"]
 
 
 def arguments(
@@ -42,60 +39,85 @@ def arguments(
     }
 
 
-def differentiated(given: dict[str, Any]) -> list[Tensor]:
-    return [given[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats")]
-
-
-@pytest.mark.usefixtures("nerfacc")
-@pytest.mark.parametrize("sh_degree", [None, 2])
-def test_the_reference_renders_as_the_wheels(sh_degree: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What the wheel has of CUDA there.
-    monkeypatch.setattr(wheel_wrapper, "rasterize_to_indices_in_range", indices.rasterize_to_indices_in_range)
-    monkeypatch.setattr(wheel, "isect_tiles", intersection.isect_tiles)
-    monkeypatch.setattr(wheel, "isect_offset_encode", intersection.isect_offset_encode)
-    monkeypatch.setattr(wheel, "spherical_harmonics", harmonics.evaluate_harmonics)
-    given = arguments((2,), sh_degree is None, sh_degree, count=20)
-    options = {"render_mode": "RGB+ED", "rasterize_mode": "antialiased", "backgrounds": torch.rand(2, 2, 3)}
-    ours, theirs = _rasterization(**given, **options), wheel._rasterization(**given, **options)
-    torch.testing.assert_close(ours[:2], theirs[:2], rtol=1e-4, atol=1e-5)
-    # The wheel differentiates a camera's centre as part of a matrix's inverse.
-    inputs = differentiated(given) if sh_degree is None else differentiated(given)[:-1]
-    assert_same_gradients(ours[:2], theirs[:2], inputs, 1e-3)
-    assert set(theirs[2]) <= set(ours[2])
-    for name in ("radii", "tiles_per_gauss", "isect_offsets", "flatten_ids", "n_cameras"):
-        torch.testing.assert_close(ours[2][name], theirs[2][name])
-
-
+@pytest.mark.usefixtures("own_package")
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("per_view", "sh_degree", "render_mode"), [(True, None, "RGB+D"), (False, 3, "RGB"), (True, 3, "D")])
+@pytest.mark.parametrize(
+    ("per_view", "sh_degree", "options"),
+    [
+        (True, None, {"render_mode": "RGB+ED", "rasterize_mode": "antialiased"}),
+        (False, 3, {"render_mode": "RGB"}),
+        (True, 3, {"render_mode": "D"}),
+    ],
+)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_kernels_render_as_the_reference(
-    batch: tuple[int, ...], per_view: bool, sh_degree: int | None, render_mode: Any, packed: bool
+def test_kernels_render_as_gsplats_own(
+    batch: tuple[int, ...], per_view: bool, sh_degree: int | None, options: dict[str, Any], packed: bool
 ) -> None:
     given = arguments(batch, per_view, sh_degree)
-    ours = rasterization(**given, render_mode=render_mode, packed=packed)
-    theirs = _rasterization(**given, render_mode=render_mode)
-    assert ours[0].shape == (*batch, 2, 28, 40, {"RGB": 3, "D": 1, "RGB+D": 4}[render_mode])
+    if "RGB" in options["render_mode"]:
+        given["backgrounds"] = torch.rand(*batch, 2, 3)
+    ours = rasterization(**given, **options, packed=packed)
+    theirs = rendering._rasterization(**given, **options)
+    assert ours[0].shape == (*batch, 2, 28, 40, {"RGB": 3, "D": 1, "RGB+ED": 4}[options["render_mode"]])
     torch.testing.assert_close(ours[:2], theirs[:2], rtol=1e-4, atol=1e-4)
-    assert_same_gradients(ours[:2], theirs[:2], differentiated(given), 1e-3)
+    differentiated: list[Tensor] = [given[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats")]
+    # gsplat's differentiates a camera's centre as part of a matrix's inverse.
+    inputs = differentiated if sh_degree is None or options["render_mode"] == "D" else differentiated[:-1]
+    assert_same_gradients(ours[:2], theirs[:2], inputs, 1e-3)
+    assert set(theirs[2]) - {"batch_ids", "camera_ids", "gaussian_ids"} <= set(ours[2])
 
 
-def test_memory_is_bounded_where_lists_are_long() -> None:
-    given = arguments(count=400)
-    given["scales"] = (given["scales"] * 5).detach().requires_grad_()
-    given["means"] = (given["means"] * 0.3).detach().requires_grad_()
-    image, alphas, meta = _rasterization(**given, tile_size=8)
-    assert len(meta["flatten_ids"]) > 10_000
-    image.sum().backward()
-    assert given["means"].grad.isfinite().all()
-    # Pixels that are done take no more.
-    assert alphas.max() < 1
+class Shutter(Enum):
+    """The enumeration of gsplat's own package."""
+
+    GLOBAL = 4
 
 
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(SplatError, match="render_mode is 'X'"):
-        _rasterization(**arguments(), render_mode="X")
-    with pytest.raises(SplatError, match="colors has shape"):
-        _rasterization(**(arguments() | {"colors": torch.rand(4, 3)}))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ftheta_coeffs", torch.rand(2, 4)),
+        ("lidar_coeffs", object()),
+        ("external_distortion_coeffs", object()),
+        ("distributed", True),
+        ("return_normals", True),
+        ("global_z_order", False),
+        ("rays", torch.rand(2, 28, 40, 6)),
+        ("camera_model", "ftheta"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(NotImplementedError, match=name) as error:
+        rasterization(**arguments(), **{name: value})
+    assert "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("shutter", [None, Shutter.GLOBAL, RollingShutterType.GLOBAL])
+def test_neutral_values_are_ignored(shutter: Any) -> None:
+    """A script that spells out gsplat's defaults runs."""
+    given = arguments()
+    neutral: dict[str, Any] = dict.fromkeys(
+        ("covars", "rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "lidar_coeffs")
+    )
+    neutral |= dict.fromkeys(("external_distortion_coeffs", "viewmats_rs", "ut_params", "extra_signals"))
+    neutral |= dict.fromkeys(("sparse_grad", "distributed", "with_ut", "with_eval3d", "return_normals"), False)
+    neutral |= {"channel_chunk": 8, "segmented": True, "global_z_order": True, "rolling_shutter": shutter}
+    images, _, _ = rasterization(**given, **neutral, renderer_config=rendering.RendererConfig_MixedBatch())
+    assert torch.equal(images, rasterization(**given)[0])
+
+
+def test_arguments_by_position() -> None:
+    """In the order of gsplat 1.5.3 and of 1.6, whose orders differ behind with_eval3d: there every neutral value is taken."""
+    given = arguments()
+    first = [given[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")]
+    common = [0.01, 1e10, 0.0, 0.3, None, False, 16, torch.rand(2, 3), "RGB", False, False, "classic", 32, False]
+    common += ["pinhole", False, None, False, False]
+    older = rasterization(*first, *common, None, None, None, None, Shutter.GLOBAL, None)
+    newer = rasterization(*first, *common, False, True, None, *[None] * 6, Shutter.GLOBAL, None, None, None, None, None)
+    assert torch.equal(older[0], newer[0])
+
+
+def test_further_arguments_are_splat_pys() -> None:
+    assert rasterization(**arguments(), accumulate="pair", max_alpha=0.99)[0].shape == (2, 28, 40, 3)
     with pytest.raises(SplatError, match="opacities has shape"):
-        _rasterization(**(arguments() | {"opacities": torch.rand(4)}))
+        rasterization(**(arguments() | {"opacities": torch.rand(4)}))

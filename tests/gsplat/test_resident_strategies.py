@@ -1,7 +1,5 @@
 """The trainer's strategies, which run on the device, against gsplat 1.5.3's, on the same state with the same random numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,35 +7,22 @@ import pytest
 import torch
 from torch.nn import Parameter, ParameterDict
 
-from splat_py.fit.random_keys import Use, random_key
+from splat_py.fit.steps import Use, random_key
 from splat_py.gpu.device import get_device
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.densification import densify, reset_opacities
-from splat_py.splats.mcmc import record_noise, relocate_and_grow
-from splat_py.splats.parameters import Parameters
-from tests.gsplat.comparison import adam, replace_cuda
+from splat_py.train.config import TrainConfig
+from splat_py.train.density import densify, record_noise, relocate_and_grow, reset_opacities
+from splat_py.train.parameters import Parameters
+from tests.gsplat.comparison import adam, wheel
 from tests.reference.mcmc import draw
 from tests.reference.random_numbers import normals
-from tests.splats.refinement import Arrays, state_of
+from tests.train.refinement import Arrays, state_of
+
+__all__ = ["wheel"]
 
 STEP, SCENE_SCALE, COUNT = 3200, 7.0, 700
 CONFIG = TrainConfig(seed=3, prune_scale=0.02)
-NAMES = {
-    "means": "means",
-    "quats": "quats",
-    "log_scales": "scales",
-    "logit_opacities": "opacities",
-    "sh": "sh",
-}
+NAMES = {"means": "means", "quats": "quats", "log_scales": "scales", "logit_opacities": "opacities", "sh": "sh"}
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
-
-
-@pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gsplat.strategy, without CUDA."""
-    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    replace_cuda(monkeypatch)
-    return wheel
 
 
 def key(use: Use) -> tuple[int, int]:
@@ -56,15 +41,13 @@ def for_gsplat(state: Arrays) -> tuple[ParameterDict, dict[str, torch.optim.Opti
 
 def assert_same(ours: Arrays, params: ParameterDict, optimizers: dict[str, torch.optim.Optimizer]) -> None:
     for name, theirs in NAMES.items():
-        expected = params[theirs].detach().numpy()
-        np.testing.assert_allclose(ours[name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(ours[name], params[theirs].detach().numpy(), rtol=2e-5, atol=2e-5, err_msg=name)
         for m, moment in MOMENTS.items():
             values = optimizers[theirs].state[params[theirs]][moment]
             np.testing.assert_array_equal(ours[f"{name}.{m}"], values, err_msg=f"{name}.{m}")
 
 
 def test_default(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Growth, pruning, also of huge ones, and the reset, of gsplat's `DefaultStrategy`."""
     state = state_of(COUNT)
     after = densify(Parameters(get_device(), state), CONFIG, STEP, SCENE_SCALE)
     reset_opacities(after, CONFIG)
@@ -85,7 +68,6 @@ def test_default(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mcmc(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relocation and growth, then noise, of gsplat's `MCMCStrategy`."""
     state = state_of(COUNT)
     after = relocate_and_grow(Parameters(get_device(), state), CONFIG, STEP)
     moved = after.state()

@@ -1,18 +1,17 @@
 """Scenes keep what belongs to a Gaussian with it while strategies change rows, and stages render them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
+from splat_py.gsplat.stage import Stage
 from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
 import splat_py.gsplat as gsplat
 from splat_py.gsplat.scene import GaussianScene, SceneError
-from splat_py.gsplat.stage import Stage
-from splat_py.gsplat.strategy import ops
+from splat_py.gsplat.strategy import MCMCStrategy, ops
+from tests.gsplat.test_patterns import COUNT, MCMC, Trainer, default_strategy
 
 
 def splats(count: int = 4) -> ParameterDict:
@@ -112,3 +111,24 @@ def test_a_stage_renders_the_current_splats() -> None:
     assert stage.scene_ids() == ["scene"] and stage.get_scene("scene") is scene
     with pytest.raises(SceneError, match="already registered"):
         stage.add_scene(scene, print)
+
+
+@pytest.mark.parametrize("kind", ["default", "mcmc"])
+def test_stages_render_what_is_trained(kind: str) -> None:
+    """gsplat 1.6's simple_trainer: the stage renders the scene's splats, and strategies tell the scene of each change."""
+    trainer = Trainer(default_strategy() if kind == "default" else MCMCStrategy(**MCMC), packed=True)
+    scene = GaussianScene.from_splats(trainer.splats, id="scene", signal={"row": torch.arange(COUNT)})
+    stage, renders = Stage(), trainer.rasterize_splats
+
+    def render(splats: ParameterDict | None = None, **kwargs: Any) -> Any:
+        assert splats is trainer.splats
+        return renders(**kwargs)
+
+    stage.add_scene(scene, render)
+    step_post_backward = trainer.strategy.step_post_backward
+    trainer.strategy.step_post_backward = lambda **kwargs: step_post_backward(scene=scene, **kwargs)
+    trainer.rasterize_splats = lambda **kwargs: stage.render(scene.id, **kwargs)  # type: ignore[method-assign]
+    losses = trainer.train()
+    assert losses[-1] < losses[0]
+    assert scene.num_gaussians() == len(scene.signal["row"]) == len(trainer.splats["means"]) > COUNT
+    scene.validate()

@@ -1,35 +1,33 @@
-"""The strategies against those of gsplat 1.5.3, whose Python part runs without CUDA: the same numbers after every step."""
-
-from __future__ import annotations
+"""The strategies against those of gsplat 1.5.3, whose Python part runs without CUDA, and relocation against its equation."""
 
 import dataclasses
 import inspect
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.transform import Rotation
+from splat_py.gsplat.optimizers import SelectiveAdam
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from splat_py.errors import SplatError
-from splat_py.gsplat.optimizers import SelectiveAdam
+from splat_py.gsplat import strategy as own
+from splat_py.gsplat.scene import GaussianScene
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy, ops
-from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, replace_cuda
+from splat_py.gsplat.strategy.ops import compute_relocation
+from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, wheel
+from tests.refusals import refused
+
+__all__ = ["wheel"]
 
 # Refinements while opacities have been reset once and are not reset again: gsplat 1.5.3 never resets them.
 FIRST, STEPS = 1001, 21
 DEFAULT = {"refine_every": 5, "reset_every": 1000, "grow_grad2d": 1.6e-3, "prune_scale3d": 0.03}
 RADII = {"refine_scale2d_stop_iter": 1015, "grow_scale2d": 0.22, "prune_scale2d": 0.24}
-
-
-@pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gsplat.strategy, without CUDA."""
-    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    replace_cuda(monkeypatch)
-    return wheel
 
 
 def momentum(params: list[Parameter]) -> Optimizer:
@@ -45,8 +43,6 @@ def sparse_adam(params: list[Parameter]) -> Optimizer:
 
 
 class AllVisible(SelectiveAdam):
-    """SelectiveAdam with the `step` of others."""
-
     def step(self) -> None:  # type: ignore[override]
         super().step(torch.ones(len(self.param_groups[0]["params"][0]), dtype=torch.bool))
 
@@ -70,44 +66,38 @@ def selective_adam(params: list[Parameter]) -> Optimizer:
     ],
 )
 def test_default_strategy(wheel: Any, options: dict[str, Any], setting: dict[str, Any]) -> None:
-    trainings = []
-    for strategy in (DefaultStrategy(**DEFAULT | options), wheel.DefaultStrategy(**DEFAULT | options)):
-        training = Training(**setting)
-        training.state = strategy.initialize_state(scene_scale=1.5)
-        trainings.append((training, strategy))
-    (ours, _), (theirs, _) = trainings
-    counts = [60]
-    for step in range(FIRST, FIRST + STEPS):
-        for training, strategy in trainings:
-            training.step(strategy, step, packed=training.packed)
-        assert_same(ours, theirs)
-        counts.append(len(ours.params["means"]))
-    assert len(set(counts)) > 2, "no refinement took place"
+    strategies = [module.DefaultStrategy(**DEFAULT | options) for module in (own, wheel)]
+    steps = side_by_side(strategies, setting, {"scene_scale": 1.5}, packed="packed" in setting)
+    counts = [len(ours["means"]) for ours in steps]
+    assert len({60, *counts}) > 2, "no refinement took place"
 
 
 @pytest.mark.parametrize("setting", [{}, {"column_opacities": True, "plain_dict": True}, {"make_optimizer": sparse_adam}])
 def test_mcmc_strategy(wheel: Any, setting: dict[str, Any]) -> None:
     options = {"cap_max": 80, "refine_start_iter": 1004, "refine_stop_iter": 1020, "refine_every": 5, "min_opacity": 0.05}
-    trainings = []
-    for strategy in (MCMCStrategy(**options), wheel.MCMCStrategy(**options)):
-        training = Training(**setting)
-        strategy.check_sanity(training.params, training.optimizers)
-        training.state = strategy.initialize_state()
-        trainings.append((training, strategy))
-    (ours, _), (theirs, _) = trainings
-    dead = (ours.params["opacities"].sigmoid() <= 0.05).flatten().nonzero().squeeze(1).tolist()
-    for step in range(FIRST, FIRST + STEPS):
-        for training, strategy in trainings:
-            training.step(strategy, step, lr=1e-5)
-        assert_same(ours, theirs)
-    labels = ours.params["labels"].int().tolist()
+    dead = (Training(**setting).params["opacities"].sigmoid() <= 0.05).flatten().nonzero().squeeze(1).tolist()
+    *_, ours = side_by_side([module.MCMCStrategy(**options) for module in (own, wheel)], setting, {}, lr=1e-5)
+    labels = ours["labels"].int().tolist()
     assert len(labels) > 65 and dead and not set(labels[:60]) & {i for i in dead if labels[i] != i}
     assert len(set(labels)) < 60
 
 
+def side_by_side(strategies: list[Any], setting: dict[str, Any], scale: dict[str, float], **more: Any) -> Iterator[Any]:
+    """Train with our strategy and with gsplat's, the same after every step; our parameters then."""
+    trainings = [Training(**setting) for _ in strategies]
+    for training, strategy in zip(trainings, strategies, strict=True):
+        strategy.check_sanity(training.params, training.optimizers)
+        training.state = strategy.initialize_state(**scale)
+    for step in range(FIRST, FIRST + STEPS):
+        for training, strategy in zip(trainings, strategies, strict=True):
+            training.step(strategy, step, **more)
+        assert_same(*trainings)
+        yield trainings[0].params
+
+
 @pytest.mark.parametrize("name", ["duplicate", "split", "remove", "reset_opa", "relocate", "sample_add"])
 def test_operations_with_a_state_of_their_own(wheel: Any, name: str) -> None:
-    """As scripts call them: by keyword, with a state whose tensors have any shape."""
+    """Called as scripts do: by keyword, with a state whose tensors have any shape."""
     import gsplat.strategy.ops as wheels_ops
 
     trainings = [Training(), Training()]
@@ -135,12 +125,10 @@ def test_signatures(wheel: Any) -> None:
     import gsplat.relocation
     import gsplat.strategy.ops as wheels_ops
 
-    import splat_py.gsplat.relocation
-
     names = ["duplicate", "split", "remove", "reset_opa", "relocate", "sample_add"]
     names += ["_multinomial_sample", "_update_param_with_optimizer"]
     compared = [(getattr(ops, name), getattr(wheels_ops, name)) for name in names]
-    compared += [(splat_py.gsplat.relocation.compute_relocation, gsplat.relocation.compute_relocation)]
+    compared += [(ops.compute_relocation, gsplat.relocation.compute_relocation)]
     compared += [(SelectiveAdam, gsplat.optimizers.SelectiveAdam), (SelectiveAdam.step, gsplat.optimizers.SelectiveAdam.step)]
     for mine, theirs in ((DefaultStrategy, wheel.DefaultStrategy), (MCMCStrategy, wheel.MCMCStrategy)):
         compared += [(mine, theirs), (mine.initialize_state, theirs.initialize_state), (mine.check_sanity, theirs.check_sanity)]
@@ -153,7 +141,7 @@ def test_signatures(wheel: Any) -> None:
 
 
 def test_opacities_are_reset(wheel: Any) -> None:
-    """As in every gsplat but 1.5.3, where `0 & step > 0` never holds; its `reset_opa` does what is meant."""
+    """Every gsplat but 1.5.3 does, where `0 & step > 0` never holds; its `reset_opa` does what is meant."""
     from gsplat.strategy.ops import reset_opa
 
     trainings = [Training(), Training()]
@@ -213,40 +201,19 @@ def test_the_statistics_of_a_step() -> None:
             np.testing.assert_allclose(state[name].numpy(), values, rtol=1e-5)
 
 
-class Labels:
-    """A scene that keeps a number for each Gaussian, as a frozen parameter does."""
-
-    def __init__(self, count: int) -> None:
-        self.values = torch.arange(count, dtype=torch.float32)
-
-    def on_duplicate(self, sel: torch.Tensor) -> None:
-        self.values = torch.cat([self.values, self.values[sel]])
-
-    def on_split(self, sel: torch.Tensor, rest: torch.Tensor) -> None:
-        self.values = torch.cat([self.values[rest], self.values[sel], self.values[sel]])
-
-    def on_remove(self, mask: torch.Tensor) -> None:
-        self.values = self.values[~mask]
-
-    def on_relocate(self, dead_indices: torch.Tensor, sampled_indices: torch.Tensor) -> None:
-        self.values[dead_indices] = self.values[sampled_indices]
-
-    def on_sample_add(self, sampled_indices: torch.Tensor) -> None:
-        self.values = torch.cat([self.values, self.values[sampled_indices]])
-
-
 @pytest.mark.parametrize(
     ("strategy", "more"),
     [(DefaultStrategy(**DEFAULT), {}), (MCMCStrategy(refine_every=5, min_opacity=0.05), {"lr": 1e-5})],  # type: ignore[arg-type]
     ids=["default", "mcmc"],
 )
 def test_a_scene_is_told_of_every_change(strategy: Any, more: dict[str, Any]) -> None:
-    training, scene = Training(), Labels(60)
+    training = Training()
+    scene = GaussianScene.from_splats(training.params, "scene", {"row": torch.arange(60.0)})
     training.state = strategy.initialize_state()
     for step in range(FIRST, FIRST + STEPS):
         training.step(strategy, step, scene=scene, **more)
-    assert len(scene.values) > 62
-    torch.testing.assert_close(scene.values, training.params["labels"].data, rtol=0, atol=0)
+    assert len(scene.signal["row"]) > 62
+    torch.testing.assert_close(scene.signal["row"], training.params["labels"].data, rtol=0, atol=0)
 
 
 def test_subclasses_need_not_know_of_scenes() -> None:
@@ -274,26 +241,8 @@ def test_noise_ends_and_spares_the_opaque() -> None:
     strategy = MCMCStrategy(noise_injection_stop_iter=7)
     strategy.step_post_backward(training.params, training.optimizers, strategy.initialize_state(), 7, {}, lr=1e-3)
     assert torch.equal(training.params["means"], after)
-    with pytest.raises(SplatError, match="noise_scale"):
-        ops.inject_noise_to_position(training.params, {}, {})
-    with pytest.raises(SplatError, match="scaler"):
-        ops.inject_noise_to_position(training.params, {}, {}, 1.0, scaler=2.0)
-
-
-def test_noise_has_the_shape_of_its_gaussian() -> None:
-    """Covariance of the noise: (Σ w)(Σ w)ᵀ."""
-    count = 20_000
-    params = {
-        "means": Parameter(torch.zeros(count, 3)),
-        "quats": Parameter(torch.tensor([0.9, -0.3, 0.5, 0.4]).repeat(count, 1) * 3),
-        "scales": Parameter(torch.tensor([1.5, 1.0, 0.6]).log().repeat(count, 1)),
-        "opacities": Parameter(torch.full((count,), 0.004).logit()),
-    }
-    torch.manual_seed(0)
-    ops.inject_noise_to_position(params, {}, {}, 2.0)
-    rotation = Rotation.from_quat([0.9, -0.3, 0.5, 0.4], scalar_first=True).as_matrix()
-    sigma = rotation @ np.diag([1.5, 1.0, 0.6]) ** 2 @ rotation.T * 2 / (1 + np.exp(100 * (0.004 - 0.005)))
-    np.testing.assert_allclose(np.cov(params["means"].detach().numpy().T), sigma @ sigma.T, atol=0.15)
+    refused("noise_scale", ops.inject_noise_to_position, training.params, {}, {})
+    refused("scaler", ops.inject_noise_to_position, training.params, {}, {}, 1.0, scaler=2.0)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -310,22 +259,16 @@ def test_more_weights_than_multinomial_takes(monkeypatch: pytest.MonkeyPatch, re
         np.testing.assert_allclose(np.mean([int(drawn[0]) == 4 for drawn in first]), 5 / 8, atol=0.04)
 
 
-def test_state_without_rows_stays() -> None:
-    """Of optimisers (NAdam's product of momenta, a scalar) and of scripts."""
+def test_state_without_rows_untouched_optimizers_and_types_stay() -> None:
     training = Training(make_optimizer=lambda params: torch.optim.NAdam(params, lr=1e-3))
     training.step(Strategy(), 1)
     products = [float(o.state[training.params[name]]["mu_product"]) for name, o in training.optimizers.items()]
     training.state = {"scale": torch.tensor(2.0), "note": "mine", "rows": torch.ones(60), "none": None}
-    mask = torch.arange(60) < 5
-    ops.duplicate(training.params, training.optimizers, training.state, mask)
+    ops.duplicate(training.params, training.optimizers, training.state, torch.arange(60) < 5)
     ops.sample_add(training.params, training.optimizers, training.state, 3, MCMCStrategy().initialize_state()["binoms"])
     assert training.state["note"] == "mine" and training.state["scale"] == 2 and len(training.state["rows"]) == 68
     kept = [o.state[training.params[name]] for name, o in training.optimizers.items()]
     assert [float(k["mu_product"]) for k in kept] == products and {len(k["exp_avg"]) for k in kept} == {68}
-
-
-def test_untouched_optimizers_and_double_precision() -> None:
-    """An optimiser that has not stepped has no state to change; types stay."""
     params = {name: Parameter(value.double()) for name, value in Training().params.items() if value.requires_grad}
     optimizers = {name: adam([param]) for name, param in params.items()}
     ops.split(params, optimizers, {}, torch.arange(60) < 5)
@@ -356,39 +299,30 @@ def test_sanity() -> None:
         missing = {name: o for name, o in training.optimizers.items() if name != "quats"}
         with pytest.raises(AssertionError, match="quats"):
             strategy.check_sanity(training.params, missing)
-        with pytest.raises(SplatError, match="pose"):
-            strategy.check_sanity(training.params, training.optimizers | {"pose": training.optimizers["sh0"]})
+        refused("pose", strategy.check_sanity, training.params, training.optimizers | {"pose": training.optimizers["sh0"]})
         both = torch.optim.Adam([training.params["sh0"], training.params["shN"]])
-        with pytest.raises(SplatError, match="one group with one parameter"):
-            strategy.check_sanity(training.params, training.optimizers | {"sh0": both})
+        refused("one group with one parameter", strategy.check_sanity, training.params, training.optimizers | {"sh0": both})
         fewer = {name: param for name, param in training.params.items() if name != "scales"}
         with pytest.raises(SplatError, match="params lacks \\['scales'\\]"):
             strategy.check_sanity(fewer, {name: o for name, o in training.optimizers.items() if name != "scales"})
 
 
-def test_messages_of_steps() -> None:
+def test_messages() -> None:
     training, strategy = Training(), DefaultStrategy()
     training.state = strategy.initialize_state()
     arguments = (training.params, training.optimizers, training.state, 1)
     info = training.info()
     with pytest.raises(AssertionError, match="meta that rasterization returned"):
         strategy.step_pre_backward(*arguments, {})
-    with pytest.raises(SplatError, match="no_grad"):
-        strategy.step_pre_backward(*arguments, info | {"means2d": info["means2d"].detach()})
-    with pytest.raises(SplatError, match="step_pre_backward"):
-        strategy.step_post_backward(*arguments, info)
-    with pytest.raises(SplatError, match="absgrad=True"):
-        DefaultStrategy(absgrad=True).step_post_backward(*arguments, info)
+    refused("no_grad", strategy.step_pre_backward, *arguments, info | {"means2d": info["means2d"].detach()})
+    refused("step_pre_backward", strategy.step_post_backward, *arguments, info)
+    refused("absgrad=True", DefaultStrategy(absgrad=True).step_post_backward, *arguments, info)
     surfels = DefaultStrategy(absgrad=True, key_for_gradient="gradient_2dgs")
     with pytest.raises(SplatError, match=r"'gradient_2dgs'\] has no absgrad, which is of means2d; leave"):
         surfels.step_post_backward(*arguments, info | {"gradient_2dgs": info["means2d"]})
-    with pytest.raises(SplatError, match=r"lacks \['gaussian_ids'\].*packed=True"):
-        strategy.step_post_backward(*arguments, info, packed=True)
+    refused(r"lacks \['gaussian_ids'\].*packed=True", strategy.step_post_backward, *arguments, info, packed=True)
     with pytest.raises(AssertionError, match="radii"):
         strategy.step_post_backward(*arguments, {name: value for name, value in info.items() if name != "radii"})
-
-
-def test_messages_of_operations() -> None:
     training = Training()
     before = dict(training.params.items())
     del training.optimizers["shN"]
@@ -398,3 +332,50 @@ def test_messages_of_operations() -> None:
     training = Training()
     with pytest.raises(SplatError, match="min_opacity"):
         ops.relocate(training.params, training.optimizers, {}, torch.ones(60, dtype=torch.bool), torch.eye(3))
+
+
+def table(size: int) -> Tensor:
+    return torch.tensor([[math.comb(n, k) for k in range(size)] for n in range(size)], dtype=torch.float32)
+
+
+def equation_9(opacity: float, n: int) -> tuple[float, float]:
+    """The new opacity, and the factor of scales."""
+    new = 1 - (1 - min(opacity, 1 - 2**-24)) ** (1 / n)
+    terms = [math.comb(i - 1, k) * (-1) ** k * new ** (k + 1) / math.sqrt(k + 1) for i in range(1, n + 1) for k in range(i)]
+    return new, opacity / math.fsum(terms)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_against_the_equation(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    count = 400
+    opacities = torch.from_numpy(np.concatenate([rng.uniform(0.005, 0.99, count - 3), [1e-4, 0.9999, 1.0]]).astype(np.float32))
+    ratios = torch.from_numpy(np.concatenate([rng.integers(1, 52, count - 3), [51, 51, 40]]))
+    scales = torch.from_numpy(rng.uniform(0.01, 3, (count, 3)).astype(np.float32))
+    given = ratios.clone()
+    new_opacities, new_scales = compute_relocation(opacities.reshape(shape), scales, ratios, table(51))
+    assert new_opacities.shape == opacities.reshape(shape).shape and new_scales.dtype == torch.float32
+    assert torch.equal(ratios, given)
+    expected = [equation_9(float(o), int(n)) for o, n in zip(opacities, ratios, strict=True)]
+    np.testing.assert_allclose(new_opacities.flatten(), [new for new, _ in expected], rtol=1e-6)
+    np.testing.assert_allclose(new_scales, scales * torch.tensor([[f] for _, f in expected]), rtol=2e-6)
+
+
+def test_one_stays_as_it_is_and_ratios_stay_in_the_table() -> None:
+    opacities, scales = torch.tensor([0.2, 0.0, 0.7, 0.7]), torch.rand(4, 3)
+    new, new_scales = compute_relocation(opacities, scales, torch.tensor([1, 3, 0, 99]), table(4))
+    torch.testing.assert_close(new[:3], opacities[:3])
+    torch.testing.assert_close(new_scales[:3], scales[:3])
+    assert float(new[3]) == pytest.approx(equation_9(0.7, 4)[0])
+    assert compute_relocation(opacities[:0], scales[:0], torch.empty(0), table(4))[1].shape == (0, 3)
+    opacities, scales, ratios = torch.rand(3), torch.rand(3, 3), torch.ones(3)
+    refused(r"ratios \[N\], not \[3\], \[3, 3\] and \[2\]", compute_relocation, opacities, scales, ratios[:2], table(4))
+    refused("square", compute_relocation, opacities, scales, ratios, table(4)[:2])
+
+
+def test_min_opacity_holds_before_scales_are_computed() -> None:
+    opacities, scales = torch.tensor([2e-3, 0.2, 1.0]), torch.ones(3, 3)
+    new, new_scales = compute_relocation(opacities, scales, torch.tensor([4, 2, 1]), table(8), min_opacity=0.005)
+    np.testing.assert_allclose(new, [0.005, equation_9(0.2, 2)[0], 1 - 2**-23], rtol=1e-6)
+    terms = [math.comb(4, k + 1) * (-1) ** k * 0.005 ** (k + 1) / math.sqrt(k + 1) for k in range(4)]
+    assert float(new_scales[0, 0]) == pytest.approx(2e-3 / sum(terms), rel=1e-5)

@@ -1,13 +1,11 @@
 """gsplat's stages for surfels: one after another they are `rasterization_2dgs`, packed or not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import splat_py.gsplat as gsplat
 from splat_py import SplatError
-from tests.splats.test_surfels import CAMERAS, HEIGHT, WIDTH, N, of_scene, surfels_of
+from tests.render.test_surfels import CAMERAS, HEIGHT, WIDTH, N, of_scene, surfels_of
 
 GEOMETRY = ("means", "quats", "scales", "viewmats", "Ks")
 GRID = (16, 2, 2)
@@ -29,8 +27,7 @@ def test_stage_by_stage(packed: bool) -> None:
             in_camera = torch.einsum("cji,chwj->chwi", turn, normals)
             outputs, gradient = [images, alphas, in_camera, distortion, median], meta["gradient_2dgs"]
         loss = sum((output.square().sum() for output in (*outputs[:2], *outputs[3:])), torch.zeros(()))
-        gradients = torch.autograd.grad(loss, list(inputs.values()))
-        results.append([*outputs, *gradients])
+        results.append([*outputs, *torch.autograd.grad(loss, list(inputs.values()))])
         assert gradient.shape[-1] == 2
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * max(float(one.detach().abs().max()), 1e-3))

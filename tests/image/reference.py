@@ -1,8 +1,6 @@
 """The image-splatting contract in float64 NumPy: every pixel blends every blob. Works on complex numbers, so that complex
 steps (Squire & Trapp 1998) give exact derivatives. Shares no code with splat_py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -50,8 +48,7 @@ def render(raw: Array, width: int, height: int) -> tuple[Array, npt.NDArray[np.b
     for alpha, color in zip(alphas(blobs, width, height), blobs["color"].T, strict=True):
         for value, threshold in ((alpha, MIN_ALPHA), (T, MIN_T)):
             near |= np.abs(value.real - threshold) < _NEAR * threshold
-        blends = (alpha.real >= MIN_ALPHA) & (T.real >= MIN_T)
-        weight = np.where(blends, alpha, 0)
+        weight = np.where((alpha.real >= MIN_ALPHA) & (T.real >= MIN_T), alpha, 0)
         image += (T * weight)[..., None] * color
         T = T * (1 - weight)
     return image, near

@@ -1,20 +1,16 @@
 """Blobs to test with, and the ways to draw them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 
 from splat_py.gpu.device import get_device
-from splat_py.image.cpu_group import CpuGroupRasterizer
-from splat_py.image.cpu_tiles import CpuTileRasterizer
-from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, SimpleRasterizer, TileRasterizer
+from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, TileRasterizer
 from tests.image.reference import Array
 
 # Those that make lists, and all.
-LISTING = ["group", "cpu group", "tiles", "cpu tiles"]
-WAYS = ["autodiff", "simple", *LISTING]
+LISTING = ["group", "tiles"]
+WAYS = ["autodiff", *LISTING]
 
 
 def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opacity: float = 0.0) -> Array:
@@ -31,17 +27,13 @@ def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opac
 def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:
     kinds: dict[str, Callable[..., Rasterizer]] = {
         "autodiff": AutodiffRasterizer,
-        "simple": SimpleRasterizer,
         "group": GroupRasterizer,
-        "cpu group": CpuGroupRasterizer,
         "tiles": TileRasterizer,
-        "cpu tiles": CpuTileRasterizer,
     }
     return kinds[way](get_device(), raw.shape[1], width, height, native)
 
 
 def draw(way: str, raw: Array, width: int, height: int) -> Array:
-    """The picture [H, W, 3] in float64."""
     device = get_device()
     rasterizer = rasterizer_of(way, raw, width, height)
     parameters = device.memory.array(raw.astype(np.float32))

@@ -1,47 +1,42 @@
 """Pictures of every kind come in as float32 [H, W, 3] from 0 to 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import cv2
-import imageio.v3 as iio
 import numpy as np
 import pytest
 from PIL import Image
 
-from splat_py.errors import SplatError
 from splat_py.image.pictures import psnr, read_picture, to_picture
+from tests.refusals import refused
 
 RNG = np.random.default_rng(50)
 RGB = RNG.integers(0, 256, (5, 7, 3), dtype=np.uint8)
 
 
-def test_rgb_png(tmp_path: Path) -> None:
-    iio.imwrite(tmp_path / "a.png", RGB)
-    np.testing.assert_allclose(read_picture(tmp_path / "a.png"), RGB / 255, atol=1e-6)
+GREY_ALPHA = RNG.integers(0, 256, (5, 7, 2), dtype=np.uint8)
+ALPHA = GREY_ALPHA[..., 1:] / 255
+PALETTE = Image.fromarray(RGB).quantize(8)
+BLUE = (0.2, 0.5, 0.9)
 
 
-def test_grey_png(tmp_path: Path) -> None:
-    iio.imwrite(tmp_path / "a.png", RGB[..., 0])
-    np.testing.assert_allclose(read_picture(tmp_path / "a.png"), RGB[..., [0, 0, 0]] / 255, atol=1e-6)
-
-
-@pytest.mark.parametrize("background", [(1.0, 1.0, 1.0), (0.2, 0.5, 0.9)])
-def test_rgba_png(tmp_path: Path, background: tuple[float, float, float]) -> None:
-    alpha = RNG.integers(0, 256, (5, 7, 1), dtype=np.uint8)
-    iio.imwrite(tmp_path / "a.png", np.concatenate([RGB, alpha], axis=-1))
-    expected = RGB / 255 * (alpha / 255) + np.array(background) * (1 - alpha / 255)
-    np.testing.assert_allclose(read_picture(tmp_path / "a.png", background), expected, atol=1e-6)
-
-
-def test_grey_with_alpha_png(tmp_path: Path) -> None:
-    pixels = RNG.integers(0, 256, (5, 7, 2), dtype=np.uint8)
-    Image.fromarray(pixels, "LA").save(tmp_path / "a.png")
-    grey, alpha = pixels[..., :1] / 255, pixels[..., 1:] / 255
-    expected = np.broadcast_to(grey * alpha + (1 - alpha), (5, 7, 3))
-    np.testing.assert_allclose(read_picture(tmp_path / "a.png"), expected, atol=1e-6)
+@pytest.mark.parametrize(
+    ("image", "expected", "background"),
+    [
+        (Image.fromarray(RGB), RGB / 255, None),
+        (Image.fromarray(RGB[..., 0]), RGB[..., [0, 0, 0]] / 255, None),
+        (Image.fromarray(np.dstack([RGB, GREY_ALPHA[..., 1]])), RGB / 255 * ALPHA + 1 - ALPHA, None),
+        (Image.fromarray(np.dstack([RGB, GREY_ALPHA[..., 1]])), RGB / 255 * ALPHA + (1 - ALPHA) * BLUE, BLUE),
+        (Image.fromarray(GREY_ALPHA, "LA"), np.repeat(GREY_ALPHA[..., :1] / 255 * ALPHA + 1 - ALPHA, 3, -1), None),
+        (PALETTE, np.asarray(PALETTE.convert("RGB")) / 255, None),
+    ],
+    ids=["RGB", "grey", "RGBA", "RGBA on a background", "grey with alpha", "palette"],
+)
+def test_png(image: Image.Image, expected: np.ndarray, background: Any, tmp_path: Path) -> None:
+    image.save(tmp_path / "a.png")
+    found = read_picture(tmp_path / "a.png", background) if background else read_picture(tmp_path / "a.png")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -76,6 +71,8 @@ def test_floats_and_one_channel() -> None:
     grey = RNG.uniform(size=(3, 4, 1))
     np.testing.assert_allclose(to_picture(grey), np.broadcast_to(grey, (3, 4, 3)), atol=1e-6)
     assert to_picture(grey[..., 0]).flags.c_contiguous
+    a = np.zeros((4, 4, 3))
+    assert psnr(a, a + 0.1) == pytest.approx(20)
 
 
 @pytest.mark.parametrize(
@@ -90,30 +87,16 @@ def test_floats_and_one_channel() -> None:
     ],
 )
 def test_bad_arrays(pixels: Any, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        to_picture(pixels)
-
-
-def test_bad_background() -> None:
-    with pytest.raises(SplatError, match="background is 2; it must be three numbers"):
-        to_picture(np.zeros((2, 2, 4), np.uint8), 2)
-    # It is kept in a fit's run.json, whether or not the picture has an alpha channel.
-    for bad in (np.nan, "red"):
-        with pytest.raises(SplatError, match=r"background is .*; it must be three numbers"):
-            to_picture(RGB, (bad, 0, 0))
+    refused(message, to_picture, pixels)
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match=r"gone\.png does not exist"):
-        read_picture(tmp_path / "gone.png")
+    refused(r"gone\.png does not exist", read_picture, tmp_path / "gone.png")
     for content in (b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40):
         (tmp_path / "bad.png").write_bytes(content)
-        with pytest.raises(SplatError, match=r"bad\.png is not a picture that can be read"):
-            read_picture(tmp_path / "bad.png")
-    with pytest.raises(SplatError, match="is a folder; name one picture in it"):
-        read_picture(tmp_path)
-
-
-def test_psnr() -> None:
-    a = np.zeros((4, 4, 3))
-    assert psnr(a, a + 0.1) == pytest.approx(20)
+        refused(r"bad\.png is not a picture that can be read", read_picture, tmp_path / "bad.png")
+    refused("is a folder; name one picture in it", read_picture, tmp_path)
+    refused("background is 2; it must be three numbers", to_picture, np.zeros((2, 2, 4), np.uint8), 2)
+    # It is kept in a fit's run.json, whether or not the picture has an alpha channel.
+    for bad in (np.nan, "red"):
+        refused(r"background is .*; it must be three numbers", to_picture, RGB, (bad, 0, 0))

@@ -27,7 +27,6 @@ def prepared(programs: Programs) -> Programs:  # noqa: F811
 
 @pytest.fixture
 def metal(prepared: Programs, monkeypatch: pytest.MonkeyPatch) -> MetalOnCpu:
-    """The device that everything runs on that does not name another."""
     device = MetalOnCpu(prepared)
     use(device, monkeypatch)
     return device

@@ -9,7 +9,5 @@ from tests.emulation.programs import Programs
 
 
 class MetalOnCpu(EmulatedDevice):
-    """With a Mac's tuning, or another."""
-
     def __init__(self, programs: Programs, tuning: Tuning = _METAL_TUNING, schedule: Schedule | None = None) -> None:
         super().__init__(Adapter("metal", "Metal source on the CPU", ()), programs, tuning, schedule)

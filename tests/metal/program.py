@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ _VECTOR_LENGTHS = {"uint": 1, "uint2": 2, "uint3": 3}
 
 
 class Program(program.Program):
-    """One entry point of Metal source, ready to run."""
-
     def __init__(self, compiler: Compiler, source: str, entry: str, threads: tuple[int, int, int]) -> None:
         self.parameters = MetalParameters.of(source, entry)
         super().__init__(compiler, source, entry, threads)
@@ -37,11 +34,11 @@ class Program(program.Program):
         numbers = self.parameters.buffers
         bound = [Buffer("nothing", 0, 0)] * (1 + max(numbers.values(), default=-1))
         for name, index in numbers.items():
-            if name == "params":
-                bound[index] = self._guarded(name, self._packed(self.parameters.uniforms, uniforms))
-            elif name == "globalParams":
-                pointers = [buffers[pointer].address if pointer in buffers else 0 for pointer in self.parameters.pointers]
-                bound[index] = self._guarded(name, struct.pack(f"{len(pointers)}Q", *pointers))
+            if name in self.parameters.blocks:
+                block = self.parameters.blocks[name]
+                addresses = {pointer: buffers[pointer].address if pointer in buffers else 0 for pointer in block.pointers}
+                # What is not given is not zero, but whatever was there.
+                bound[index] = self._guarded(name, block.pack(uniforms | addresses, unset=0xFF))
             else:
                 # Metal minds one that is missing only if the kernel looks at it: nothing is there.
                 bound[index] = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
@@ -67,9 +64,7 @@ extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
 
 
 # Numbers without a suffix are floats.
-METAL = Language(
-    Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), emit_metal_kernel, Program
-)
+METAL = Language(Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), emit_metal_kernel, Program)
 
 
 def _argument(parameter: Parameter) -> str:

@@ -11,7 +11,7 @@ from tests.emulation.counts import CountingPrograms, Counts, Traffic, counting, 
 from tests.emulation.program import Schedule
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import METAL
-from tests.metal.test_runner import Runner
+from tests.metal.test_runner import runner
 
 # Vectors in a buffer are packed.
 PACKED = "packed_uint4 device* p_0 = (packed_uint4 device*)out_1; if (i_0 < 8U) { *(p_0 + i_0) = packed_uint4(uint4(i_0)); }"
@@ -34,7 +34,7 @@ def counting_compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:
 
 
 def test_a_kernel_counted_by_hand(counting_compiler: Compiler) -> None:
-    Runner(counting_compiler)(STATEMENT, groups=3)
+    runner(counting_compiler)(STATEMENT, groups=3)
     counts = Counts()
     counts.add(last_counts(counting_compiler))
     threads = 3 * 70
@@ -47,7 +47,7 @@ def test_a_kernel_counted_by_hand(counting_compiler: Compiler) -> None:
 
 
 def test_packed_vectors(counting_compiler: Compiler) -> None:
-    Runner(counting_compiler)(PACKED)
+    runner(counting_compiler)(PACKED)
     counts = Counts()
     counts.add(last_counts(counting_compiler))
     assert counts.buffers["out"].stored_bytes == 8 * 16
@@ -64,4 +64,4 @@ def test_a_prefix_sum(counting_compiler: Compiler) -> None:
     by_entry = {kernel.entry: counts for kernel, counts in programs.counts.items()}
     assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=5000, loaded_bytes=20_000)
     # The total is one of 5001 offsets.
-    assert by_entry["scanBlocks"].buffers["offsets"].stored_bytes == 4 * 5001
+    assert by_entry["scanBlocks"].buffers["sums_offsets"].stored_bytes == 4 * 5001

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from splat_py.gpu.emission import CompilerError, emit_metal
+from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
 from tests.emulation.kernels import Specialisation, declared, shipped
 from tests.emulation.programs import Programs
@@ -48,10 +49,12 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
         assert max(buffers) < MOST_BUFFERS, specialisation
         # What the compiler leaves in is what a dispatch has to name.
-        names = set(re.findall(r"(\w+?)_\d+ \[\[buffer\(", source)) - {"params", "globalParams"}
-        names |= set(re.findall(r"globalParams_\d+->(\w+?)_\d+\b", source))
+        parameters = MetalParameters.of(source, entry)
+        pointers = {pointer for block in parameters.blocks.values() for pointer in block.pointers}
+        names = {*parameters.buffers, *(name for name in pointers if re.search(rf"->{name}_\d+\b", source))}
         types = tuple(value for _, value in specialisation.constants if isinstance(value, str))
-        assert names <= mentioned(f"kernels/{module}", entry, types).buffers.keys(), specialisation
+        needed = {name.replace(".", "_") for name in mentioned(f"kernels/{module}", entry, types).buffers}
+        assert names - {"params", "globalParams"} <= needed, specialisation
         checks.append((specialisation, pool.submit(type_check, clang, source)))
     for specialisation, check in checks:
         assert not check.result(), f"{specialisation}:\n{check.result()}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulation.fixtures import skip_unless_all_run
 from tests.emulation.kernels import shipped
 from tests.emulation.programs import Programs
 
 
 def test_every_specialisation_has_run(programs: Programs, request: pytest.FixtureRequest) -> None:
-    files = {path.name for path in Path(__file__).parent.glob("test_run_*.py")}
-    if request.config.getoption("keyword") or not files <= {item.path.name for item in request.session.items}:
-        pytest.skip("only where all tests of tests/metal run, in one process")
+    skip_unless_all_run(request)
     missing = set(shipped()) - programs.executed
     assert not missing, "no test runs " + ", ".join(sorted(map(str, missing)))

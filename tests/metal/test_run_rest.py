@@ -5,6 +5,7 @@ What the tests of other devices check is checked here with the same references a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from itertools import cycle, product
 from typing import Any
@@ -16,33 +17,65 @@ import torch
 from splat_py import portable
 from splat_py.gpu.device import Device, Operator, Tuning
 from splat_py.gpu.kernels import UserType
-from splat_py.image import cpu_group, cpu_tiles
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
-from splat_py.splats.loss import SUMS, LossValues, PhotometricLoss, pack
-from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, marching
-from splat_py.volume.views import Views
+from splat_py.train.loss import SUMS, LossValues, PhotometricLoss, pack
+from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, device_field
+from splat_py.volume.fitting import Views
+from splat_py.volume.grid import COEFFICIENTS
 from tests.emulation.kernels import MARCHES
 from tests.emulation.program import Order, Schedule
-from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order, named
 from tests.gpu import test_sorting
 from tests.image import scenes as pictures
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
 from tests.portable import test_portable as portables
-from tests.splats import test_adam, test_loss
-from tests.splats import test_camera_refinement as refinements
-from tests.splats import test_environment as environments
-from tests.splats import test_exposure as exposures
-from tests.splats import test_photometric_loss as photometric_losses
-from tests.splats import test_pixel_losses as pixel_losses
+from tests.train import test_adam, test_loss
+from tests.train import test_camera_refinement as refinements
+from tests.train import test_environment as environments
+from tests.train import test_exposure as exposures
+from tests.train import test_photometric_loss as photometric_losses
 from tests.volume import own_fields
 from tests.volume import test_fit as volume_fits
-from tests.volume import test_hash_march as hash_marches
+from tests.volume import test_hash_and_own_march as other_marches
 from tests.volume import test_march as marches
-from tests.volume import test_own_march as own_marches
 from tests.volume import test_rays as ray_gradients
+
+
+def portable_of(count: int) -> Any:
+    check = portables.test_forward_and_backward_are_those_of_the_expression
+    return named(check, portable.splat_slang, torch.float32, 1e-5, count)
+
+
+AS_ON_VULKAN = [
+    *(named(test_sorting.test_more_pairs_than_room, tuning) for tuning in TUNINGS.values()),
+    *(named(test_sorting.test_prefix_sum, size) for size in (0, 1, 255, 257, 2047, 2048, 2049, 256 * 2048 + 1)),
+    *(named(test_sorting.test_totals_beyond_32_bits_stay_at_the_largest_number, size) for size in (2, 3000)),
+    named(photometric_losses.test_value_and_gradients, (13, 29)),
+    # A row a channel, four at a time.
+    named(photometric_losses.test_each_scalars_gradient, 4, "valid"),
+    *(named(photometric_losses.check, name) for name in ("L2", "Charbonnier", "own")),
+    named(exposures.test_gradients_of_a_picture_of_several_workgroups),
+    *(named(refinements.test_kernels, with_lens) for with_lens in (False, True)),
+    named(environments.test_kernels),
+    named(environments.test_photographs_over_random_backgrounds),
+    *(named(test_adam.test_steps, 70, row, head) for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3))),
+    named(test_adam.test_a_step_that_does_not_count_changes_nothing),
+    named(test_adam.test_the_inactive_rest_of_a_row_stays),
+    named(test_adam.test_gradients_in_the_rows_of_splats, 1, True),
+    named(test_adam.test_gradients_in_the_rows_of_splats, 3, False),
+    *(named(image_fits.test_rasterizers_take_the_same_steps, kind) for kind in (GroupRasterizer, TileRasterizer)),
+    *(named(volume_fits.test_gradient_of_the_total_variation, size) for size in (3, 4)),
+    *(portable_of(count) for count in (1, 70, 3000)),
+]
+
+
+@pytest.mark.parametrize("check", AS_ON_VULKAN)
+def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
+    every_order(metal, check)
+
 
 # --- sorting ---
 
@@ -53,21 +86,6 @@ def test_radix_sort(tuning: Tuning, size: int, metal: MetalOnCpu) -> None:
     keys = np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32)
     every_order(metal, lambda: test_sorting.check(keys, tuning))
     every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 3001))
-
-
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_more_pairs_than_room(tuning: Tuning, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: test_sorting.test_more_pairs_than_room(tuning))
-
-
-@pytest.mark.parametrize("size", [0, 1, 255, 257, 2047, 2048, 2049, 256 * 2048 + 1])
-def test_prefix_sum(size: int, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: test_sorting.test_prefix_sum(size))
-
-
-@pytest.mark.parametrize("size", [2, 3000])
-def test_totals_beyond_32_bits(size: int, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: test_sorting.test_totals_beyond_32_bits_stay_at_the_largest_number(size))
 
 
 def test_losses_in_bands(metal: MetalOnCpu) -> None:
@@ -87,36 +105,6 @@ def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (5, 23), (37, 29)], ids=str)
 def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
-
-
-def test_losses_through_pointers(metal: MetalOnCpu) -> None:
-    metal.software = True
-    every_order(metal, lambda: test_loss.test_loss_and_gradient((37, 29), "in between"))
-
-
-def test_losses_of_torch(metal: MetalOnCpu) -> None:
-    def check() -> None:
-        photometric_losses.test_value_and_gradients((13, 29))
-        # A row a channel, four at a time.
-        photometric_losses.test_each_scalars_gradient(4, "valid")
-
-    every_order(metal, check)
-
-
-@pytest.mark.parametrize("name", ["L2", "Charbonnier", "own"])
-def test_losses_of_pixels(name: str, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: pixel_losses.check(name))
-
-
-def test_what_is_learnt_of_a_capture(metal: MetalOnCpu) -> None:
-    def check() -> None:
-        exposures.test_gradients_of_a_picture_of_several_workgroups()
-        refinements.test_kernels(False)
-        refinements.test_kernels(True)
-        environments.test_kernels()
-        environments.test_photographs_over_random_backgrounds()
-
-    every_order(metal, check)
 
 
 def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
@@ -142,29 +130,7 @@ def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
     every_order(metal, check)
 
 
-@pytest.mark.parametrize(("row", "head"), [(1, 0), (3, 3), (12, 3), (27, 3), (48, 3)])
-def test_adam_steps(row: int, head: int, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: test_adam.test_steps(70, row, head))
-
-
-def test_adam_leaves_what_is_not_its(metal: MetalOnCpu) -> None:
-    every_order(metal, test_adam.test_a_step_that_does_not_count_changes_nothing)
-    every_order(metal, test_adam.test_the_inactive_rest_of_a_row_stays)
-
-
-@pytest.mark.parametrize(("row", "bounded"), [(1, True), (3, False)])
-def test_adam_takes_gradients_from_the_rows_of_splats(row: int, bounded: bool, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: test_adam.test_gradients_in_the_rows_of_splats(row, bounded))
-
-
 # --- pictures ---
-
-
-@pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whatever machine this is."""
-    for module in (cpu_group, cpu_tiles):
-        monkeypatch.setattr(module, "persistent_groups", lambda: 2)
 
 
 # Of the others no kernel depends on the tuning.
@@ -175,24 +141,25 @@ WAYS_AND_TUNINGS = [
 ]
 
 
-@pytest.mark.parametrize(("width", "height"), [(1, 1), (19, 13)])
-@pytest.mark.parametrize(("way", "tuning"), WAYS_AND_TUNINGS)
-def test_pictures(way: str, width: int, height: int, tuning: Tuning, metal: MetalOnCpu) -> None:
-    metal.tuning = tuning
+def check_pictures(way: str, width: int, height: int, metal: MetalOnCpu, schedules: list[Schedule] = SCHEDULES) -> None:
     raw = pictures.blobs_of(np.random.default_rng(width), 8)
     expected, mask = rasterizers.trusted(raw, width, height)
 
     def check() -> None:
         assert np.abs((pictures.draw(way, raw, width, height) - expected) * mask).max() <= 1e-5
 
-    every_order(metal, check)
+    every_order(metal, check, schedules)
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["float atomics", "compare-and-swap"])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (19, 13)])
 @pytest.mark.parametrize(("way", "tuning"), WAYS_AND_TUNINGS)
-def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: MetalOnCpu) -> None:
-    """Along a direction given, and of the squared error."""
+def test_pictures(way: str, width: int, height: int, tuning: Tuning, metal: MetalOnCpu) -> None:
     metal.tuning = tuning
+    check_pictures(way, width, height, metal)
+
+
+def check_gradients_of_pictures(way: str, native: bool, metal: MetalOnCpu, schedules: list[Schedule] = SCHEDULES) -> None:
+    """Along a direction given, and of the squared error."""
     rng = np.random.default_rng(5)
     raw = pictures.blobs_of(rng, 8)
     image, mask = rasterizers.trusted(raw, 19, 13)
@@ -205,32 +172,25 @@ def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: Me
         pictures.assert_gradients(pictures.differentiate(way, raw, v, linear=True, native=native), expected)
         pictures.assert_gradients(pictures.differentiate(way, raw, target, linear=False, native=native), expected)
 
-    every_order(metal, check)
+    every_order(metal, check, schedules)
 
 
-@pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer])
-def test_steps_of_a_fit(kind: type, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: image_fits.test_rasterizers_take_the_same_steps(kind))
-
-
-def test_a_crowded_picture(metal: MetalOnCpu) -> None:
-    rasterizers.test_a_crowded_tile_drops_nothing()
+@pytest.mark.parametrize("native", [True, False], ids=["float atomics", "compare-and-swap"])
+@pytest.mark.parametrize(("way", "tuning"), WAYS_AND_TUNINGS)
+def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: MetalOnCpu) -> None:
+    metal.tuning = tuning
+    check_gradients_of_pictures(way, native, metal)
 
 
 @pytest.mark.parametrize("way", ["group", "tiles"])
 def test_pictures_in_other_widths(way: str, metal: MetalOnCpu) -> None:
     """Workgroups of 8×4 threads count on SIMD groups of any width."""
-    rng = np.random.default_rng(6)
-    raw = pictures.blobs_of(rng, 24)
-    expected, mask = rasterizers.trusted(raw, 19, 13)
-    v = (rng.normal(size=(13, 19, 3)) * mask).astype(np.float32).astype(np.float64)
-    v_raw = rasterizers.ref.gradient(raw, v)
+    check_pictures(way, 19, 13, metal, OTHER_WIDTHS)
+    check_gradients_of_pictures(way, True, metal, OTHER_WIDTHS)
 
-    def check() -> None:
-        assert np.abs((pictures.draw(way, raw, 19, 13) - expected) * mask).max() <= 1e-5
-        pictures.assert_gradients(pictures.differentiate(way, raw, v, linear=True), v_raw)
 
-    every_order(metal, check, OTHER_WIDTHS)
+def test_a_crowded_picture(metal: MetalOnCpu) -> None:
+    rasterizers.test_a_crowded_tile_drops_nothing()
 
 
 # --- volumes ---
@@ -242,7 +202,7 @@ MARCHED = [(coefficients, *march) for coefficients, marches_of in MARCHES.items(
 
 def persistent_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
     """Let so many workgroups replay rays, 0 as many as there are rays; the schedules for that, as few mean waves of 8."""
-    monkeypatch.setattr(marching, "_persistent_groups", lambda device: groups)
+    monkeypatch.setattr(device_field, "groups_on", lambda device: groups)
     return [replace(schedule, simd_width=8) for schedule in SCHEDULES] if groups else SCHEDULES
 
 
@@ -267,10 +227,10 @@ def test_training_of_volumes(
     coefficients: int, jitter: bool, skip_empty: bool, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metal.schedule, metal.software = Schedule(simd_width=8, order=Order.SHUFFLED), True
-    volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, jitter, skip_empty, monkeypatch)
+    volume_fits.test_training_is_march_loss_and_replay(2, coefficients, 12, jitter, skip_empty, monkeypatch)
 
 
-@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("coefficients", COEFFICIENTS)
 @pytest.mark.parametrize("groups", [0, 2])
 def test_gradients_of_rays_through_a_volume(
     groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
@@ -285,52 +245,42 @@ def test_contracted_space(groups: int, native: Device, metal: MetalOnCpu, monkey
     """March, replay with gradients of rays, and steps of a fit."""
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
     ray_gradients.assert_like_reference(1, groups > 0, 7, 12, contracted=True)
-    config = VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True)
-    expected = errors_of_steps(config, native)
-    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
-    assert len(expected) == 4 and expected[-1] != expected[0]
+    assert_same_errors(VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True), native, metal)
 
 
 @pytest.mark.parametrize("groups", [0, 2])
 def test_hash_grids(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    hash_marches.assert_like_reference(16, inside=groups > 0, seed=7)
+    other_marches.assert_like_reference(other_marches.hash_grid(), 16, groups > 0, 7, skip_empty=False)
 
 
 @pytest.mark.parametrize("groups", [0, 2])
-def test_steps_of_a_fit_of_a_hash_grid(
-    groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_a_fit_of_a_hash_grid(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[0]
-    config = VolumeConfig((2, 4), 2, field="hash", table_mib=0.01)
-    expected = errors_of_steps(config, native)
-    np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
-    assert len(expected) == 4 and expected[-1] != expected[0]
+    assert_same_errors(VolumeConfig((2, 4), 2, field="hash", table_mib=0.01), native, metal)
 
 
 @pytest.mark.parametrize("groups", [0, 2])
 def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """March and replay, and steps of a fit."""
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    own_marches.assert_like_reference(16, inside=groups > 0, seed=7)
+    other_marches.assert_like_reference(other_marches.own(), 16, groups > 0, 7)
     config, how = own_fit()
-    expected = errors_of_steps(config, native, **how)
-    np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
-    assert len(expected) == 4 and expected[-1] != expected[0]
+    assert_same_errors(config, native, metal, **how)
 
 
-@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("coefficients", COEFFICIENTS)
 def test_training_of_volumes_without_float_atomics(
     coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check() -> None:
         with monkeypatch.context() as patch:
-            volume_fits.assert_training_is_march_loss_and_replay(coefficients, 12, False, True, patch, "compare-and-swap")
+            volume_fits.test_training_is_march_loss_and_replay("compare-and-swap", coefficients, 12, False, True, patch)
 
     every_order(metal, check)
 
 
-@pytest.mark.parametrize("coefficients", marching.COEFFICIENTS)
+@pytest.mark.parametrize("coefficients", COEFFICIENTS)
 @pytest.mark.parametrize("groups", [0, 2])
 def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
@@ -338,7 +288,7 @@ def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, mo
 
 
 def test_hash_grids_of_halves(metal: MetalOnCpu) -> None:
-    hash_marches.assert_like_reference(16, halves=True)
+    other_marches.assert_like_reference(other_marches.hash_grid(halves=True), 16, False, skip_empty=False)
 
 
 def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -> None:
@@ -346,8 +296,8 @@ def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -
 
     def check() -> None:
         ray_gradients.assert_like_reference(1, False, 7, 12, contracted=True)
-        hash_marches.assert_like_reference(16, seed=7)
-        own_marches.assert_like_reference(16, seed=7)
+        other_marches.assert_like_reference(other_marches.hash_grid(), 16, False, 7, skip_empty=False)
+        other_marches.assert_like_reference(other_marches.own(), 16, False, 7)
 
     every_order(metal, check)
     for config, how in (
@@ -355,17 +305,12 @@ def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -
         (VolumeConfig((2, 4), 2, field="hash", table_mib=0.01), {}),
         own_fit(),
     ):
-        np.testing.assert_allclose(errors_of_steps(config, metal, **how), errors_of_steps(config, native, **how), rtol=1e-4)
+        assert_same_errors(config, native, metal, **how)
 
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     field, rays = marches.random_field(4), marches.random_rays(24)
     every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
-
-
-@pytest.mark.parametrize("size", [3, 4])
-def test_total_variation(size: int, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: volume_fits.test_gradient_of_the_total_variation(size))
 
 
 def own_fit() -> tuple[VolumeConfig, dict[str, Any]]:
@@ -389,27 +334,19 @@ def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[fl
     return found
 
 
+def assert_same_errors(config: VolumeConfig, native: Device, metal: Device, **how: Any) -> None:
+    """After each of four steps, as on the machine's own device."""
+    expected = errors_of_steps(config, native, **how)
+    np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
+    assert len(expected) == 4 and expected[-1] != expected[0]
+
+
 @pytest.mark.parametrize("sh_degree", range(3))
 @pytest.mark.parametrize("groups", [0, 2])
 def test_steps_of_a_volume_fit(
     groups: int, sh_degree: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same error after each of four steps, one of them on a finer grid, as on the machine's own device."""
+    """One of them on a finer grid."""
     schedules = persistent_groups(groups, metal, monkeypatch)
     config = VolumeConfig((3, 6), 2, sh_degree=sh_degree, total_variation=1e-3, jitter=True)
-    expected = errors_of_steps(config, native)
-
-    def check() -> None:
-        np.testing.assert_allclose(errors_of_steps(config, metal), expected, rtol=1e-4)
-
-    assert len(expected) == 4 and expected[-1] != expected[0]
-    every_order(metal, check, schedules[1:])
-
-
-# --- the portable baseline ---
-
-
-@pytest.mark.parametrize("count", [1, 70, 3000])
-def test_portable(count: int, metal: MetalOnCpu) -> None:
-    check = portables.test_forward_and_backward_are_those_of_the_expression
-    every_order(metal, lambda: check(portable.splat_slang, torch.float32, 1e-5, count))
+    every_order(metal, lambda: assert_same_errors(config, native, metal), schedules[1:])

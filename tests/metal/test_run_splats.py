@@ -16,29 +16,30 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.gpu.device import _GPU_TUNING, Tuning
-from splat_py.splats.camera_gradients import CAMERA_ROW
-from splat_py.splats.colors import harmonics
-from splat_py.splats.data import Cameras, PackedIds, Settings, StridedView
-from splat_py.splats.project import ProjectedSplats, project
-from splat_py.splats.rasterization import rasterization
-from splat_py.splats.shade import Shading, shade
-from splat_py.splats.tiles import bin_tiles
+from splat_py.gpu.device import Tuning
+from splat_py.render.cameras import CAMERA_ROW, Cameras
+from splat_py.render.colors import harmonics
+from splat_py.render.options import Options
+from splat_py.render.project import project
+from splat_py.render.rasterization import rasterization
+from splat_py.render.shade import FeatureArrays, Shading, shade
+from splat_py.render.splats import ProjectedSplats, SplatIds, StridedRows
+from splat_py.render.tiles import bin_tiles
 from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before
-from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order
+from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order, named
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
-from tests.splats import comparison, test_binning
-from tests.splats import test_camera_models as camera_models
-from tests.splats import test_cameras as moving_cameras
-from tests.splats import test_colors as colors
-from tests.splats import test_eval3d as eval3d
-from tests.splats import test_falloffs as falloffs
-from tests.splats import test_falloffs2d as falloffs2d
-from tests.splats import test_half_colors as half_colors
-from tests.splats import test_rasterization as renders
-from tests.splats import test_surfels as surfels
-from tests.splats.torch_rendering import covariances
+from tests.render import comparison, test_binning
+from tests.render import test_camera_models as camera_models
+from tests.render import test_cameras as moving_cameras
+from tests.render import test_colors as colors
+from tests.render import test_eval3d as eval3d
+from tests.render import test_falloffs as falloffs
+from tests.render import test_falloffs2d as falloffs2d
+from tests.render import test_half_colors as half_colors
+from tests.render import test_rasterization as renders
+from tests.render import test_surfels as surfels
+from tests.render.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
 
@@ -54,9 +55,7 @@ def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **
 
 
 @pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation", "absgrad"), RASTERIZATIONS)
-def test_rasterization(
-    tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu
-) -> None:
+def test_rasterization(tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu) -> None:
     metal.tuning = TUNINGS[tuning]
     accumulate(metal, accumulation)
 
@@ -103,45 +102,6 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
     every_order(metal, check)
 
 
-def check_batches(channels: int, tile_size: int) -> None:
-    """Tiles of several batches, some of whose pixels are opaque before the last."""
-    rng = np.random.default_rng(7)
-    scene = in_few_tiles(rng, 300 if channels == 3 else 80, channels)
-    options = {"tile_size": tile_size, "absgrad": channels > 3}
-    case = comparison.Case(scene, [comparison.camera_of(rng, 19, 13)], margin=3e-4, options=options)
-    meta = comparison.check(case, rng)
-    assert np.diff(meta["isect_offsets"].numpy().ravel()).max() > (256 if tile_size == 16 and channels == 3 else 64)
-
-
-@pytest.mark.parametrize(
-    ("channels", "tile_size", "accumulation"),
-    [*((3, 16, how) for how in ACCUMULATIONS), (3, 4, "PerWave"), (32, 16, "PerGroup")],
-)
-def test_lists_in_batches(channels: int, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    metal.tuning = replace(_GPU_TUNING, batched=True)
-    accumulate(metal, accumulation)
-    # Without rows that waves share, threads meet at the batches alone.
-    orders = SCHEDULES if accumulation in ("PerWave", "PerGroup") else SCHEDULES[-1:]
-    every_order(metal, partial(check_batches, channels, tile_size), orders)
-
-
-@pytest.mark.parametrize(("tile_size", "accumulation"), [(16, "PerWave"), (16, "PerGroup"), (4, "PerWave")])
-def test_batches_in_other_widths(tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    metal.tuning = replace(_GPU_TUNING, batched=True)
-    accumulate(metal, accumulation)
-    every_order(metal, partial(check_batches, 3, tile_size), OTHER_WIDTHS)
-
-
-def test_segments_in_batches(metal: MetalOnCpu) -> None:
-    metal.tuning = replace(_GPU_TUNING, batched=True, segment=64)
-
-    def check() -> None:
-        rng = np.random.default_rng(7)
-        comparison.check(comparison.Case(in_few_tiles(rng, 150), [comparison.camera_of(rng, 24, 20)]), rng)
-
-    every_order(metal, check)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 def test_the_longest_list(tile_size: int, packed: bool, metal: MetalOnCpu) -> None:
@@ -151,10 +111,10 @@ def test_the_longest_list(tile_size: int, packed: bool, metal: MetalOnCpu) -> No
     if packed:
         images, gaussians, offsets = np.zeros(200, np.uint32), np.arange(200, dtype=np.uint32), np.array([0, 200], np.uint32)
         rows = (getattr(splats, name)[0] for name in ("means2d", "depths", "conics", "opacities", "radii"))
-        splats = ProjectedSplats(*rows, PackedIds(*map(metal.memory.array, (images, gaussians, offsets))))
+        splats = ProjectedSplats(*rows, SplatIds(*map(metal.memory.array, (images, gaussians, offsets))))
 
     def check() -> None:
-        lists = bin_tiles(splats, WIDTH, HEIGHT, tile_size)
+        lists = bin_tiles(splats, WIDTH, HEIGHT, Options(tile_size))
         longest = int(lists.offsets.diff().max())
         assert lists.arrays.segments == max(-(-longest // 64), 1)
 
@@ -169,10 +129,10 @@ def with_harmonics(rng: np.random.Generator, degree: int, **options: Any) -> com
 
 
 def rasterization_of_stored(**inputs: Any) -> Any:
-    """As `rasterization` with `Settings.stored`, of activated Gaussians; torch differentiates what lies between."""
+    """As `rasterization` with `Options.raw_params`, of activated Gaussians; torch differentiates what lies between."""
     module = sys.modules[rasterization.__module__]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Settings", partial(Settings, raw_params=True))
+        patch.setattr(module.Options, "on", partial(Options.on, raw_params=True))
         return rasterization(**inputs | {"scales": inputs["scales"].log(), "opacities": inputs["opacities"].logit()})
 
 
@@ -195,30 +155,32 @@ def test_projection_and_harmonics(
     every_order(metal, check)
 
 
+def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
+    """Of a sum of squares, with or without those of cameras."""
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    cameras = {name: inputs.pop(name).requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
+    options = {"width": 21, "height": 18, "render": rasterization, "quats": None, "scales": None} | options
+    images, _, _ = options.pop("render")(**options | inputs | cameras)
+    return list(torch.autograd.grad((images**2).sum(), list(inputs.values())))
+
+
+def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> None:
+    """Gaussians' gradients are the same whether cameras want some or not."""
+    without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
+    for one, other in zip(without, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
+
+
 @pytest.mark.parametrize(("degree", "stored", "mode", "accumulation"), GAUSSIANS)
 def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accumulation: str, metal: MetalOnCpu) -> None:
-    """Those of the Gaussians are the same."""
     accumulate_gaussians(metal, accumulation, degree)
     case = with_harmonics(np.random.default_rng(degree), degree)
-    scene, render = case.scene, rasterization_of_stored if stored else rasterization
-
-    def gradients(of_cameras: bool) -> list[torch.Tensor]:
-        values = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)
-        gaussians = [comparison.torch_input(value) for value in values]
-        cameras = [np.stack([getattr(camera, name) for camera in case.cameras]) for name in ("viewmat", "K")]
-        viewmats, Ks = (comparison.torch_input(value).requires_grad_(of_cameras) for value in cameras)
-        inputs = dict(zip(("means", "quats", "scales", "opacities", "colors"), gaussians, strict=True))
-        images, _, _ = render(
-            **inputs, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=degree, rasterize_mode=mode, packed=False
-        )
-        return list(torch.autograd.grad((images**2).sum(), gaussians))
-
-    def check() -> None:
-        for without, expected in zip(gradients(False), gradients(True), strict=True):
-            scale = float(expected.abs().max())
-            torch.testing.assert_close(without, expected, rtol=1e-5, atol=1e-6 * scale)
-
-    every_order(metal, check)
+    inputs = {name: comparison.torch_input(getattr(case.scene, name)) for name in comparison.GAUSSIAN_INPUTS}
+    for name, field in (("viewmats", "viewmat"), ("Ks", "K")):
+        inputs[name] = comparison.torch_input(np.stack([getattr(camera, field) for camera in case.cameras]))
+    options = {"width": WIDTH, "height": HEIGHT, "sh_degree": degree, "rasterize_mode": mode, "packed": False}
+    render = rasterization_of_stored if stored else rasterization
+    every_order(metal, partial(assert_same_gradients, inputs, render=render, **options))
 
 
 @pytest.mark.parametrize("camera_gradient", [False, True])
@@ -236,15 +198,16 @@ def test_colours_add_to_the_gradients_of_means(
     radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
     v_colors = rng.normal(size=(2, count, 3)).astype(np.float32)
     before = rng.normal(size=(count, 3)).astype(np.float32)
-    settings = Settings(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=degree < 3)
+    options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=degree < 3)
 
     def gradients(add: bool) -> tuple[Any, ...]:
         v_means, v_sh = array(before), metal.memory.empty(sh.shape)
         v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
         recorder = metal.record()
-        colors = metal.memory.empty((2, count, 3))
-        shading = Shading(means, sh, cameras, radii, colors, harmonics(degree), settings)
-        shading.record_backward(recorder, StridedView(array(v_colors), 3), v_means, v_sh, v_cameras, add)
+        colors, features = metal.memory.empty((2, count, 3)), FeatureArrays.of(sh, sh.size // count)
+        shading = Shading(means, features, cameras, radii, colors, harmonics(degree), options)
+        v_features = FeatureArrays.of(v_sh, sh.size // count)
+        shading.record_backward(recorder, StridedRows(array(v_colors), 3), v_means, v_features, v_cameras, add)
         recorder.submit()
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
 
@@ -257,12 +220,6 @@ def test_colours_add_to_the_gradients_of_means(
         assert v_cameras.any() == (camera_gradient and degree > 0)
 
     every_order(metal, check)
-
-
-def named(function: Callable[..., None], *arguments: Any) -> Any:
-    """A test of another device's, to be run on this one."""
-    name = function.__name__.removeprefix("test_")
-    return pytest.param(partial(function, *arguments), id="-".join([name, *map(str, arguments)]))
 
 
 @pytest.mark.parametrize(
@@ -283,6 +240,14 @@ def named(function: Callable[..., None], *arguments: Any) -> Any:
         *(named(renders.test_sides_that_tiles_do_not_divide, size, 8) for size in ((1, 1), (2, 17), (64, 3))),
         *(named(renders.test_culled_gaussians_leave_no_trace, kind) for kind in renders.BROKEN),
         named(renders.test_several_cameras),
+        named(moving_cameras.test_unscented, "equirectangular", False),
+        named(moving_cameras.test_rolling_shutter, "ROLLING_TOP_TO_BOTTOM"),
+        named(moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
+        named(moving_cameras.test_rolling_shutter_unscented),
+        *(named(falloffs.test_against_float64, *how) for how in product(falloffs.BUILT_IN, (False, True))),
+        named(falloffs2d.test_against_float64, False),
+        *(named(colors.check, *how) for how in product(("SphericalGaussians", "ColorNetwork"), (91,), (False, True))),
+        named(colors.check, "own", 91, False),
         named(renders.test_no_gaussians_leave_the_background, "RGB+ED", 16),
         named(renders.test_render_modes, "RGB+ED", "antialiased", True),
         named(renders.test_plain_colors, 40, True),
@@ -349,21 +314,6 @@ def test_cameras_and_covariances(camera_model: str, covars: bool, packed: bool, 
     every_order(metal, check)
 
 
-def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
-    """Of a sum of squares, with or without those of cameras."""
-    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
-    cameras = {name: inputs.pop(name).requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
-    arguments: dict[str, Any] = {"quats": None, "scales": None} | inputs | cameras
-    images, _, _ = rasterization(**arguments, width=21, height=18, **options)
-    return list(torch.autograd.grad((images**2).sum(), list(inputs.values())))
-
-
-def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> None:
-    without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
-    for one, other in zip(without, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
-
-
 @pytest.mark.parametrize(("camera_model", "covars", "packed"), before(camera_models.LENSES))
 def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
     sigma = {"sigma_of": camera_models.of_covars} if covars else {}
@@ -375,16 +325,6 @@ def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu
         assert_same_gradients(inputs, camera_model=camera_model, packed=packed, **lenses)
 
     every_order(metal, check)
-
-
-def test_unscented(metal: MetalOnCpu) -> None:
-    every_order(metal, partial(moving_cameras.test_unscented, "equirectangular", False))
-
-
-@pytest.mark.parametrize("what", ["", "_of_a_lens_and_covariances", "_unscented"])
-def test_rolling_shutter(what: str, metal: MetalOnCpu) -> None:
-    test = getattr(moving_cameras, f"test_rolling_shutter{what}")
-    every_order(metal, test if what else partial(test, "ROLLING_TOP_TO_BOTTOM"))
 
 
 @pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
@@ -420,8 +360,8 @@ def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, met
         leaves = [inputs["means"].detach().requires_grad_(), sh.clone().requires_grad_()]
         viewmats = inputs["viewmats"].detach().requires_grad_(camera_gradient)
         arguments = (leaves[0], inputs["quats"], inputs["scales"], inputs["opacities"], viewmats, inputs["Ks"])
-        splats = project(*(tensor.detach() for tensor in arguments), 21, 18, Settings(16), packed=packed)
-        colors = shade(leaves[0], leaves[1], viewmats, splats.radii, degree, packed=splats.packed, as_color=as_color)
+        splats = project(*(tensor.detach() for tensor in arguments), 21, 18, Options(16, packed=packed))
+        colors = shade(leaves[0], leaves[1], viewmats, splats.radii, degree, ids=splats.ids, as_color=as_color)
         rows = (splats.image_ids, splats.gaussian_ids) if packed else ...
         wanted = [*leaves, viewmats] if camera_gradient else leaves
         gradients = torch.autograd.grad((colors * weights[rows]).sum(), wanted)
@@ -444,23 +384,6 @@ def test_harmonics_as_halves(degree: int, more: int, packed: bool, metal: MetalO
     every_order(metal, partial(half_colors.check, inputs, sh_degree=degree, packed=packed))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("name", falloffs.BUILT_IN)
-def test_falloffs(name: str, packed: bool, metal: MetalOnCpu) -> None:
-    every_order(metal, partial(falloffs.test_against_float64, name, packed))
-
-
-def test_falloffs_by_offset(metal: MetalOnCpu) -> None:
-    every_order(metal, partial(falloffs2d.test_against_float64, False))
-
-
-@pytest.mark.parametrize(
-    ("name", "packed"), [*product(("SphericalGaussians", "ColorNetwork"), (False, True)), ("own", False)]
-)
-def test_colors(name: str, packed: bool, metal: MetalOnCpu) -> None:
-    every_order(metal, partial(colors.check, name, 91, packed=packed))
-
-
 @pytest.mark.parametrize(
     ("name", "packed", "accumulate"),
     [
@@ -472,15 +395,7 @@ def test_colors(name: str, packed: bool, metal: MetalOnCpu) -> None:
 )
 def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate: str, metal: MetalOnCpu) -> None:
     inputs: dict[str, Any] = colors.inputs_of(name, 94)
-
-    def check() -> None:
-        options = {"color": name, "packed": packed}
-        found = gradients_of_gaussians(inputs, False, accumulate=accumulate, **options)
-        expected = gradients_of_gaussians(inputs, True, accumulate="wave", **options)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
-
-    every_order(metal, check)
+    every_order(metal, partial(assert_same_gradients, inputs, color=name, packed=packed, accumulate=accumulate))
 
 
 @pytest.mark.parametrize(("segment", "packed"), [(None, False), (None, True), (8, False)])

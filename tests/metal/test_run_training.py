@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +14,16 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.scene import Dataset, load_dataset
-from splat_py.splats.checkpoint import Checkpoint
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.trainer import Trainer
+from splat_py.train.checkpoint import Checkpoint
+from splat_py.train.config import TrainConfig
+from splat_py.train.trainer import Trainer
 from tests.emulation.program import Order, Schedule
-from tests.emulation.schedules import SCHEDULES, every_order
+from tests.emulation.schedules import SCHEDULES, every_order, named
 from tests.metal.device import MetalOnCpu
-from tests.splats import test_batch, test_depth_supervision, test_filter_3d, test_parameter_means
-from tests.splats import test_densification as density_control
-from tests.splats import test_mcmc as monte_carlo
-from tests.splats import test_spatial_order as spatial_order
-from tests.splats.refinement import KINDS
+from tests.train import test_batch, test_depth_supervision, test_filter_3d, test_parameter_means
+from tests.train import test_densification as density_control
+from tests.train import test_mcmc as monte_carlo
+from tests.train.refinement import KINDS
 
 STEPS = 7
 
@@ -47,6 +48,14 @@ def start(dataset: Dataset, device: Device) -> Checkpoint:
     return Checkpoint(0, config, state, fresh.capacity)
 
 
+def assert_all_close(actual: dict[str, Any], expected: dict[str, Any], where: str = "") -> None:
+    """Each array within a hundred-thousandth of its largest element."""
+    assert actual.keys() == expected.keys()
+    for name, values in expected.items():
+        largest = float(abs(values).max())
+        np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * largest, err_msg=where + name)
+
+
 def compare_steps(dataset: Dataset, native: Device, other: Device) -> None:
     """Seven steps of both, which densify."""
     beginning = start(dataset, native)
@@ -56,9 +65,7 @@ def compare_steps(dataset: Dataset, native: Device, other: Device) -> None:
             trainer.advance()
             trainer.finish()
         expected, actual = (trainer.parameters.state() for trainer in trainers)
-        for name, values in expected.items():
-            largest = np.abs(values).max()
-            np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * largest, err_msg=f"step {step}: {name}")
+        assert_all_close(actual, expected, f"step {step}: ")
     assert trainers[0].parameters.count > 60, "densification added nothing"
     assert np.abs(expected["means"][:10] - beginning.state["means"][:10]).max() > 1e-4, "nothing has moved"
 
@@ -91,50 +98,32 @@ def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
         trainer.finish()
         assert trainer.step == 1
     expected, actual = (trainer.parameters.state() for trainer in trainers)
-    for name, values in expected.items():
-        np.testing.assert_allclose(actual[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+    assert_all_close(actual, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_density_control(kind: str, metal: MetalOnCpu) -> None:
-    change = {"max_gaussians": density_control.COUNT + 40}
-    every_order(metal, lambda: density_control.test_against_the_reference(change, 3199, kind))
-    every_order(metal, lambda: density_control.test_reset_opacities(kind))
+def between_steps(kinds: Iterable[str]) -> list[Any]:
+    """Density control, relocation, sorting, means and filters; where they refine, in these ways."""
+    room = {"max_gaussians": density_control.COUNT + 40}
+    return [
+        *(named(density_control.test_against_the_reference, room, 3199, kind) for kind in kinds),
+        *(named(density_control.test_reset_opacities, kind) for kind in kinds),
+        named(density_control.test_parameters_that_are_not_finite, "weights.v", np.inf),
+        named(density_control.test_parameters_that_are_not_finite, "max_radii", np.nan),
+        named(density_control.test_rows_are_sorted_by_morton_codes_with_all_they_have),
+        *(named(monte_carlo.test_relocation_and_growth, 1_000_000, kind) for kind in kinds),
+        named(monte_carlo.test_prior),
+        *(named(monte_carlo.test_noise, counts) for counts in (True, False)),
+        named(test_batch.test_sums_and_means),
+        named(test_parameter_means.test_means_of_steps_that_count),
+        *(named(test_filter_3d.test_filters_and_their_gradients, lens) for lens in test_filter_3d.LENSES),
+    ]
 
 
-def test_spatial_order(metal: MetalOnCpu) -> None:
-    every_order(metal, spatial_order.test_rows_are_sorted_by_morton_codes_with_all_they_have)
-
-
-def test_parameters_that_are_not_finite(metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: density_control.test_parameters_that_are_not_finite("weights.v", np.inf))
-    every_order(metal, lambda: density_control.test_parameters_that_are_not_finite("max_radii", np.nan))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_relocation_and_growth(kind: str, metal: MetalOnCpu) -> None:
-    every_order(metal, lambda: monte_carlo.test_relocation_and_growth(1_000_000, kind))
-
-
-def test_noise_and_prior(metal: MetalOnCpu) -> None:
-    every_order(metal, monte_carlo.test_prior)
-    for counts in (True, False):
-        every_order(metal, lambda counts=counts: monte_carlo.test_noise(counts))
-
-
-def test_batches(metal: MetalOnCpu) -> None:
-    every_order(metal, test_batch.test_sums_and_means)
-
-
-def test_means_of_epochs(metal: MetalOnCpu) -> None:
-    every_order(metal, test_parameter_means.test_means_of_steps_that_count)
-
-
-def test_3d_filters(metal: MetalOnCpu) -> None:
-    every_order(metal, test_filter_3d.test_filters_and_their_gradients)
-    every_order(metal, test_filter_3d.test_filters_through_a_lens_that_does_nothing)
+@pytest.mark.parametrize("check", between_steps(KINDS))
+def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
+    every_order(metal, check)
 
 
 def test_a_step_by_known_depths(tmp_path: Path, metal: MetalOnCpu) -> None:
     capture = test_depth_supervision.write(tmp_path)
-    every_order(metal, lambda: test_depth_supervision.check_a_step(capture), SCHEDULES[2:])
+    every_order(metal, lambda: test_depth_supervision.test_a_step_has_the_gradient_of_both_losses(capture), SCHEDULES[2:])

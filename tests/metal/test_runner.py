@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.emulation.buffers import counting_buffer, view
 from tests.emulation.compiler import Compiler, KernelError
 from tests.emulation.program import Buffer, Order, Schedule
+from tests.emulation.statements import INDEX, ORDERS, THREADS, Runner, view
 from tests.metal.program import Program
 
-THREADS = 70  # two whole SIMD groups of 32 and a part of one
-ORDERS = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), *(Schedule(32, Order.SHUFFLED, seed) for seed in range(3))]
 WIDTHS = (8, 16, 32, 64)
 
 KERNEL = """
@@ -39,40 +37,31 @@ struct Params_0
 """
 
 
-class Runner:
-    """Runs one statement with `in` 0, 1, 2 …, and hands back `out`."""
+BALLOT = "ulong votes_0(bool x_0) { return uint64_t(simd_ballot(x_0)); }"
+DEEP = """
+uint deep_0(uint n_0)
+{
+    array<uint, int(100)> a_0;
+    a_0[n_0 % 100U] = n_0;
+    return deep_0(n_0 + 1U) + a_0[(n_0 + 1U) % 100U];
+}
+"""
 
-    def __init__(self, compiler: Compiler) -> None:
-        self.compiler = compiler
 
-    def __call__(
-        self,
-        statement: str,
-        schedule: Schedule = ORDERS[0],
-        functions: str = "",
-        groups: int = 1,
-        shapes: dict[str, int] | None = None,
-    ) -> NDArray[np.uint32]:
-        source = KERNEL.format(statement=statement, functions=functions)
-        program = Program(self.compiler, source, "test", (THREADS, 1, 1))
-        sizes = {"in": THREADS, "out": THREADS, "sum": 1} | (shapes or {})
-        buffers = {name: counting_buffer(self.compiler, name, count) for name, count in sizes.items()}
-        try:
-            program.run((groups, 1, 1), buffers, {"count": THREADS, "scale": 0.5, "shift": -3}, schedule)
-            out = buffers["out"]
-            return view(out).copy()
-        finally:
-            for buffer in buffers.values():
-                self.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
+def runner(compiler: Compiler) -> Runner:
+    """A statement in a kernel of its own."""
+
+    def source(statement: str) -> str:
+        return KERNEL.format(statement=statement, functions=BALLOT + DEEP)
+
+    return Runner(compiler, Program, source, {"count": THREADS, "scale": 0.5, "shift": -3})
 
 
 @pytest.fixture(scope="module")
 def run(compiler: Compiler) -> Runner:
-    return Runner(compiler)
+    return runner(compiler)
 
 
-INDEX = np.arange(THREADS, dtype=np.uint32)
-BALLOT = "ulong votes_0(bool x_0) { return uint64_t(simd_ballot(x_0)); }"
 # Right kernels, and what they leave in `out`.
 RIGHT: dict[str, tuple[str, Any]] = {
     "a barrier between writing and reading": (
@@ -109,7 +98,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_pass(name: str, schedule: Schedule, run: Runner) -> None:
     statement, expected = RIGHT[name]
-    np.testing.assert_array_equal(run(statement, schedule, BALLOT), np.broadcast_to(expected, THREADS))
+    np.testing.assert_array_equal(run(statement, schedule), np.broadcast_to(expected, THREADS))
 
 
 # Wrong ones, and what they are told, in whatever order threads run.
@@ -151,14 +140,6 @@ WRONG: dict[str, tuple[str, str]] = {
     "a uniform block overrun": ("out_1[i_0] = params_1[1].count_0;", "accesses byte 12 of buffer params"),
     "no end": ("out_1[i_0] = deep_0(i_0);", "bytes of stack"),
 }
-DEEP = """
-uint deep_0(uint n_0)
-{
-    array<uint, int(100)> a_0;
-    a_0[n_0 % 100U] = n_0;
-    return deep_0(n_0 + 1U) + a_0[(n_0 + 1U) % 100U];
-}
-"""
 
 
 @pytest.mark.parametrize("schedule", ORDERS[:3], ids=str)
@@ -166,7 +147,7 @@ uint deep_0(uint n_0)
 def test_wrong_kernels_are_caught(name: str, schedule: Schedule, run: Runner) -> None:
     statement, complaint = WRONG[name]
     with pytest.raises(KernelError, match=complaint):
-        run(statement, schedule, BALLOT + DEEP)
+        run(statement, schedule)
     # And the next one runs as if nothing had happened.
     np.testing.assert_array_equal(run("out_1[i_0] = simd_max(in_1[i_0]);", schedule)[:32], 31)
 
@@ -222,8 +203,6 @@ def test_what_is_not_bound(compiler: Compiler) -> None:
     assert view(out)[0] == 0xFFFF_FFFF
     with pytest.raises(KernelError, match=r"buffer in \(not bound\)"):
         program.run((1, 1, 1), {"out": out}, {"count": 1}, Schedule())
-    with pytest.raises(KernelError, match="params has no other"):
-        program.run((1, 1, 1), {"out": out}, {"count": 1, "other": 2}, Schedule())
     compiler.runtime.guarded_free(out.address, out.nbytes)
 
 

@@ -134,13 +134,13 @@ class KernelFunction:
         if len(args) > _MOST_BUFFERS or len(args) != 1 + max(needed, default=-1):
             # Stricter than torch, which would leave the others as the last kernel had them.
             raise KernelError(f"{self._entry} takes buffers {sorted(needed)}, and got {len(args)} arguments")
-        block = self._block_size()
         bound: list[torch.Tensor | bytes] = []
         for i, value in enumerate(args):
             cast = arg_casts.get(i, "") if isinstance(arg_casts, dict) else arg_casts or ""
             argument = self._tensor(value, i) if isinstance(value, torch.Tensor) else _bytes(value, cast)
-            if needed.get(i) == "params" and (not isinstance(argument, bytes) or len(argument) - block not in range(8)):
-                raise KernelError(f"{self._entry}: the uniform block has {block} bytes, and {value!r} are others")
+            block = self._parameters.blocks.get(needed.get(i, ""))
+            if block and (not isinstance(argument, bytes) or len(argument) - block.size not in range(8)):
+                raise KernelError(f"{self._entry}: the uniform block has {block.size} bytes, and {value!r} are others")
             if i in self._in_device_memory and isinstance(argument, bytes):
                 raise KernelError(f"{self._entry}: {needed[i]} is in device memory, and {value!r} is not")
             bound.append(argument)
@@ -154,9 +154,6 @@ class KernelFunction:
         if int(tensor.storage_offset()) * tensor.element_size() % 16:
             raise KernelError(f"{self._entry}: argument {number} is not aligned to 16 bytes, which kernels load at once")
         return tensor
-
-    def _block_size(self) -> int:
-        return len(self._parameters.pack({}))
 
     def _program(self, group: tuple[int, ...]) -> Program:
         if group not in self._programs:
@@ -184,7 +181,6 @@ class TorchMps:
         return Library(self, source)
 
     def synchronize(self) -> None:
-        """Nothing is left to wait for."""
         self.synchronised += 1
 
     def event(self) -> Event:
@@ -199,11 +195,9 @@ class Event:
         self._recorded = False
 
     def record(self) -> None:
-        """Here."""
         self._recorded = True
 
     def synchronize(self) -> None:
-        """Wait for it."""
         if not self._recorded:
             raise KernelError("an event is waited for that was never recorded")
 

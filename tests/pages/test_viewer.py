@@ -1,7 +1,5 @@
 """The page with SuperSplat's viewer: opened from disk, without a network, it shows what we render."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -13,13 +11,14 @@ import numpy as np
 import pytest
 
 from splat_py.errors import SplatError
-from splat_py.fit.psnr import psnr_of
-from splat_py.pages.viewer import first_camera, write_viewer
+from splat_py.fit.steps import psnr_of
+from splat_py.pages.scene_pages import first_camera, write_viewer
+from splat_py.render.views import render
 from splat_py.scene import Camera, Gaussians
 from splat_py.scene.formats import sog
-from splat_py.splats.rendering import render
 from tests.browser import open_page
 from tests.formats.scenes import random_gaussians
+from tests.refusals import refused
 
 SIDE = 256
 
@@ -51,8 +50,7 @@ def screenshot(path: Path, width: int, height: int) -> np.ndarray:
             page.wait_for_timeout(300)
             shots.append(page.screenshot())
             assert len(shots) < 60
-    pixels = cv2.imdecode(np.frombuffer(shots[-1], np.uint8), cv2.IMREAD_COLOR)
-    return pixels[..., ::-1] / 255
+    return cv2.imdecode(np.frombuffer(shots[-1], np.uint8), cv2.IMREAD_COLOR)[..., ::-1] / 255
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
@@ -75,7 +73,6 @@ def test_the_page_shows_what_we_render(kind: str, tmp_path: Path) -> None:
 
 
 def parts(page: str) -> tuple[dict, bytes]:
-    """The settings and the scene in a page."""
     settings = re.search(r'<script type="application/json" id="settings">(.*?)</script>', page, re.DOTALL)
     scene = re.search(r'id="scene">(.*?)</script>', page, re.DOTALL)
     assert settings and scene
@@ -100,20 +97,17 @@ def test_a_page_holds_the_scene_turned_upright(tmp_path: Path) -> None:
     settings, scene = parts((tmp_path / "page.html").read_text(encoding="utf-8"))
     read = sog.decode(scene)
     assert len(read.means) == len(gaussians) and read.antialiased and settings["antialiased"]
-    view = settings["viewer"]["cameras"][0]["initial"]
     # The cameras are above, and the viewer's up is +y; what it looks at is its origin.
-    assert view["position"][1] > 0.5
-    np.testing.assert_allclose(view["target"], 0, atol=1e-9)
+    assert settings["position"][1] > 0.5
+    np.testing.assert_allclose(settings["target"], 0, atol=1e-9)
     assert settings["mode"] == "orbit"
-    inside = [Camera.look_at((0, 0, 0.01), (0, 0, 1), (0, -1, 0), 60, 8, 8)]
-    write_viewer(tmp_path / "page.html", gaussians, inside)
+    write_viewer(tmp_path / "page.html", gaussians, [Camera.look_at((0, 0, 0.01), (0, 0, 1), (0, -1, 0), 60, 8, 8)])
     assert parts((tmp_path / "page.html").read_text(encoding="utf-8"))[0]["mode"] == "fly"
 
 
 def test_what_the_viewer_cannot_draw_is_refused(tmp_path: Path) -> None:
     gaussians, _ = table()
-    with pytest.raises(SplatError, match="no Gaussians to look at"):
-        write_viewer(tmp_path / "page.html", Gaussians.of_arrays(random_gaussians(0)))
+    refused("no Gaussians to look at", write_viewer, tmp_path / "page.html", Gaussians.of_arrays(random_gaussians(0)))
     with pytest.raises(SplatError, match=r"BetaKernel; export a \.ply"):
         write_viewer(tmp_path / "page.html", replace(gaussians, splat="BetaKernel", params={"b": gaussians.logit_opacities}))
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import pytest
@@ -15,11 +14,10 @@ from splat_py.commands.devices import Devices
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import NoDeviceError
 from splat_py.gpu.device import Operator, get_device, native_operators
-from splat_py.splats.trainer import Trainer
+from splat_py.train.trainer import Trainer
 
 N, C, WIDTH, HEIGHT = 6, 2, 8, 5
 ALL = set(Operator)
-# The function has the module's name in the package.
 
 
 def scene(**changes: Any) -> dict[str, Any]:
@@ -68,20 +66,18 @@ def test_this_device_renders() -> None:
     get_device().require(*Operator)
 
 
+@pytest.mark.filterwarnings("error")
 def test_native_is_taken_where_it_is_declared() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        image, _, meta = rasterization(**scene())
+    image, _, meta = rasterization(**scene())
     assert meta["backend"] == "native"
     rendered, _, native = rasterization(**scene(), backend="native")
     assert native["backend"] == "native" and torch.equal(image, rendered)
 
 
+@pytest.mark.filterwarnings("error")
 def test_portable_when_asked_for_by_name() -> None:
     arguments = scene()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        images, alphas, meta = rasterization(**arguments, backend="portable")
+    images, alphas, meta = rasterization(**arguments, backend="portable")
     assert meta == {"backend": "portable", "width": WIDTH, "height": HEIGHT, "n_batches": 1, "n_cameras": C}
     flat = portable.forward(arguments["colors"], arguments["opacities"][:, None], WIDTH, HEIGHT).view(HEIGHT, WIDTH, 4)
     assert images.shape == (C, HEIGHT, WIDTH, 3) and alphas.shape == (C, HEIGHT, WIDTH, 1)

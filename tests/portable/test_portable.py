@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import native_operators
 from splat_py.gpu.kernels import KernelCache, Recorder
 from splat_py.gpu.sources import shader_folder
+from splat_py.render import operator
 
 NAMES = ("positions", "scales", "rotations", "opacities", "colors", "sh")
 WIDTH, HEIGHT = 5, 3
@@ -24,6 +26,8 @@ VARIANTS = [
     pytest.param(portable.splat, torch.float32, 1e-5, id="torch-float32"),
     pytest.param(portable.splat, torch.float64, 1e-13, id="torch-float64"),
     pytest.param(portable.splat_slang, torch.float32, 1e-5, id="slang-float32"),
+    pytest.param(partial(operator.splat, backend="portable"), torch.float64, 1e-13, id="operator-torch"),
+    pytest.param(partial(operator.splat, backend="portable_slang"), torch.float32, 1e-5, id="operator-slang"),
 ]
 
 
@@ -70,9 +74,10 @@ def test_forward_and_backward_are_those_of_the_expression(splat: Any, dtype: tor
     assert found[NAMES.index("opacities")].all()
 
 
-def test_gradcheck() -> None:
+@pytest.mark.parametrize("splat", [portable.splat, partial(operator.splat, backend="portable")])
+def test_gradcheck(splat: Any) -> None:
     tensors = tuple(inputs(4, 2, torch.float64).values())
-    assert torch.autograd.gradcheck(lambda *t: portable.splat(*t, WIDTH, HEIGHT), tensors)
+    assert torch.autograd.gradcheck(lambda *t: splat(*t, WIDTH, HEIGHT), tensors)
 
 
 def test_slang_agrees_with_torch_on_a_large_image() -> None:
@@ -138,18 +143,12 @@ def test_a_case_by_hand() -> None:
 
 
 def test_packing_order() -> None:
+    lengths = [portable.gradient_length(*of) for of in ((0, 16), (1, 0), (7, 1), (10, 16), (2, 1))]
+    assert lengths == [0, 14, 119, 620, 2 * 17]
     packed = torch.arange(2 * 17.0)
     parts = portable.unpack_gradient(packed, 1)
     assert [tuple(part.shape) for part in parts] == [(2, 3), (2, 3), (2, 4), (2, 1), (2, 3), (2, 1, 3)]
     assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), packed)
-
-
-@pytest.mark.parametrize(("count", "coefficients", "length"), [(0, 16, 0), (1, 0, 14), (7, 1, 119), (10, 16, 620)])
-def test_length_of_the_packed_gradient(count: int, coefficients: int, length: int) -> None:
-    assert portable.gradient_length(count, coefficients) == length
-    tensors = inputs(count, coefficients)
-    v_image = torch.ones(4, 4)
-    assert portable.backward(v_image, tensors["colors"], tensors["opacities"], coefficients).shape == (length,)
 
 
 def test_a_vector_of_another_length_is_refused() -> None:

@@ -1,9 +1,15 @@
-"""The two array types of the reference."""
+"""The reference's arrays, and as what torch differentiates them."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+
+
+def leaf(array: npt.ArrayLike) -> torch.Tensor:
+    """A float64 tensor that wants a gradient."""
+    return torch.tensor(array, dtype=torch.float64, requires_grad=True)

@@ -54,6 +54,8 @@ class _Footprint:
     dx: Array  # pixel − mean2d
     dy: Array
     falloff: Array  # exp(−σ/2)
+    raw: Array  # opacity times falloff
+    alpha: Array  # that, clamped
 
 
 def _footprints(
@@ -67,7 +69,7 @@ def _footprints(
     *,
     reverse: bool = False,
 ) -> Iterator[_Footprint]:
-    """Every Gaussian in stable depth order, over a rectangle outside which α < min_alpha."""
+    """Every Gaussian in stable depth order, over a rectangle outside which α < min_alpha; at 0 nothing is clamped."""
     columns, rows = np.arange(width) + 0.5, np.arange(height) + 0.5
     order = np.argsort(depths, kind="stable")
     ranks = range(len(order) - 1, -1, -1) if reverse else range(len(order))
@@ -90,7 +92,9 @@ def _footprints(
                 pixels = (slice(y0, y1), slice(x0, x1))
         dx, dy = columns[None, pixels[1]] - x, rows[pixels[0], None] - y
         falloff = np.exp(-0.5 * (a * dx * dx + 2 * b * dx * dy + c * dy * dy))
-        yield _Footprint(rank, i, pixels, dx, dy, falloff)
+        raw = opacities[i] * falloff
+        alpha = np.minimum(MAX_ALPHA, raw) if min_alpha > 0 else raw
+        yield _Footprint(rank, i, pixels, dx, dy, falloff, raw, alpha)
 
 
 def rasterize(
@@ -117,12 +121,9 @@ def rasterize(
     n_contrib = np.zeros((height, width), dtype=np.int64)
     n_blended = np.zeros((height, width), dtype=np.int64)
     for splat in _footprints(means2d, conics, opacities, depths, width, height, 0.0 if smooth else MIN_ALPHA):
-        alpha = opacities[splat.index] * splat.falloff
-        here = splat.pixels
-        if smooth:
-            blend = np.ones_like(alpha, dtype=bool)
-        else:
-            alpha = np.minimum(MAX_ALPHA, alpha)
+        alpha, here = splat.alpha, splat.pixels
+        blend = np.ones_like(alpha, dtype=bool)
+        if not smooth:
             candidate = running[here] & (alpha >= MIN_ALPHA)
             stop = candidate & (T[here] * (1 - alpha) <= MIN_TRANSMITTANCE)
             running[here] &= ~stop
@@ -165,12 +166,9 @@ def rasterize_backward(
     tau = -v_alphas  # alpha = 1 − T_final
     if background is not None:
         tau = tau + v_colors @ background
-    for splat in _footprints(
-        means2d, conics, opacities, depths, width, height, 0.0 if smooth else MIN_ALPHA, reverse=True
-    ):
+    for splat in _footprints(means2d, conics, opacities, depths, width, height, 0.0 if smooth else MIN_ALPHA, reverse=True):
         i, here = splat.index, splat.pixels
-        raw = opacities[i] * splat.falloff
-        alpha = raw if smooth else np.minimum(MAX_ALPHA, raw)
+        alpha = splat.alpha
         blend = splat.rank < out.n_contrib[here]
         if not smooth:
             blend &= alpha >= MIN_ALPHA
@@ -181,7 +179,7 @@ def rasterize_backward(
         v_colors_in[i] = np.einsum("hw,hwd->d", alpha * before, g)
         v_alpha = np.where(blend, before * (g_dot_c - tau[here]), 0.0)
         if not smooth:
-            v_alpha = np.where(raw > MAX_ALPHA, 0.0, v_alpha)
+            v_alpha = np.where(splat.raw > MAX_ALPHA, 0.0, v_alpha)
         tau[here] = (1 - alpha) * tau[here] + alpha * g_dot_c
         T[here] = before
 
@@ -227,8 +225,7 @@ def near_threshold(
 
     for splat in _footprints(means2d, conics, opacities, depths, width, height, MIN_ALPHA * (1 - 2 * margin)):
         here, depth = splat.pixels, depths[splat.index]
-        raw = opacities[splat.index] * splat.falloff
-        alpha = np.minimum(MAX_ALPHA, raw)
+        raw, alpha = splat.raw, splat.alpha
         candidate = running[here] & (alpha >= MIN_ALPHA)
         after = T[here] * (1 - alpha)
         gap = depth - last_depth[here]

@@ -26,9 +26,7 @@ def check_gradients(
 
     The default stencil is of fourth order; beside hard decisions a narrow one of second order keeps clear.
     """
-    stencil = (
-        [(1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12)] if fourth_order else [(1, 0.5), (-1, -0.5)]
-    )
+    stencil = [(1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12)] if fourth_order else [(1, 0.5), (-1, -0.5)]
     for position, (array, gradient) in enumerate(zip(inputs, gradients, strict=True)):
         assert gradient.shape == array.shape
         expected = np.zeros_like(array)
@@ -39,9 +37,7 @@ def check_gradients(
                 moved[position][index] += offset * h
                 expected[index] += weight * f(*moved) / h
         scale = max(float(np.max(np.abs(expected), initial=0.0)), 1.0)
-        np.testing.assert_allclose(
-            gradient, expected, rtol=1e-6, atol=1e-8 * scale, err_msg=f"input {position}"
-        )
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8 * scale, err_msg=f"input {position}")
 
 
 def random_viewmat(rng: np.random.Generator) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 from scipy.spatial.transform import Rotation
 
 from tests.reference.arrays import Array
@@ -16,14 +17,7 @@ from tests.reference.random_numbers import normals, words
 MOST_COPIES = 51
 GROWTH = 1.05
 LARGEST_OPACITY = 1 - 2**-23
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-def logit(o: Array) -> Array:
-    return np.log(o / (1 - o))
+sigmoid, logit = scipy.special.expit, scipy.special.logit
 
 
 def equation_9(opacity: float, n: int) -> tuple[float, float]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from tests.reference.arrays import Array, Mask
+from tests.reference.arrays import Array, Mask, leaf
 from tests.reference.blending import Rasterized, near_threshold, rasterize, rasterize_backward
-from tests.reference.projection import EPS2D, FAR, NEAR, Projected, project, project_backward
-from tests.reference.spherical_harmonics import sh_colors, sh_colors_backward
+from tests.reference.projection import EPS2D, FAR, NEAR, Projected, project, splats
+from tests.reference.spherical_harmonics import sh_colors
 
 MIN_COVERAGE = 1e-10  # divisor of the expected depth where nothing covers the pixel
 
@@ -40,16 +43,16 @@ class Rendered:
     alphas: Array  # [H, W]
     projected: Projected  # [N, ...] of all Gaussians
     rasterized: Rasterized  # of the visible ones, before the division of the expected depth
-    channels: Array  # [visible, D] what was blended
-    background: Array  # [D] of all channels
-    scene: Scene
-    camera: Camera
+    blended: tuple[Any, ...]  # what `rasterize` was given: of the visible ones, then the image's sides and the background
+    leaves: list[Tensor]  # the scene's arrays, viewmat and K
+    splats: list[Tensor]  # what these became: means2d, conics, opacities and channels of the visible ones
     render_mode: str
-    eps2d: float
-    near: float
-    far: float
-    antialiased: bool
     smooth: bool
+
+    @property
+    def channels(self) -> Array:
+        """[visible, D] what was blended."""
+        return np.asarray(self.blended[3])
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class RenderGradients:
     scales: Array
     opacities: Array
     colors: Array  # the shape of scene.colors
-    viewmat: Array  # [4, 4]
-    K: Array  # [3, 3]
+    viewmat: Array  # [4, 4] the twelve entries of [R | t] as independent numbers, last row zero
+    K: Array  # [3, 3] zero but for fx, fy, cx, cy
     background: Array  # [D] of the colour channels
     means2d: Array  # [N, 2]
     means2d_abs: Array  # [N, 2]
@@ -85,99 +88,48 @@ def render(
         render_mode: "RGB", "D" (Σ α T z), "ED" (that over alpha), "RGB+D" or "RGB+ED".
         smooth: see `tests.reference.blending`.
     """
-    projected = project(
-        scene.means, scene.quats, scene.scales, scene.opacities,
-        camera.viewmat, camera.K, camera.width, camera.height,
-        eps2d=eps2d, near=near, far=far, antialiased=antialiased,
-    )  # fmt: skip
-    visible = projected.visible
+    arrays = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors, camera.viewmat, camera.K)
+    leaves, size = [leaf(array) for array in arrays], (camera.width, camera.height)
+    options = {"eps2d": eps2d, "antialiased": antialiased}
+    projected = project(*arrays[:4], *arrays[5:], *size, near=near, far=far, **options)
+    visible = torch.from_numpy(projected.visible)
+    *gaussians, colors = (of_all[visible] for of_all in leaves[:5])
+    means2d, depths, conics, opacities = splats(*gaussians, *leaves[5:], *size, **options)
     channels, backgrounds = [], []
     if "RGB" in render_mode:
-        colors = scene.colors[visible]
         if scene.sh_degree is not None:
-            colors = sh_colors(colors, scene.means[visible], camera.viewmat, scene.sh_degree)
+            colors = sh_colors(colors, gaussians[0], leaves[5], scene.sh_degree)
         channels.append(colors)
         backgrounds.append(np.zeros(colors.shape[1]) if background is None else background)
     if "D" in render_mode:
-        channels.append(projected.depths[visible, None])
+        channels.append(depths[:, None])
         backgrounds.append(np.zeros(1))
-    blended, behind = np.concatenate(channels, axis=-1), np.concatenate(backgrounds)
-    out = rasterize(*_splats(projected), blended, projected.depths[visible],
-                    camera.width, camera.height, behind, smooth=smooth)  # fmt: skip
-    image = out.colors
+    seen = [means2d, conics, opacities, torch.cat(channels, -1)]
+    blended = (*(x.detach().numpy() for x in (*seen, depths)), *size, np.concatenate(backgrounds))
+    out = rasterize(*blended, smooth=smooth)
+    image = out.colors.copy()
     if "ED" in render_mode:
-        image = image.copy()
         image[..., -1] /= np.maximum(out.alphas, MIN_COVERAGE)
-    return Rendered(image, out.alphas, projected, out, blended, behind, scene, camera, render_mode,
-                    eps2d, near, far, antialiased, smooth)  # fmt: skip
+    return Rendered(image, out.alphas, projected, out, blended, leaves, seen, render_mode, smooth)
 
 
 def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None = None) -> RenderGradients:
     """Gradients of everything `render` read, from v_colors [H, W, D] and v_alphas [H, W] (default zero)."""
-    scene, camera, projected = rendered.scene, rendered.camera, rendered.projected
-    visible = projected.visible
     v_colors = v_colors.copy()
     v_alphas = np.zeros_like(rendered.alphas) if v_alphas is None else v_alphas.copy()
     if "ED" in rendered.render_mode:
-        coverage = np.maximum(rendered.alphas, MIN_COVERAGE)
-        v_colors[..., -1] /= coverage
-        v_alphas -= np.where(
-            rendered.alphas > MIN_COVERAGE, v_colors[..., -1] * rendered.colors[..., -1], 0.0
-        )
-
-    raster = rasterize_backward(
-        *_splats(projected), rendered.channels, projected.depths[visible], camera.width, camera.height,
-        rendered.background, rendered.rasterized, v_colors, v_alphas, smooth=rendered.smooth,
-    )  # fmt: skip
-
-    def scattered(values: Array) -> Array:
-        everything = np.zeros((len(visible), *values.shape[1:]))
-        everything[visible] = values
-        return everything
-
-    v_channels, v_depths = raster.colors, np.zeros(len(raster.colors))
-    v_background = raster.background
-    if "D" in rendered.render_mode:
-        v_depths, v_channels, v_background = v_channels[:, -1], v_channels[:, :-1], v_background[:-1]
-
-    v_scene_colors, v_means_of_color, v_viewmat_of_color = (
-        np.zeros(scene.colors.shape),
-        np.zeros((len(visible), 3)),
-        np.zeros((4, 4)),
-    )
-    if "RGB" in rendered.render_mode:
-        if scene.sh_degree is None:
-            v_scene_colors = scattered(v_channels)
-        else:
-            v_sh, v_means, v_viewmat_of_color = sh_colors_backward(
-                scene.colors[visible], scene.means[visible], camera.viewmat, scene.sh_degree, v_channels
-            )
-            v_scene_colors, v_means_of_color = scattered(v_sh), scattered(v_means)
-
-    v = project_backward(
-        scene.means, scene.quats, scene.scales, scene.opacities,
-        camera.viewmat, camera.K, camera.width, camera.height,
-        scattered(raster.means2d), scattered(v_depths), scattered(raster.conics), scattered(raster.opacities),
-        eps2d=rendered.eps2d, near=rendered.near, far=rendered.far,
-        antialiased=rendered.antialiased,
-    )  # fmt: skip
-    return RenderGradients(
-        v.means + v_means_of_color, v.quats, v.scales, v.opacities, v_scene_colors,
-        v.viewmat + v_viewmat_of_color, v.K, v_background,
-        scattered(raster.means2d), scattered(raster.means2d_abs),
-    )  # fmt: skip
+        v_colors[..., -1] /= np.maximum(rendered.alphas, MIN_COVERAGE)
+        v_alphas -= np.where(rendered.alphas > MIN_COVERAGE, v_colors[..., -1] * rendered.colors[..., -1], 0.0)
+    v = rasterize_backward(*rendered.blended, rendered.rasterized, v_colors, v_alphas, smooth=rendered.smooth)
+    v_splats = [torch.from_numpy(x) for x in (v.means2d, v.conics, v.opacities, v.colors)]
+    gradients = torch.autograd.grad(rendered.splats, rendered.leaves, v_splats, retain_graph=True, materialize_grads=True)
+    means2d, means2d_abs = np.zeros((2, len(rendered.projected.visible), 2))
+    means2d[rendered.projected.visible], means2d_abs[rendered.projected.visible] = v.means2d, v.means2d_abs
+    background = v.background[:-1] if "D" in rendered.render_mode else v.background
+    return RenderGradients(*(g.numpy() for g in gradients), background, means2d, means2d_abs)
 
 
 def untrusted_pixels(rendered: Rendered, *, margin: float = 1e-4, depth_margin: float = 1e-6) -> Mask:
     """`near_threshold` [H, W] of a rendering: leave these pixels out of a comparison with float32."""
-    visible = rendered.projected.visible
-    return near_threshold(
-        *_splats(rendered.projected), rendered.projected.depths[visible],
-        rendered.camera.width, rendered.camera.height, margin=margin, depth_margin=depth_margin,
-    )  # fmt: skip
-
-
-def _splats(projected: Projected) -> tuple[Array, Array, Array]:
-    """means2d, conics and opacities of the visible Gaussians."""
-    visible = projected.visible
-    return projected.means2d[visible], projected.conics[visible], projected.opacities[visible]
+    means2d, conics, opacities, _, depths, width, height, _ = rendered.blended
+    return near_threshold(means2d, conics, opacities, depths, width, height, margin=margin, depth_margin=depth_margin)

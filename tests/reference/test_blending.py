@@ -9,38 +9,32 @@ import pytest
 
 import tests.reference as ref
 from tests.reference.arrays import Array
+from tests.reference.blending import Rasterized, RasterizedGradients
 from tests.reference.checking import HEIGHT, WIDTH, check_gradients
 
 
 def splats(rng: np.random.Generator, count: int, channels: int = 3) -> list[Array]:
     """means2d (some outside), conics, opacities, colours, depths."""
     root = rng.normal(size=(count, 2, 2)) * 1.5
-    cov = root @ root.swapaxes(-1, -2) + 0.3 * np.eye(2)
+    inverse = np.linalg.inv(root @ root.swapaxes(-1, -2) + 0.3 * np.eye(2))
     return [
         rng.uniform(-1, 1, size=(count, 2)) * 9 + [WIDTH / 2, HEIGHT / 2],
-        ref.conic(cov),
+        np.stack([inverse[:, 0, 0], inverse[:, 0, 1], inverse[:, 1, 1]], -1),
         rng.uniform(0.1, 0.95, size=count),
         rng.normal(size=(count, channels)),
         rng.uniform(1, 9, size=count),
     ]
 
 
-def rasterized(
-    inputs: Sequence[Array], background: Array | None = None, smooth: bool = False
-) -> ref.Rasterized:
-    means2d, conics, opacities, colors, depths = inputs
-    return ref.rasterize(means2d, conics, opacities, colors, depths, WIDTH, HEIGHT, background, smooth=smooth)
+def rasterized(inputs: Sequence[Array], background: Array | None = None, smooth: bool = False) -> Rasterized:
+    return ref.rasterize(*inputs, WIDTH, HEIGHT, background, smooth=smooth)  # type: ignore[misc]
 
 
 def rasterized_backward(
     inputs: Sequence[Array], background: Array | None, v_colors: Array, v_alphas: Array, smooth: bool = False
-) -> ref.RasterizedGradients:
-    means2d, conics, opacities, colors, depths = inputs
+) -> RasterizedGradients:
     out = rasterized(inputs, background, smooth)
-    return ref.rasterize_backward(
-        means2d, conics, opacities, colors, depths, WIDTH, HEIGHT, background, out, v_colors, v_alphas,
-        smooth=smooth,
-    )  # fmt: skip
+    return ref.rasterize_backward(*inputs, WIDTH, HEIGHT, background, out, v_colors, v_alphas, smooth=smooth)  # type: ignore[misc]
 
 
 def blend_by_the_book(inputs: Sequence[Array], background: Array) -> tuple[Array, Array, Array, Array]:
@@ -97,11 +91,7 @@ def test_smooth_blending_gradient(count: int, channels: int) -> None:
         return float(np.sum(out.colors * v_colors) + np.sum(out.alphas * v_alphas))
 
     out = rasterized_backward([*inputs, depths], background, v_colors, v_alphas, smooth=True)
-    check_gradients(
-        f,
-        [*inputs, background],
-        [out.means2d, out.conics, out.opacities, out.colors, out.background],
-    )
+    check_gradients(f, [*inputs, background], [out.means2d, out.conics, out.opacities, out.colors, out.background])
 
 
 @pytest.mark.parametrize("with_background", [False, True])
@@ -135,8 +125,7 @@ def test_hard_blending_gradient_outside_the_marked_pixels(with_background: bool)
 
 
 def test_clamped_alpha_passes_no_gradient() -> None:
-    conics, colors = np.array([[0.5, 0.0, 0.5]]), np.ones((1, 3))
-    inputs = [np.array([[6.5, 5.5]]), conics, np.array([1.0]), colors, np.array([2.0])]
+    inputs = [np.array([[6.5, 5.5]]), np.array([[0.5, 0.0, 0.5]]), np.ones(1), np.ones((1, 3)), np.array([2.0])]
     v_colors, v_alphas = np.zeros((HEIGHT, WIDTH, 3)), np.zeros((HEIGHT, WIDTH))
     v_colors[5, 6] = 1.0
     out = rasterized_backward(inputs, None, v_colors, v_alphas)
@@ -190,9 +179,7 @@ def test_thousands_of_gaussians_are_blended_and_undone() -> None:
 def test_near_threshold(opacities: list[float], depths: list[float], expected: bool) -> None:
     means2d = np.array([[4.5, 3.5], [4.5, 3.5]])
     conics = np.array([[50.0, 0, 50.0]] * 2)  # so small that the other pixels see nothing
-    marked = ref.near_threshold(
-        means2d, conics, np.array(opacities), np.array(depths), WIDTH, HEIGHT, margin=1e-4
-    )
+    marked = ref.near_threshold(means2d, conics, np.array(opacities), np.array(depths), WIDTH, HEIGHT, margin=1e-4)
     assert marked[3, 4] == expected
     assert marked.sum() == int(expected)
 
@@ -205,9 +192,8 @@ def test_only_marked_pixels_decide_otherwise_after_rounding() -> None:
         opacities[::4] = 0.999  # many α at the clamp's edge
         marked = ref.near_threshold(means2d, conics, opacities, depths, WIDTH, HEIGHT)
         exact = rasterized([means2d, conics, opacities, colors, depths])
-        rounded = [  # float32's rounding, made a little worse so that the few frames suffice
-            x * (1 + rng.uniform(-4e-6, 4e-6, size=x.shape)) for x in (means2d, conics, opacities)
-        ]
+        # Float32's rounding, made a little worse so that the few frames suffice.
+        rounded = [x * (1 + rng.uniform(-4e-6, 4e-6, size=x.shape)) for x in (means2d, conics, opacities)]
         other = rasterized([*rounded, colors, depths])
         different = (exact.n_contrib != other.n_contrib) | (exact.n_blended != other.n_blended)
         assert not (different & ~marked).any()

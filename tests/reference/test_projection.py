@@ -1,11 +1,11 @@
-"""`project` and its gradients, those of `Ks` and of clamped Gaussians included, against central differences."""
+"""Rotations, covariances and `project`: values by other means; gradients, also of what is clamped, by central differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
+import torch
+from scipy.spatial.transform import Rotation
 
 import tests.reference as ref
 from tests.reference.arrays import Array
@@ -20,22 +20,36 @@ from tests.reference.checking import (
     shapes,
     to_world,
 )
+from tests.reference.gaussian import rotations
+from tests.reference.projection import perspective_jacobian, splats
+
+# Camera-space points: inside the frustum, then beyond the clamp on each side and at two corners.
+INSIDE = [[0.3, -0.2, 3.0], [-0.7, 0.6, 4.0]]
+SIDES = [[6.0, 0.4, 3.5], [-6.0, 0.3, 3.0], [0.2, 6.0, 4.0], [0.1, -6.0, 2.5]]
+POINTS = np.array([*INSIDE, *SIDES, [5.0, -7.0, 3.0], [-5.0, 6.0, 2.0]])
 
 
-def scattered_points() -> Array:
-    """Camera-space points: inside the frustum, then beyond the clamp on each side and at two corners."""
-    return np.array(
-        [
-            [0.3, -0.2, 3.0],
-            [-0.7, 0.6, 4.0],
-            [6.0, 0.4, 3.5],
-            [-6.0, 0.3, 3.0],
-            [0.2, 6.0, 4.0],
-            [0.1, -6.0, 2.5],
-            [5.0, -7.0, 3.0],
-            [-5.0, 6.0, 2.0],
-        ]
-    )
+def test_rotations_are_scipys() -> None:
+    quats = np.random.default_rng(0).normal(size=(50, 4))
+    expected = Rotation.from_quat(quats, scalar_first=True).as_matrix()
+    np.testing.assert_allclose(rotations(torch.from_numpy(quats)), expected, atol=1e-14)
+
+
+def test_rotation_of_a_vanishing_quaternion() -> None:
+    """The identity; near it the guarded norm is a constant."""
+    tiny, v = np.array([[3e-9, -2e-9, 1e-9, 4e-9]]), torch.from_numpy(np.random.default_rng(2).normal(size=(1, 3, 3)))
+    np.testing.assert_array_equal(rotations(0 * torch.from_numpy(tiny))[0], np.eye(3))
+    quats = torch.tensor(tiny, requires_grad=True)
+    (v_quats,) = torch.autograd.grad((v * rotations(quats)).sum() * 1e-8, quats)
+    check_gradients(lambda q: 1e-8 * float((v * rotations(torch.from_numpy(q))).sum()), [tiny], [v_quats.numpy()], h=1e-12)
+
+
+def test_covariance_has_the_scales_as_its_axes() -> None:
+    quats, scales, _ = shapes(np.random.default_rng(3), 20)
+    covariances = ref.covariance(quats, scales)
+    np.testing.assert_allclose(np.linalg.eigvalsh(covariances), np.sort(scales**2, axis=-1), rtol=1e-12)
+    along_x = rotations(torch.from_numpy(quats))[:, :, 0].numpy()
+    np.testing.assert_allclose(np.einsum("nij,nj->ni", covariances, along_x), scales[:, :1] ** 2 * along_x, atol=1e-14)
 
 
 def test_limits_are_a_third_wider_than_a_centred_image() -> None:
@@ -48,131 +62,49 @@ def test_limits_are_a_third_wider_than_a_centred_image() -> None:
 
 
 def test_jacobian_is_the_pixels_derivative_inside_and_constant_slope_outside() -> None:
-    t, K = scattered_points(), intrinsics(OFF_CENTRE)
+    K = intrinsics(OFF_CENTRE)
     limits = ref.frustum_limits(K, WIDTH, HEIGHT)
-    J = ref.perspective_jacobian(t, K, WIDTH, HEIGHT)
-    slopes = np.clip(t[:, :2] / t[:, 2:], limits[:, 0], limits[:, 1])
-    nearest = np.concatenate([slopes * t[:, 2:], t[:, 2:]], axis=-1)
+    slopes = POINTS[:, :2] / POINTS[:, 2:]
+    assert (slopes < limits[:, 0]).any(axis=0).all() and (slopes > limits[:, 1]).any(axis=0).all()
+    J = perspective_jacobian(torch.from_numpy(POINTS), torch.from_numpy(K), WIDTH, HEIGHT).numpy()
+    nearest = np.concatenate([np.clip(slopes, limits[:, 0], limits[:, 1]) * POINTS[:, 2:], POINTS[:, 2:]], axis=-1)
     for row in range(2):
         for point, expected in zip(nearest, J[:, row], strict=True):
             check_gradients(lambda p, row=row: float((K @ p)[row] / p[2]), [point], [expected])
 
 
-@pytest.mark.parametrize("centre", [CENTRED, OFF_CENTRE])
-def test_jacobian_gradient_with_clamped_points(centre: tuple[float, float]) -> None:
-    t, K = scattered_points(), intrinsics(centre)
-    limits = ref.frustum_limits(K, WIDTH, HEIGHT)
-    slopes = t[:, :2] / t[:, 2:]
-    assert (slopes < limits[:, 0]).any(axis=0).all() and (slopes > limits[:, 1]).any(axis=0).all()
-    v = np.random.default_rng(5).normal(size=(len(t), 2, 3))
-    check_gradients(
-        lambda p, k: float(np.sum(v * ref.perspective_jacobian(p, k, WIDTH, HEIGHT))),
-        [t, K],
-        ref.perspective_jacobian_backward(t, K, WIDTH, HEIGHT, v),
-    )
-
-
-@pytest.mark.parametrize("point", scattered_points(), ids=str)
-def test_intrinsics_gradient_of_each_jacobian_alone(point: Array) -> None:
-    """Where x/z (y/z) is clamped, J₀₂ (J₁₂) is a limit's: it moves with cx (cy), and no longer with fx (fy)."""
-    t, K = point[None], intrinsics(OFF_CENTRE)
-    limits, slope = ref.frustum_limits(K, WIDTH, HEIGHT), point[:2] / point[2]
-    clamped = (slope < limits[:, 0]) | (slope > limits[:, 1])
-    for axis in range(2):
-        v = np.zeros((1, 2, 3))
-        v[0, axis, 2] = 1.0
-        _, v_K = ref.perspective_jacobian_backward(t, K, WIDTH, HEIGHT, v)
-        check_gradients(
-            lambda k, v=v: float(np.sum(v * ref.perspective_jacobian(t, k, WIDTH, HEIGHT))), [K], [v_K]
-        )
-        if clamped[axis]:
-            np.testing.assert_allclose(v_K[axis], np.eye(3)[2] / point[2], atol=1e-15)
-        else:
-            np.testing.assert_allclose(v_K[axis], np.eye(3)[axis] * -slope[axis] / point[2], atol=1e-15)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e-4])
-def test_conic_gradient(size: float) -> None:
-    """The smaller size has determinants below 1e-6, where the guard holds them."""
-    rng = np.random.default_rng(6)
-    root = rng.normal(size=(6, 2, 2))
-    cov = size * (root @ root.swapaxes(-1, -2) + 0.2 * np.eye(2))
-    packed = np.stack([cov[:, 0, 0], cov[:, 0, 1], cov[:, 1, 1]], axis=-1)
-    assert (np.linalg.det(cov) < 1e-6).all() == (size < 1)
-    v = rng.normal(size=(6, 3))
-
-    def full(p: Array) -> Array:
-        return np.stack([p[:, [0, 1]], p[:, [1, 2]]], axis=-2)
-
-    v_cov = ref.conic_backward(cov, v)
-    v_packed = np.stack([v_cov[:, 0, 0], 2 * v_cov[:, 0, 1], v_cov[:, 1, 1]], axis=-1)
-    check_gradients(lambda p: float(np.sum(v * ref.conic(full(p)))), [packed], [v_packed], h=size * 1e-4)
-    if size == 1.0:
-        a, b, c = ref.conic(cov).T
-        np.testing.assert_allclose(np.stack([np.stack([a, b]), np.stack([b, c])]).T, np.linalg.inv(cov))
-
-
 def projection_scene(rng: np.random.Generator, viewmat: Array) -> list[Array]:
     """Clamped points on all sides, one so small that ρ is floored, one behind the camera, one beyond far."""
-    points = np.concatenate([scattered_points(), [[0.2, 0.1, 3], [0.1, 0.2, -2], [0, 0, 200]]])
+    points = np.concatenate([POINTS, [[0.2, 0.1, 3], [0.1, 0.2, -2], [0, 0, 200]]])
     quats, scales, opacities = shapes(rng, len(points))
     scales[8] = [1e-3, 2e-3, 5e-4]
     return [to_world(points, viewmat), quats, scales, opacities]
 
 
-def projected(inputs: Sequence[Array], antialiased: bool = False) -> ref.Projected:
-    means, quats, scales, opacities, viewmat, K = inputs
-    return ref.project(
-        means, quats, scales, opacities, viewmat, K, WIDTH, HEIGHT,
-        far=100, antialiased=antialiased,
-    )  # fmt: skip
-
-
-def projected_backward(
-    inputs: Sequence[Array], v: Sequence[Array], antialiased: bool = False
-) -> ref.ProjectionGradients:
-    means, quats, scales, opacities, viewmat, K = inputs
-    v_means2d, v_depths, v_conics, v_opacities = v
-    return ref.project_backward(
-        means, quats, scales, opacities, viewmat, K, WIDTH, HEIGHT,
-        v_means2d, v_depths, v_conics, v_opacities, far=100, antialiased=antialiased,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("antialiased", [False, True])
 @pytest.mark.parametrize("centre", [CENTRED, OFF_CENTRE])
-def test_projection_gradient(antialiased: bool, centre: tuple[float, float]) -> None:
+def test_gradients(antialiased: bool, centre: tuple[float, float]) -> None:
     rng = np.random.default_rng(7)
     viewmat, K = random_viewmat(rng), intrinsics(centre)
-    inputs = [*projection_scene(rng, viewmat), viewmat, K]
-    count = len(inputs[0])
-    v = [rng.normal(size=shape) for shape in [(count, 2), (count,), (count, 3), (count,)]]
+    inputs = [*(a[:9] for a in projection_scene(rng, viewmat)), viewmat, K]
+    v = [torch.from_numpy(rng.normal(size=shape)) for shape in [(9, 2), 9, (9, 3), 9]]
 
-    def f(*x: Array) -> float:
-        p = projected(x, antialiased)
-        outputs = [p.means2d, p.depths, p.conics, p.opacities]
-        return float(sum(np.sum(a * b) for a, b in zip(v, outputs, strict=True)))
+    def f(*tensors: torch.Tensor) -> torch.Tensor:
+        outputs = splats(*tensors, WIDTH, HEIGHT, antialiased=antialiased)  # type: ignore[misc]
+        return torch.stack([(a * b).sum() for a, b in zip(v, outputs, strict=True)]).sum()
 
-    visible = projected(inputs).visible
-    np.testing.assert_array_equal(visible, [True] * 9 + [False] * 2)
-    out = projected_backward(inputs, v, antialiased)
-    assert not out.means[~visible].any() and not out.quats[~visible].any()
-    assert out.viewmat[:3].all() and not out.viewmat[3].any()
-    check_gradients(
-        f,
-        inputs,
-        [out.means, out.quats, out.scales, out.opacities, out.viewmat, out.K],
-        h=2e-5,  # of the smallest Gaussian's scale, a twenty-fifth
-    )
+    leaves = [torch.tensor(a, requires_grad=True) for a in inputs]
+    gradients = [g.numpy() for g in torch.autograd.grad(f(*leaves), leaves)]
+    # A step of a twenty-fifth of the smallest Gaussian's scale.
+    check_gradients(lambda *arrays: float(f(*map(torch.from_numpy, arrays))), inputs, gradients, h=2e-5)
 
 
 def test_projection_values() -> None:
     """Σ₂ from the pixel map's numerical Jacobian; ρ and its floor; what a culled Gaussian leaves."""
     rng = np.random.default_rng(8)
     viewmat, K = random_viewmat(rng), intrinsics(OFF_CENTRE)
-    means, quats, scales, opacities = projection_scene(rng, viewmat)
-    plain = projected([means, quats, scales, opacities, viewmat, K])
-    smooth = projected([means, quats, scales, opacities, viewmat, K], antialiased=True)
+    means, quats, scales, opacities = inputs = projection_scene(rng, viewmat)
+    plain, smooth = (ref.project(*inputs, viewmat, K, WIDTH, HEIGHT, far=100, antialiased=mip) for mip in (False, True))
 
     def pixel(p: Array) -> Array:
         t = viewmat[:3, :3] @ p + viewmat[:3, 3]
@@ -189,24 +121,18 @@ def test_projection_values() -> None:
         np.testing.assert_allclose(smooth.opacities[i], rho * opacities[i], rtol=1e-7)
     np.testing.assert_allclose(smooth.opacities[8], 0.005 * opacities[8])
     np.testing.assert_allclose(plain.opacities[:9], opacities[:9])
+    np.testing.assert_array_equal(plain.visible, [True] * 9 + [False] * 2)
     for culled in (plain.means2d, plain.depths, plain.conics, plain.opacities):
         assert not culled[9:].any()
+    # So small that the guard holds the determinant.
+    sharper = ref.project(*inputs, viewmat, K, WIDTH, HEIGHT, eps2d=0)
+    assert sharper.conics[8, [0, 2]].max() < 1e6 * 1e-4
 
 
-def test_non_finite_gaussians_are_culled_without_a_trace() -> None:
+def test_non_finite_gaussians_are_culled() -> None:
     rng = np.random.default_rng(9)
-    viewmat, K = random_viewmat(rng), intrinsics(CENTRED)
-    means, quats, scales, opacities = projection_scene(rng, viewmat)
-    v = [rng.normal(size=(11, *rest)) for rest in [(2,), (), (3,), ()]]
-    clean = projected_backward(
-        [means[4:], quats[4:], scales[4:], opacities[4:], viewmat, K], [x[4:] for x in v]
-    )
+    viewmat = random_viewmat(rng)
+    means, quats, scales, opacities = inputs = projection_scene(rng, viewmat)
     means[0, 1], quats[1, 2], scales[2, 0], opacities[3] = np.nan, np.nan, np.inf, np.nan
-    inputs = [means, quats, scales, opacities, viewmat, K]
-    assert not projected(inputs).visible[:4].any()
-    out = projected_backward(inputs, v)
-    for name in ("means", "quats", "scales", "opacities"):
-        assert not getattr(out, name)[:4].any()
-        np.testing.assert_array_equal(getattr(out, name)[4:], getattr(clean, name))
-    np.testing.assert_allclose(out.viewmat, clean.viewmat, rtol=1e-12)
-    np.testing.assert_allclose(out.K, clean.K, rtol=1e-12)
+    found = ref.project(*inputs, viewmat, intrinsics(CENTRED), WIDTH, HEIGHT, far=100)
+    np.testing.assert_array_equal(found.visible, [False] * 4 + [True] * 5 + [False] * 2)

@@ -71,9 +71,7 @@ def test_render_gradient(count: int, sh_degree: int | None, render_mode: str, an
     if "RGB" not in render_mode:
         assert not v.colors.any()
         v = replace(v, background=np.zeros(colour_channels))
-    check_gradients(
-        f, inputs, [v.means, v.quats, v.scales, v.opacities, v.colors, v.viewmat, v.K, v.background], h=5e-5
-    )
+    check_gradients(f, inputs, [v.means, v.quats, v.scales, v.opacities, v.colors, v.viewmat, v.K, v.background], h=5e-5)
 
 
 def test_hard_render_gradient_outside_the_untrusted_pixels() -> None:
@@ -86,9 +84,7 @@ def test_hard_render_gradient_outside_the_untrusted_pixels() -> None:
     v_colors = np.where(marked[..., None], 0.0, rng.normal(size=out.colors.shape))
 
     def f(*x: Array) -> float:
-        moved = ref.render(
-            ref.Scene(x[0], x[1], x[2], x[3], x[4], 1), replace(camera, viewmat=x[5], K=x[6])
-        )
+        moved = ref.render(ref.Scene(x[0], x[1], x[2], x[3], x[4], 1), replace(camera, viewmat=x[5], K=x[6]))
         return float(np.sum(moved.colors * v_colors))
 
     v = ref.render_backward(out, v_colors)
@@ -112,9 +108,7 @@ def test_one_gaussian_lands_where_the_pinhole_says() -> None:
     """A point at the centre of pixel (row 3, column 9), opaque to a half, covers it by a half."""
     camera = ref.Camera(np.eye(4), intrinsics(OFF_CENTRE), WIDTH, HEIGHT)
     mean = np.array([[(9.5 - 4.2) / 13 * 2, (3.5 - 7.9) / 12 * 2, 2.0]])
-    scene = ref.Scene(
-        mean, np.array([[1.0, 0, 0, 0]]), np.full((1, 3), 0.01), np.array([0.5]), np.array([[1.0, 0.5]])
-    )
+    scene = ref.Scene(mean, np.array([[1.0, 0, 0, 0]]), np.full((1, 3), 0.01), np.array([0.5]), np.array([[1.0, 0.5]]))
     out = ref.render(scene, camera, render_mode="RGB+ED")
     np.testing.assert_allclose(out.colors[3, 9], [0.5, 0.25, 2.0])
     assert np.argmax(out.alphas) == 3 * WIDTH + 9

@@ -1,13 +1,15 @@
-"""The basis against SciPy's and the published constants; gradients against central differences."""
+"""The basis against SciPy's and the published constants."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
+import torch
 from scipy.special import sph_harm_y
 
 import tests.reference as ref
-from tests.reference.checking import check_gradients, random_viewmat
+from tests.reference.arrays import leaf
+from tests.reference.checking import random_viewmat
+from tests.reference.spherical_harmonics import sh_colors
 
 
 def test_sh_is_the_real_form_of_scipys_complex_harmonics() -> None:
@@ -18,9 +20,7 @@ def test_sh_is_the_real_form_of_scipys_complex_harmonics() -> None:
     for degree in range(5):
         for order in range(-degree, degree + 1):
             value = sph_harm_y(degree, abs(order), polar, azimuth)
-            columns.append(
-                value.real if order == 0 else np.sqrt(2) * (value.imag if order < 0 else value.real)
-            )
+            columns.append(value.real if order == 0 else np.sqrt(2) * (value.imag if order < 0 else value.real))
     np.testing.assert_allclose(ref.sh_basis(directions, 4), np.stack(columns, axis=-1), atol=1e-14)
 
 
@@ -37,16 +37,12 @@ def test_sh_is_orthonormal() -> None:
 def test_sh_constants_are_the_published_ones() -> None:
     """3DGS's signs, in its order, at directions that make one monomial stand alone."""
     x, y, z = np.eye(3)
-    np.testing.assert_allclose(
-        ref.sh_basis(np.array([x]), 1)[0], [0.28209479177387814, 0, 0, -0.4886025119029199]
-    )
+    np.testing.assert_allclose(ref.sh_basis(np.array([x]), 1)[0], [0.28209479177387814, 0, 0, -0.4886025119029199])
     np.testing.assert_allclose(ref.sh_basis(np.array([y]), 1)[0, 1:], [-0.4886025119029199, 0, 0])
     at_z = ref.sh_basis(np.array([z]), 3)[0]
     np.testing.assert_allclose(at_z[[2, 6, 12]], [0.4886025119029199, 0.6307831305050401, 0.7463526651802308])
     diagonal = ref.sh_basis(np.array([[1.0, 1, 1]]) / np.sqrt(3), 3)[0]
-    np.testing.assert_allclose(
-        diagonal[[4, 5, 7]] * 3, [1.0925484305920792, -1.0925484305920792, -1.0925484305920792]
-    )
+    np.testing.assert_allclose(diagonal[[4, 5, 7]] * 3, [1.0925484305920792, -1.0925484305920792, -1.0925484305920792])
     np.testing.assert_allclose(diagonal[10] * 3**1.5, 2.890611442640554)
     np.testing.assert_allclose(
         diagonal[[9, 11, 13, 15]] * 3**1.5 / 2,
@@ -54,32 +50,14 @@ def test_sh_constants_are_the_published_ones() -> None:
     )
 
 
-@pytest.mark.parametrize("degree", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_sh_gradient(degree: int, count: int) -> None:
-    rng = np.random.default_rng(11 + degree)
-    viewmat = random_viewmat(rng)
-    sh, means = rng.normal(size=(count, 25, 3)), rng.normal(size=(count, 3))
-    colors, v = ref.sh_colors(sh, means, viewmat, degree), rng.normal(size=(count, 3))
-    if count == 7:
-        assert (colors == 0).any() and (colors > 0).any()
-    v_sh, v_means, v_viewmat = ref.sh_colors_backward(sh, means, viewmat, degree, v)
-    assert not v_sh[:, (degree + 1) ** 2 :].any()
-    check_gradients(
-        lambda s, m, w: float(np.sum(v * ref.sh_colors(s, m, w, degree))),
-        [sh, means, viewmat],
-        [v_sh, v_means, v_viewmat],
-    )
-
-
-def test_sh_at_the_camera_centre_stays_finite() -> None:
+def test_colours_of_means_at_and_beside_the_camera() -> None:
+    """Finite, also their gradients; and of the other one what its direction sees."""
     viewmat = random_viewmat(np.random.default_rng(12))
-    centre = -viewmat[:3, :3].T @ viewmat[:3, 3]
-    means = centre + np.array([[0, 0, 0], [1, 2, -2.0]])
-    sh = np.ones((2, 16, 3)) * 0.1
-    assert np.isfinite(ref.sh_colors(sh, means, viewmat, 3)).all()
-    assert all(np.isfinite(v).all() for v in ref.sh_colors_backward(sh, means, viewmat, 3, np.ones((2, 3))))
-    np.testing.assert_allclose(  # the direction that the other one sees
-        ref.sh_colors(sh, means, viewmat, 1)[1, 0],
-        0.5 + 0.1 * (0.28209479177387814 + 0.4886025119029199 * (-2 - 2 - 1) / 3),
-    )
+    means = -viewmat[:3, :3].T @ viewmat[:3, 3] + np.array([[0, 0, 0], [1, 2, -2.0]])
+    leaves = [leaf(np.full((2, 16, 3), 0.1)), leaf(means), leaf(viewmat)]
+    for degree in (1, 3):
+        colors = sh_colors(*leaves, degree)
+        assert all(v.isfinite().all() for v in (colors, *torch.autograd.grad(colors.sum(), leaves)))
+        if degree == 1:
+            wanted = 0.5 + 0.1 * (0.28209479177387814 + 0.4886025119029199 * (-2 - 2 - 1) / 3)
+            np.testing.assert_allclose(colors[1, 0].item(), wanted)

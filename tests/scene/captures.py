@@ -1,7 +1,5 @@
 """Small captures written to disk in every format, for the tests of the readers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,7 @@ def ring(count: int = 9, radius: float = 4.0, width: int = WIDTH, height: int = 
     target = np.array([1.0, 2.0, 3.0])
     angles = 2 * np.pi * np.arange(count) / count
     eyes = target + radius * np.stack([np.cos(angles), np.sin(angles), np.full(count, 0.5)], axis=1)
-    return [
-        Camera.look_at(eye, target, (0, 0, 1), 50, width, height, f"{i:03d}.png")
-        for i, eye in enumerate(eyes)
-    ]
+    return [Camera.look_at(eye, target, (0, 0, 1), 50, width, height, f"{i:03d}.png") for i, eye in enumerate(eyes)]
 
 
 def picture(seed: int, width: int = WIDTH, height: int = HEIGHT, channels: int = 3) -> NDArray[np.uint8]:
@@ -32,7 +27,6 @@ def picture(seed: int, width: int = WIDTH, height: int = HEIGHT, channels: int =
 
 
 def write_image(path: Path, pixels: NDArray[Any]) -> None:
-    """Store grey, RGB or RGBA pixels as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
     stored = pixels[..., order[pixels.shape[2]]] if pixels.ndim == 3 else pixels
@@ -56,9 +50,14 @@ def intrinsics(camera: Camera) -> dict[str, float]:
     }
 
 
-def write_transforms(root: Path, cameras: list[Camera], **extra: Any) -> dict[str, Any]:
-    """A nerfstudio folder; `extra` goes into the head of transforms.json. Returns what was written."""
-    frames = [{"file_path": f"images/{c.name}", "transform_matrix": opengl_pose(c)} for c in cameras]
+def write_transforms(
+    root: Path, cameras: list[Camera], frame_entries: dict[int, dict[str, Any]] | None = None, **extra: Any
+) -> dict[str, Any]:
+    """A nerfstudio folder; `extra` goes into the head of transforms.json, and entries into frames by their number. Returns what
+    was written."""
+    frames: list[dict[str, Any]] = [{"file_path": f"images/{c.name}", "transform_matrix": opengl_pose(c)} for c in cameras]
+    for i, entries in (frame_entries or {}).items():
+        frames[i] |= entries
     content: dict[str, Any] = {**intrinsics(cameras[0]), **extra, "frames": frames}
     for i, camera in enumerate(cameras):
         write_image(root / "images" / camera.name, picture(i, camera.width, camera.height))
@@ -91,9 +90,7 @@ def write_colmap(
     )
     for i, camera in enumerate(cameras, start=1):
         pose = pycolmap.Rigid3d(camera.viewmat[:3])
-        reconstruction.add_image_with_trivial_frame(
-            pycolmap.Image(name=camera.name, camera_id=1, image_id=i), pose
-        )
+        reconstruction.add_image_with_trivial_frame(pycolmap.Image(name=camera.name, camera_id=1, image_id=i), pose)
         write_image(root / "images" / camera.name, picture(i - 1, camera.width, camera.height))
     for i, point in enumerate(points if points is not None else []):
         reconstruction.add_point3D(point, pycolmap.Track(), np.array([i, 7, 9], np.uint8))

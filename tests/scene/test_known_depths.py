@@ -1,9 +1,6 @@
 """Depth maps beside photographs and COLMAP's points, and files that are none."""
 
-from __future__ import annotations
-
 import io
-import json
 import struct
 import zlib
 from dataclasses import replace
@@ -15,15 +12,14 @@ import pytest
 
 from splat_py.errors import SplatError
 from splat_py.scene import Dataset, load_dataset
-from splat_py.scene.known_depths import KnownDepths, depths_of_points
-from tests.scene.captures import HEIGHT, WIDTH, ring, save_json, write_colmap, write_image, write_transforms
+from splat_py.scene.dataset import KnownDepths, depths_of_points
+from tests.refusals import refused
+from tests.scene.captures import HEIGHT, WIDTH, ring, write_colmap, write_image, write_transforms
 
 
 def write(root: Path, name: str, depths: np.ndarray | bytes | None, **extra: object) -> Dataset:
     """A capture whose first photograph has a depth map."""
-    content = write_transforms(root, ring(3), **extra)
-    content["frames"][0]["depth_file_path"] = name
-    save_json(root, content)
+    write_transforms(root, ring(3), {0: {"depth_file_path": name}}, **extra)
     if isinstance(depths, bytes):
         (root / name).write_bytes(depths)
     elif depths is not None and name.lower().endswith(".npy"):
@@ -43,7 +39,6 @@ def test_maps_are_in_millimetres_or_another_unit(name: str, tmp_path: Path) -> N
     (tmp_path / "a" / "depth").mkdir(parents=True)
     found = KnownDepths(write(tmp_path / "a", name, MILLIMETRES if name.endswith("png") else MILLIMETRES.astype(np.float64)))
     np.testing.assert_allclose(found[0], MILLIMETRES * 1e-3, rtol=1e-6)
-    # The others know nothing.
     assert found[1].shape == (HEIGHT, WIDTH) and not found[1].any()
     (tmp_path / "b" / "depth").mkdir(parents=True)
     found = KnownDepths(write(tmp_path / "b", name, MILLIMETRES, depth_unit_scale_factor=0.5))
@@ -58,14 +53,11 @@ def test_maps_of_another_size_are_sampled_and_not_averaged(tmp_path: Path) -> No
     assert found.shape == (HEIGHT // 2, WIDTH // 2) and set(np.unique(found)) <= {0, np.float32(1), np.float32(9)}
 
 
-def test_numbers_that_are_no_depths_are_not_known(tmp_path: Path) -> None:
+def test_pixels_that_do_not_count_and_numbers_that_are_no_depths_are_not_known(tmp_path: Path) -> None:
     depths = np.full((HEIGHT, WIDTH), 2000.0)
     depths[0, :6] = [np.nan, np.inf, -np.inf, -1, 1e300, 1e-300]
     found = KnownDepths(write(tmp_path, "0.npy", depths))[0]
     assert not found[0, :6].any() and (found[0, 6:] == 2).all() and (found[1:] == 2).all()
-
-
-def test_pixels_that_do_not_count_are_not_known(tmp_path: Path) -> None:
     mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
     mask[:, :20] = 0
     write_image(tmp_path / "masks" / "000.png", mask)
@@ -74,11 +66,9 @@ def test_pixels_that_do_not_count_are_not_known(tmp_path: Path) -> None:
 
 
 def test_maps_follow_the_lens(tmp_path: Path) -> None:
-    """Undistorted as their photographs are."""
     depths = np.full((HEIGHT, WIDTH), 3000.0)
     depths[:, : WIDTH // 4] = 1000
-    dataset = write(tmp_path, "0.npy", depths, k1=-0.2)
-    straight = KnownDepths(dataset)[0]
+    straight = KnownDepths(write(tmp_path, "0.npy", depths, k1=-0.2))[0]
     bent = KnownDepths(load_dataset(tmp_path, test_every=0, undistort=False))[0]
     np.testing.assert_allclose(bent, depths / 1000, rtol=1e-6)
     edge = (straight.round(5) == 1).sum(1)
@@ -92,7 +82,6 @@ def _npy(header: str, content: bytes = b"") -> bytes:
 
 
 def _png_of(width: int, height: int) -> bytes:
-    """Only a header, that says a lot."""
     head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 16, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
 
@@ -132,19 +121,19 @@ def test_files_that_are_no_depth_maps_are_refused_by_name(name: str, tmp_path: P
 
 @pytest.mark.parametrize("unit", [0, -1, True, "1", 1e300, [1]])
 def test_units_that_are_none_are_refused(unit: object, tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match="depth_unit_scale_factor"):
-        write(tmp_path, "0.png", MILLIMETRES, depth_unit_scale_factor=unit)
+    refused("depth_unit_scale_factor", write, tmp_path, "0.png", MILLIMETRES, depth_unit_scale_factor=unit)
 
 
-def test_paths_that_are_none_are_refused(tmp_path: Path) -> None:
-    content = write_transforms(tmp_path, ring(3))
-    content["frames"][1]["depth_file_path"] = 3
-    (tmp_path / "transforms.json").write_text(json.dumps(content))
-    with pytest.raises(SplatError, match="depth_file_path"):
-        load_dataset(tmp_path)
-
-
-# COLMAP
+def test_captures_without_usable_depths_are_refused(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(3), {1: {"depth_file_path": 3}})
+    refused("depth_file_path", load_dataset, tmp_path)
+    write_transforms(tmp_path / "a", ring(3))
+    write_colmap(tmp_path / "b", ring(3), points=np.ones((2, 3)))
+    refused("knows no depths", KnownDepths, load_dataset(tmp_path / "a"))
+    refused("no photograph sees a point", KnownDepths, load_dataset(tmp_path / "b"))
+    write(tmp_path, "0.npy", np.full((HEIGHT, WIDTH), 1.0), camera_model="OPENCV_FISHEYE", k1=0.01)
+    refused("--undistort", KnownDepths, load_dataset(tmp_path, undistort=False))
+    assert KnownDepths(load_dataset(tmp_path))[0].any()
 
 
 def write_points(root: Path) -> np.ndarray:
@@ -181,21 +170,3 @@ def test_the_nearest_of_points_in_a_pixel_counts_and_none_behind_the_camera() ->
     points = np.array([[0, 0, 5], [0, 0, 2], [0, 0, 3], [0, 0, -1], [0, 0, 0], [100, 0, 1], [np.nan, 0, 1]])
     depths = depths_of_points(camera, points)
     assert depths[6, 5] == 2 and (depths > 0).sum() == 1
-
-
-def test_captures_that_know_no_depths_are_refused(tmp_path: Path) -> None:
-    write_transforms(tmp_path / "a", ring(3))
-    write_colmap(tmp_path / "b", ring(3), points=np.ones((2, 3)))
-    with pytest.raises(SplatError, match="knows no depths"):
-        KnownDepths(load_dataset(tmp_path / "a"))
-    with pytest.raises(SplatError, match="no photograph sees a point"):
-        KnownDepths(load_dataset(tmp_path / "b"))
-
-
-def test_fisheye_photographs_are_refused_unless_undistorted(tmp_path: Path) -> None:
-    write(tmp_path, "0.npy", np.full((HEIGHT, WIDTH), 1.0), camera_model="OPENCV_FISHEYE", k1=0.01)
-    with pytest.raises(SplatError, match="--undistort"):
-        KnownDepths(load_dataset(tmp_path, undistort=False))
-    assert KnownDepths(load_dataset(tmp_path))[0].any()
-
-

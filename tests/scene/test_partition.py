@@ -1,7 +1,5 @@
 """Scenes are divided so that each place belongs to one cell, and each cell is a capture of what can be seen of it."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -11,19 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splat_py.demo.two_rooms import trace, write_two_rooms
-from splat_py.errors import SplatError
+from benchmarks.two_rooms import room_surfaces
+from splat_py.demo.shapes import trace
 from splat_py.scene import partition
-from splat_py.scene.cells import CELL_FILE, cell_folders, read_cell, write_cells
 from splat_py.scene.dataset import Dataset, load_dataset
-from splat_py.scene.partition import Grid, divide, unhidden, visible_points
+from splat_py.scene.partition import CELL_FILE, Grid, cell_folders, divide, read_cell, unhidden, visible_points, write_cells
+from tests.refusals import refused
 
 AXES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-
-
-@pytest.fixture(scope="module")
-def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_two_rooms(tmp_path_factory.mktemp("rooms") / "data", views=24, size=32)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,6 @@ def test_each_place_is_in_one_cell() -> None:
     grid = Grid(AXES, (-1.0, 2.0), ((0.0,), (0.5,), (-3.0,)))
     assert grid.shape == (3, 2) and len(grid.places) == 6
     means = np.random.default_rng(0).normal(0, 3, (5000, 3))
-    # Also those on edges, and those far outside.
     means[:4] = [[-1, 0, 0], [2, 0.5, 1], [1e9, -1e9, 0], [-1.0, 0.0, 5]]
     inside = np.stack([grid.inside(place, means) for place in grid.places])
     np.testing.assert_array_equal(inside.sum(0), 1)
@@ -53,7 +45,6 @@ def test_each_place_is_in_one_cell() -> None:
 def test_cells_are_balanced(dataset: Dataset, columns: int, rows: int) -> None:
     grid, cells = divide(dataset, columns, rows, 0.1)
     assert grid.shape == (columns, rows) == (columns, len(cells) // columns)
-    assert dataset.points is not None
     positions = np.stack([view.camera.position for view in dataset.views])
     parts = (positions, dataset.points[0])
     shares = [sum(0.5 * grid.inside(cell.place, part).mean() for part in parts) for cell in cells]
@@ -67,7 +58,6 @@ def test_rooms_are_divided_beside_their_wall(dataset: Dataset) -> None:
     grid, cells = divide(dataset, 2, 1, 0.2)
     (edge,) = grid.columns
     assert 0.2 < abs(edge) < 0.9 and abs(grid.axes[0][0]) > 0.99 and abs(grid.axes[0][2]) < 0.02
-    assert dataset.points is not None
     positions = np.stack([view.camera.position for view in dataset.views])
     seen = visible_points(dataset, np.asarray(dataset.points[0], float))
     for cell in cells:
@@ -90,7 +80,7 @@ def test_points_behind_others_are_hidden(dataset: Dataset) -> None:
         away = points - view.camera.position
         distances = np.linalg.norm(away, axis=1)
         origins = np.broadcast_to(view.camera.position.astype(np.float32), away.shape)
-        free, _ = trace(origins, (away / distances[:, None]).astype(np.float32))
+        free, _ = trace(room_surfaces(), origins, (away / distances[:, None]).astype(np.float32))
         truth = distances < 1.03 * free + 0.03
         seen = unhidden(view.camera, points)
         right, wrong = right + truth[seen].sum(), wrong + (~truth[seen]).sum()
@@ -126,25 +116,18 @@ def test_a_cell_is_a_capture_of_the_same_photographs(
             np.testing.assert_array_equal(cell.image(i), dataset.image(whole))
         assert {cell.views[i].path.resolve() for i in cell.test} <= held_out
         assert not {cell.views[i].path.resolve() for i in cell.train} & held_out
-        # Photographs have the same names wherever the command is given.
         monkeypatch.chdir(folder.parent)
         assert [v.name for v in load_dataset(folder.name).views] == [v.name for v in cell.views]
         assert read_cell(folder).dataset == read_cell(folders[0]).dataset
 
 
-def test_where_something_is_already_no_cells_are_written(dataset: Dataset, cells: Path) -> None:
-    before = sorted(cells.rglob("*"))
-    with pytest.raises(SplatError, match="holds something already; choose another --out"):
-        write_cells(dataset, *divide(dataset, 2, 1, 0.2), cells)
-    assert sorted(cells.rglob("*")) == before and not list(cells.parent.glob(".parts-*"))
-
-
-def test_what_cannot_be_divided_is_refused(dataset: Dataset) -> None:
-    with pytest.raises(SplatError, match="has no points, by which cells are divided"):
-        divide(replace(dataset, points=None), 2, 2, 0.2)
+def test_what_cannot_be_divided_is_refused(dataset: Dataset, cells: Path) -> None:
+    refused("has no points, by which cells are divided", divide, replace(dataset, points=None), 2, 2, 0.2)
     few = replace(dataset, train=dataset.train[:2], points=(dataset.points[0][:3], dataset.points[1][:3]))  # type: ignore[index]
-    with pytest.raises(SplatError, match="use fewer --cells"):
-        divide(few, 8, 8, 0.0)
+    refused("use fewer --cells", divide, few, 8, 8, 0.0)
+    before = sorted(cells.rglob("*"))
+    refused("holds something already; choose another --out", write_cells, dataset, *divide(dataset, 2, 1, 0.2), cells)
+    assert sorted(cells.rglob("*")) == before and not list(cells.parent.glob(".parts-*"))
 
 
 @pytest.mark.parametrize(
@@ -169,14 +152,11 @@ def test_what_cannot_be_divided_is_refused(dataset: Dataset) -> None:
 def test_a_damaged_cell_is_refused(cells: Path, tmp_path: Path, field: str, value: Any, why: str) -> None:
     content = json.loads((cells / "cell-0-0" / CELL_FILE).read_text())
     (tmp_path / CELL_FILE).write_text(json.dumps({**content, field: value}))
-    with pytest.raises(SplatError, match=r"cell\.json is damaged; divide the capture again .*" + why):
-        read_cell(tmp_path)
+    refused(rf"cell\.json is damaged \(.*{why}.*\); divide the capture again", read_cell, tmp_path)
 
 
 def test_a_cell_file_of_any_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match=r"it has no cell\.json"):
-        read_cell(tmp_path)
+    refused(r"it has no cell\.json", read_cell, tmp_path)
     with (tmp_path / CELL_FILE).open("wb") as file:
         os.truncate(file.fileno(), 1 << 40)
-    with pytest.raises(SplatError, match="it is larger than 65536 bytes"):
-        read_cell(tmp_path)
+    refused("it is larger than 65536 bytes", read_cell, tmp_path)

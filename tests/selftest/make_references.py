@@ -4,41 +4,40 @@ Where float32 may decide otherwise than float64 on a threshold, results are stor
 do not begin there.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.numpy import save_file
+from torch import Tensor
 
 import tests.reference as ref
 import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
-import tests.volume.hash_reference as hash_ref
 import tests.volume.reference as volume_ref
 from splat_py.files import atomic_path
-from splat_py.fit.adam import Adam
-from splat_py.fit.random_keys import Use, random_key
+from splat_py.fit.steps import Adam, Use, random_key
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
-from splat_py.image.fitting import Rates
+from splat_py.image.options import Rates
 from splat_py.scene.gaussians import SH_C0
-from splat_py.selftest import checking, inputs
-from splat_py.selftest.cases import Arrays, capture, rays, splats, strategies, training, volumes
-from splat_py.selftest.cases.portable import portable_inputs
-from splat_py.selftest.inputs import HEIGHT, WIDTH
-from splat_py.splats.mcmc import _NOISE_LR
-from splat_py.splats.parameters import GROUPS
-from splat_py.volume.optimisers import GridOptimiser
+from splat_py.selftest import checking, inputs, render_cases, train_cases
+from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays
+from splat_py.train.density import _NOISE_LR
+from splat_py.train.parameters import GROUPS
+from splat_py.volume.optimiser import GridOptimiser
 from tests.image import reference as image_ref
 from tests.reference import densification as ref_densify
 from tests.reference import mcmc as ref_mcmc
+from tests.reference.arrays import leaf
 from tests.reference.morton import morton_codes
+from tests.reference.projection import NEAR, splats
+from tests.reference.spherical_harmonics import sh_colors
 from tests.reference.ssim import ssim_map
+from tests.render import ray_rendering
 from tests.shaders.oracle import pullback
-from tests.splats import ray_rendering
 
 FILE = Path(checking.__file__).with_name("references.safetensors")
 MIN_ALPHA = 1 / 255
@@ -47,37 +46,18 @@ Array = npt.NDArray[np.float64]
 
 
 def make() -> dict[str, npt.NDArray[Any]]:
-    """Everything, by "reference:name"."""
-    found: dict[str, Arrays] = {
-        "prefix sum": prefix_sum(),
-        "radix sort": radix_sort(),
-        "crowd": crowd(),
-        "loss": loss(),
-        "statistics": statistics(),
-        "means": parameter_means(),
-        "filter": smoothing_filter(),
-        "depth": depth_loss(),
-        "training": training_step(),
-        "densify": densify(),
-        "mcmc": mcmc(),
-        "exposure": exposure(),
-        "cameras": cameras(),
-        "environment": environment(),
-        "background": background(),
-        "image": image(),
-        "image step": image_step(),
-        "volume step": volume_step(),
-        "volume hash": volume_hash(),
-        "portable": portable(),
-    }
+    once = (prefix_sum, radix_sort, crowd, loss, statistics, means, smoothing_filter, depth, training, densify, mcmc, exposure)
+    once += (cameras, environment, background, image, image_step, volume_step, volume_hash, portable)
+    found: dict[str, Arrays] = {function.__name__.replace("_", " "): function() for function in once}
+    found["filter"] = found.pop("smoothing filter")
     found |= {f"project {mode}": project(mode == "antialiased") for mode in ("classic", "antialiased")}
     found |= {f"shade {degree}": shade(degree) for degree in range(4)}
     found |= {f"tiles {size}": tiles(size) for size in (4, 8, 16)}
-    found |= {f"rasterize {c}": rasterize(inputs.splats(c), *splats.size_for(c)) for c in splats.CHANNELS}
-    found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in splats.RENDERS}
-    found |= {f"rays {kind}": along_rays(kind) for kind in rays.KINDS}
-    found |= {f"adam {row}": adam(row, head) for row, head in training.ADAM_ROWS}
-    found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in volumes.RENDERS}
+    found |= {f"rasterize {c}": rasterize(inputs.splats(c), *render_cases.size_for(c)) for c in render_cases.CHANNELS}
+    found |= {f"render {mode} {filtering}": render(mode, filtering) for mode, filtering in render_cases.RENDERS}
+    found |= {f"rays {kind}": along_rays(kind) for kind in render_cases.RAY_KINDS}
+    found |= {f"adam {row}": adam(row, head) for row, head in train_cases.ADAM_ROWS}
+    found |= {f"volume {k} {jitter}": volume(k, jitter) for k, jitter in render_cases.VOLUME_RENDERS}
     return {f"{case}:{name}": stored(array) for case, arrays in found.items() for name, array in arrays.items()}
 
 
@@ -102,51 +82,51 @@ def radix_sort() -> Arrays:
     return {"order": np.argsort(inputs.bits(62, inputs.KEYS) >> np.uint32(12), kind="stable")}
 
 
-def scene_of(s: inputs.Scene) -> ref.Scene:
+def scene_of(s: SimpleNamespace) -> ref.Scene:
     return ref.Scene(*(f64(a) for a in (s.means, s.quats, s.scales, s.opacities, s.sh)), sh_degree=3)
 
 
-def by_kind(v_viewmats: Array, v_Ks: Array | None) -> Arrays:
-    results: Arrays = {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
-    if v_Ks is not None:
-        results |= {"v_focal": v_Ks[:, (0, 1), (0, 1)], "v_principal": v_Ks[:, :2, 2]}
-    return results
+def by_kind(results: Arrays) -> Arrays:
+    """With cameras' gradients, which differ by orders of magnitude, apart."""
+    v_viewmats, v_Ks = results.pop("v_viewmats"), results.pop("v_Ks", None)
+    results |= {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
+    return results if v_Ks is None else results | {"v_focal": v_Ks[:, (0, 1), (0, 1)], "v_principal": v_Ks[:, :2, 2]}
+
+
+def differentiated(outputs: dict[str, Tensor], leaves: dict[str, Tensor], seed: int, unsure: Any = ()) -> Arrays:
+    """Outputs, NaN where they are unsure, and the gradients of leaves, from adjoints `inputs.v(seed + i, …)`."""
+    results: Arrays = {name: output.detach().numpy().copy() for name, output in outputs.items()}
+    for array in results.values():
+        array[unsure] = np.nan if len(unsure) else array[unsure]
+    adjoints = [torch.from_numpy(f64(inputs.v(seed + i, array))) for i, array in enumerate(results.values())]
+    v = torch.autograd.grad(list(outputs.values()), list(leaves.values()), adjoints, materialize_grads=True)
+    return results | {f"v_{name}": gradient.numpy() for name, gradient in zip(leaves, v, strict=True)}
+
+
+def leaves_of(s: Any, *names: str) -> dict[str, Tensor]:
+    return {name: leaf(getattr(s, name)) for name in names}
 
 
 def project(antialiased: bool) -> Arrays:
-    s = inputs.scene(cameras=2)
-    gaussians = [f64(a) for a in (s.means, s.quats, s.scales, s.opacities)]
-    cameras = list(zip(f64(s.viewmats), f64(s.Ks), strict=True))
-    views = [ref.project(*gaussians, *camera, WIDTH, HEIGHT, antialiased=antialiased) for camera in cameras]
-    assert all(view.visible.all() for view in views)
-    names = ("means2d", "depths", "conics", "opacities")
-    outputs: Arrays = {name: np.stack([getattr(view, name) for view in views]) for name in names}
-    adjoints = [f64(inputs.v(70 + i, outputs[name])) for i, name in enumerate(names)]
-    v = [
-        ref.project_backward(*gaussians, *camera, WIDTH, HEIGHT, *(a[i] for a in adjoints), antialiased=antialiased)
-        for i, camera in enumerate(cameras)
-    ]
-    for name in ("means", "quats", "scales", "opacities"):
-        outputs[f"v_{name}"] = sum(getattr(g, name) for g in v)
-    return outputs | by_kind(np.stack([g.viewmat for g in v]), np.stack([g.K for g in v]))
+    leaves = leaves_of(inputs.scene(cameras=2), "means", "quats", "scales", "opacities", "viewmats", "Ks")
+    *gaussians, viewmats, Ks = leaves.values()
+    views = [splats(*gaussians, viewmats[i], Ks[i], WIDTH, HEIGHT, antialiased=antialiased) for i in range(2)]
+    assert all((depths > NEAR).all() for _, depths, *_ in views)
+    parts = zip(("means2d", "depths", "conics", "opacities"), zip(*views, strict=True), strict=True)
+    return by_kind(differentiated({name: torch.stack(both) for name, both in parts}, leaves, 70))
 
 
 def shade(degree: int) -> Arrays:
-    s = inputs.scene(cameras=2)
-    sh, means = f64(s.sh[:, : (degree + 1) ** 2]), f64(s.means)
-    colors = np.stack([ref.sh_colors(sh, means, viewmat, degree) for viewmat in f64(s.viewmats)])
+    leaves = leaves_of(inputs.scene(cameras=2), "sh", "means", "viewmats")
+    sh, means, viewmats = leaves.values()
+    leaves["sh"] = sh = sh[:, : (degree + 1) ** 2]
     # Colours are clamped at 0.
-    lifted = sh.copy()
-    lifted[:, 0] += 9
-    raw = np.stack([ref.sh_colors(lifted, means, viewmat, degree) for viewmat in f64(s.viewmats)]) - 9 * SH_C0
-    assert np.abs(raw).min() > 1e-4, "no colour so close to 0 that rounding decides"
-    v_colors = f64(inputs.v(75, colors))
-    v = [ref.sh_colors_backward(sh, means, m, degree, v_colors[i]) for i, m in enumerate(f64(s.viewmats))]
-    results: Arrays = {"colors": colors, "v_sh": v[0][0] + v[1][0]}
-    if degree > 0:
-        results["v_means"] = v[0][1] + v[1][1]
-        results |= by_kind(np.stack([g[2] for g in v]), None)
-    return results
+    lifted = sh + 9 * (torch.arange(sh.shape[1]) == 0)[:, None]
+    raw = torch.stack([sh_colors(lifted, means, viewmat, degree) for viewmat in viewmats]) - 9 * SH_C0
+    assert raw.abs().min() > 1e-4, "no colour so close to 0 that rounding decides"
+    colors = torch.stack([sh_colors(sh, means, viewmat, degree) for viewmat in viewmats])
+    results = by_kind(differentiated({"colors": colors}, leaves, 75))
+    return results if degree > 0 else {name: results[name] for name in ("colors", "v_sh")}
 
 
 def tiles(size: int) -> Arrays:
@@ -187,7 +167,7 @@ def largest_alpha(mean: Array, conic: Array, opacity: float, low: Array, high: A
     return opacity * float(np.exp(-0.5 * min(sigma(x, y) for x, y in candidates)))
 
 
-def rasterize(s: inputs.Splats, width: int, height: int, absgrad: bool = True, margin: float = 1e-4) -> Arrays:
+def rasterize(s: SimpleNamespace, width: int, height: int, absgrad: bool = True, margin: float = 1e-4) -> Arrays:
     parts = [f64(a[0]) for a in (s.means2d, s.conics, s.opacities, s.colors, s.depths)]
     means2d, conics, opacities, _, depths = parts
     background = f64(s.backgrounds[0])
@@ -247,27 +227,23 @@ def render(mode: str, filtering: str) -> Arrays:
         results[f"v_{name}"] = sum(getattr(g, name) for g in v)
     if "RGB" in mode:
         results |= {"v_sh": v[0].colors + v[1].colors, "v_backgrounds": np.stack([g.background for g in v])}
-    return results | by_kind(np.stack([g.viewmat for g in v]), np.stack([g.K for g in v]))
+    return by_kind(results | {"v_viewmats": np.stack([g.viewmat for g in v]), "v_Ks": np.stack([g.K for g in v])})
 
 
 def along_rays(kind: str) -> Arrays:
-    *leaves, colors = (torch.from_numpy(f64(array)).requires_grad_() for array in rays.given())
-    means, quats, scales, opacities, viewmats, Ks = leaves
+    leaves = {name: leaf(a) for name, a in render_cases.ray_inputs().items()}
+    means, quats, scales, opacities, viewmats, Ks, colors = leaves.values()
+    del leaves["colors"]
     surfels = kind == "surfels"
     depths = means @ viewmats[0, 2, :3] + viewmats[0, 2, 3]
     features = torch.cat([colors, depths[:, None]], -1) if surfels else colors
     sigmas = ray_rendering.on_planes if surfels else ray_rendering.beside_rays
-    r = ray_rendering.render(means, quats, scales, opacities, features, viewmats[0], Ks[0], *rays.SIDES, sigmas=sigmas)
+    r = ray_rendering.render(
+        means, quats, scales, opacities, features, viewmats[0], Ks[0], *render_cases.RAY_SIDES, sigmas=sigmas
+    )
     outputs = {"image": r.image[None]} | ({"distortion": r.distortion[None]} if surfels else {"alphas": r.alpha[None]})
     assert r.untrusted.float().mean() < 0.1
-    results: Arrays = {name: output.detach().numpy().copy() for name, output in outputs.items()}
-    for array in results.values():
-        array[:, r.untrusted.numpy()] = np.nan
-    adjoints = [torch.from_numpy(f64(inputs.v(85 + i, array))) for i, array in enumerate(results.values())]
-    v = torch.autograd.grad(list(outputs.values()), leaves, adjoints)
-    *v_gaussians, v_viewmats, v_Ks = (gradient.numpy() for gradient in v)
-    results |= {f"v_{name}": gradient for name, gradient in zip(rays.NAMES[:4], v_gaussians, strict=True)}
-    return results | by_kind(v_viewmats, v_Ks)
+    return by_kind(differentiated(outputs, leaves, 85, r.untrusted.numpy()[None]))
 
 
 def loss() -> Arrays:
@@ -283,8 +259,7 @@ def adam(row: int, head: int) -> Arrays:
     shape = (7, row)
     p, g, m = (f64(inputs.uniform(91 + i, -1, 1, *shape)) for i in range(3))
     second = f64(inputs.uniform(94, 0.1, 1, *shape))
-    rates = np.where(np.arange(row) < head, 0.1, 0.01)
-    after = ref.adam_step(p, g, m, second, 3, lr=rates)
+    after = ref.adam_step(p, g, m, second, 3, lr=np.where(np.arange(row) < head, 0.1, 0.01))
     return dict(zip(("parameters", "firstMoments", "secondMoments"), after, strict=True))
 
 
@@ -300,41 +275,41 @@ def statistics() -> Arrays:
     }
 
 
-def parameter_means() -> Arrays:
+def means() -> Arrays:
     steps = [f64(inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)) for step in range(3)]
     return {"log_scales": np.mean(steps, axis=0)[::3]}
 
 
 def key(use: Use) -> tuple[int, int]:
-    words = random_key(strategies.CONFIG.seed, strategies.STEP, use)
+    words = random_key(train_cases.REFINED.seed, train_cases.STEP, use)
     return words["key0"], words["key1"]
 
 
 def densify() -> Arrays:
-    state, config = {name: f64(values) for name, values in strategies.state().items()}, strategies.CONFIG
-    split_scale, most = config.split_scale * training.SCENE_SCALE, config.max_gaussians - strategies.COUNT
+    state, config = {name: f64(values) for name, values in train_cases.few_state().items()}, train_cases.REFINED
+    split_scale, most = config.split_scale * train_cases.SCENE_SCALE, config.max_gaussians - train_cases.FEW
     scales, grows = np.exp(state["log_scales"]).max(axis=1), np.sort(state["gradient_norms"])[-most:]
     splits = (scales > split_scale) & (state["gradient_norms"] >= grows[0])
     assert 0 < splits.sum() < most and grows[0] > config.grow_grad2d and np.abs(scales / split_scale - 1).min() > 1e-3
     rules = {"grow_grad": config.grow_grad2d, "most": most, "split_scale": split_scale, "prune_scale": np.inf}
     after = ref_densify.densify(state, **rules, prune_opacity=config.prune_opacity, key=key(Use.SPLIT))
-    found = strategies.rows(ref_densify.reset_opacities(after, config.prune_opacity))
-    codes = morton_codes(found["rows"][:, :3], strategies.BOUNDS)
+    found = train_cases.rows(ref_densify.reset_opacities(after, config.prune_opacity))
+    codes = morton_codes(found["rows"][:, :3], train_cases.FEW_BOUNDS)
     assert len(set(codes)) > len(codes) / 2
     return {name: array[np.argsort(codes, kind="stable")] for name, array in found.items()}
 
 
 def mcmc() -> Arrays:
-    state, config = {name: f64(values) for name, values in strategies.state().items()}, strategies.MCMC
+    state, config = {name: f64(values) for name, values in train_cases.few_state().items()}, train_cases.MCMC
     prior = np.column_stack(
-        [v.reshape(strategies.COUNT, -1)[:, 0] for v in ref_mcmc.prior_gradient(state, *strategies.MCMC.regularizers)]
+        [v.reshape(train_cases.FEW, -1)[:, 0] for v in ref_mcmc.prior_gradient(state, *train_cases.MCMC.regularizers)]
     )
-    scale = _NOISE_LR * config.means_lr_at(strategies.STEP, training.SCENE_SCALE)
+    scale = _NOISE_LR * config.means_lr_at(train_cases.STEP, train_cases.SCENE_SCALE)
     state["means"] += ref_mcmc.noise(state, scale, key(Use.NOISE))
     state = ref_mcmc.relocate(state, config.prune_opacity, key(Use.RELOCATION))
     after = ref_mcmc.grow(state, config.prune_opacity, config.max_gaussians, key(Use.GROWTH))
-    assert len(after["means"]) == strategies.COUNT + 1
-    return {"prior": prior, **strategies.rows(after)}
+    assert len(after["means"]) == train_cases.FEW + 1
+    return {"prior": prior, **train_cases.rows(after)}
 
 
 def smoothing_filter() -> Arrays:
@@ -346,49 +321,41 @@ def smoothing_filter() -> Arrays:
     jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
     filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
     assert 0 < seen.sum() < len(seen)
-    v_scales, v_opacities = (torch.from_numpy(v).double() for v in training.filter_gradients())
+    v_scales, v_opacities = (torch.from_numpy(v).double() for v in train_cases.filter_gradients())
     log_scales, logits = (torch.tensor(state[name]).double().requires_grad_() for name in ("log_scales", "logit_opacities"))
     scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
     opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
     v_log_scales, v_logits = torch.autograd.grad([scales, opacities], [log_scales, logits], [v_scales, v_opacities])
     results = scales, opacities, torch.from_numpy(filters), v_log_scales, v_logits
-    return training.of_few(*(values.detach().numpy() for values in results))
+    return train_cases.of_few(*(values.detach().numpy() for values in results))
 
 
-def depth_loss() -> Arrays:
+def depth() -> Arrays:
     """λ s mean |1 / D - 1 / D*|, by torch."""
-    render, alphas, known, _ = (torch.from_numpy(values).double() for values in training.depth_inputs())
+    render, alphas, known, _ = (torch.from_numpy(values).double() for values in train_cases.depth_inputs())
     depths = render[0, ..., 3].clone().requires_grad_()
     weights = alphas[0, ..., 0].clone().requires_grad_()
     errors = (weights / depths - 1 / known)[known > 0].abs()
-    (0.3 * training.SCENE_SCALE * errors.mean()).backward()
+    (0.3 * train_cases.SCENE_SCALE * errors.mean()).backward()
     assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
-    v = torch.stack([depths.grad, weights.grad], -1).numpy()
-    return {"moved": np.ones(1), "gradients": v[::4, ::4]}
+    return {"moved": np.ones(1), "gradients": torch.stack([depths.grad, weights.grad], -1).numpy()[::4, ::4]}
 
 
 def exposure() -> Arrays:
-    state = {name: f64(values) for name, values in capture.exposure_state().items()}
-    colors, v_shown = f64(capture.image(100, 0))[0], f64(capture.image(101, -1))[0]
-    own = state["exposures"][capture.PHOTOGRAPH]
+    state = {name: f64(values) for name, values in train_cases.exposure_state().items()}
+    colors, v_shown = f64(train_cases.image(100, 0))[0], f64(train_cases.image(101, -1))[0]
+    own = state["exposures"][train_cases.PHOTOGRAPH]
     v_own, v_colors = exposure_ref.expose_backward(own, colors, v_shown)
     # The geometric mean of the first and the last learning rate: half of the run is done.
     lr = np.sqrt(0.05 * 0.001)
-    after = exposure_ref.updated(state, capture.PHOTOGRAPH, v_own, capture.EPOCH, lr=lr, weight=1e-3)
+    after = exposure_ref.updated(state, train_cases.PHOTOGRAPH, v_own, train_cases.EPOCH, lr=lr, weight=1e-3)
     return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
 
 
 def cameras() -> Arrays:
-    state, camera, one = (
-        {name: f64(values) for name, values in capture.camera_state().items()},
-        inputs.camera(),
-        capture.PHOTOGRAPH,
-    )
-    pose, intrinsics, lens = (
-        state["poses"][one : one + 1],
-        state["intrinsics"][None],
-        f64(inputs.uniform(108, -0.1, 0.1, 1, 12))[0],
-    )
+    state = {name: f64(values) for name, values in train_cases.camera_state().items()}
+    camera, one, lens = inputs.camera(), train_cases.PHOTOGRAPH, f64(inputs.uniform(108, -0.1, 0.1, 1, 12))[0]
+    pose, intrinsics = state["poses"][one : one + 1], state["intrinsics"][None]
 
     def corrected(pose: Array, intrinsics: Array) -> Array:
         return camera_ref.correct(camera.viewmat, camera.K, lens, (WIDTH, HEIGHT), pose, intrinsics)
@@ -401,41 +368,40 @@ def cameras() -> Arrays:
     # Half of the run is done: a quarter of the first learning rates.
     rates = np.array([5e-3] * 3 + [1e-2] * 3) / 4
     before = pose[0], v_pose[0], state["poses.m"][one], state["poses.v"][one]
-    for name, values in zip(
-        ("poses", "poses.m", "poses.v"), ref.adam_step(*before, capture.EPOCH + 1, lr=rates, beta1=0.5, beta2=0.9), strict=True
-    ):
+    after = ref.adam_step(*before, train_cases.EPOCH + 1, lr=rates, beta1=0.5, beta2=0.9)
+    for name, values in zip(("poses", "poses.m", "poses.v"), after, strict=True):
         state[name][one] = values
     rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) / 4
     before = intrinsics[0], v_intrinsics[0], state["intrinsics.m"], state["intrinsics.v"]
-    after = ref.adam_step(*before, capture.STEP + 1, lr=rates)
+    after = ref.adam_step(*before, train_cases.CAPTURE_STEP + 1, lr=rates)
     state |= dict(zip(("intrinsics", "intrinsics.m", "intrinsics.v"), after, strict=True))
     return {"viewmat": row[:12].reshape(3, 4), "K": K, "lens": row[16:], **state}
 
 
 def environment() -> Arrays:
-    state = {name: f64(values) for name, values in capture.state_of("environment", 111, 16, 3).items()}
-    camera, T, v = inputs.camera(), f64(capture.transmittance())[0], f64(capture.image(101, -1))[0]
-    x, y = np.meshgrid(np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5)
-    rays = np.linalg.solve(camera.K @ camera.viewmat[:3, :3], np.stack([x, y, np.ones_like(x)], -1)[..., None])[..., 0]
-    basis = ref.sh_basis((rays / np.linalg.norm(rays, axis=-1, keepdims=True)).reshape(-1, 3), 3).reshape(HEIGHT, WIDTH, 16)
-    behind = basis @ state["environment"] + 0.5
-    shown = f64(capture.image(100, 0))[0] + T[..., None] * np.maximum(behind, 0)
-    v_alphas = -(v * np.maximum(behind, 0)).sum(-1, keepdims=True)
-    v_sh = np.einsum("hwk,hwc->kc", basis, np.where(behind > 0, v, 0) * T[..., None])
+    state = {name: f64(values) for name, values in train_cases.state_of("environment", 111, 16, 3).items()}
+    camera, T, v = inputs.camera(), f64(train_cases.transmittance())[0], f64(train_cases.image(101, -1))[0]
+    _, rays = rays_of(camera.viewmat, camera.K, WIDTH, HEIGHT)
+    basis = ref.sh_basis(rays, 3).reshape(HEIGHT, WIDTH, 16)
+    sh, through = leaf(state["environment"]), leaf(T)
+    shown = (
+        torch.from_numpy(f64(train_cases.image(100, 0))[0]) + through[..., None] * (torch.from_numpy(basis) @ sh + 0.5).relu()
+    )
+    v_sh, v_T = (g.numpy() for g in torch.autograd.grad(shown, [sh, through], torch.from_numpy(v)))
     before = state["environment"], v_sh, state["environment.m"], state["environment.v"]
-    after = ref.adam_step(*before, capture.STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
-    return {"shown": shown, "v_alphas": v_alphas, **dict(zip(state, after, strict=True))}
+    after = ref.adam_step(*before, train_cases.CAPTURE_STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
+    return {"shown": shown.detach().numpy(), "v_alphas": -v_T[..., None], **dict(zip(state, after, strict=True))}
 
 
 def background() -> Arrays:
-    black, white = (capture.over(shade).astype(np.int64) for shade in (0, 1))
-    mixed = black[..., :3] + (white - black)[..., :3] * np.array(capture.BACKGROUND)
+    black, white = (train_cases.over(shade).astype(np.int64) for shade in (0, 1))
+    mixed = black[..., :3] + (white - black)[..., :3] * np.array(train_cases.BACKGROUND)
     return {"photograph": np.concatenate([np.floor(mixed + 0.5).astype(np.int64), black[..., 3:]], -1)}
 
 
-def training_step() -> Arrays:
+def training() -> Arrays:
     """One step: stored parameters → render → loss → gradients through exp and sigmoid → Adam."""
-    state, step, config = training.state_before(), training.STEP, training.CONFIG
+    state, step, config = train_cases.state_before(), train_cases.STEP, train_cases.CONFIG
     scales, opacities = np.exp(f64(state["log_scales"])), 1 / (1 + np.exp(-f64(state["logit_opacities"])))
     scene = ref.Scene(f64(state["means"]), f64(state["quats"]), scales, opacities, f64(state["sh"]), sh_degree=3)
     camera = inputs.camera()
@@ -445,8 +411,7 @@ def training_step() -> Arrays:
         ref.Camera(np.asarray(camera.viewmat), np.asarray(camera.K), WIDTH, HEIGHT),
         background=f64(inputs.scene().backgrounds[0]),
     )
-    mask = photograph[..., 3] / 255
-    v_image = ref.l1_ssim_loss_backward(rendered.colors, photograph[..., :3] / 255, mask)
+    v_image = ref.l1_ssim_loss_backward(rendered.colors, photograph[..., :3] / 255, photograph[..., 3] / 255)
     # Nobody can leave pixels out of a training step: there must be none whose error weighs.
     unsure = ref.untrusted_pixels(rendered)
     v = ref.render_backward(rendered, v_image)
@@ -459,11 +424,11 @@ def training_step() -> Arrays:
         "sh": v.colors,
     }
     rates: dict[str, Any] = {
-        "means": config.means_lr_at(step, training.SCENE_SCALE),
-        "quats": config.quats_lr * np.sqrt(config.haste),
-        "log_scales": config.scales_lr * np.sqrt(config.haste),
-        "logit_opacities": config.opacities_lr * np.sqrt(config.haste),
-        "sh": config.haste * np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
+        "means": config.means_lr_at(step, train_cases.SCENE_SCALE),
+        "quats": config.quats_lr * np.sqrt(config.short_run_lr_scale),
+        "log_scales": config.scales_lr * np.sqrt(config.short_run_lr_scale),
+        "logit_opacities": config.opacities_lr * np.sqrt(config.short_run_lr_scale),
+        "sh": config.short_run_lr_scale * np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
     }
     results: Arrays = {
         "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),
@@ -473,8 +438,7 @@ def training_step() -> Arrays:
         zero = np.zeros(state[name].shape)
         after, m, _ = ref.adam_step(f64(state[name]), gradients[name], zero, zero, step + 1, lr=rates[name])
         # Adam's first step is the gradient's sign: where that is in doubt, so is the parameter.
-        largest = np.abs(gradients[name]).max()
-        results[name] = np.where(np.abs(gradients[name]) > 1e-3 * largest, after, np.nan)
+        results[name] = np.where(np.abs(gradients[name]) > 1e-3 * np.abs(gradients[name]).max(), after, np.nan)
         results[f"{name}.m"] = m
     return results
 
@@ -488,7 +452,6 @@ def image() -> Arrays:
 
 
 def image_step() -> Arrays:
-    """Adam's first step against a picture, with the rates of the beginning."""
     raw, target = f64(inputs.blobs()), f64(inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3))
     picture, near = image_ref.render(raw, WIDTH, HEIGHT)
     v_raw = image_ref.gradient(raw, 2 * (picture - target) / picture.size)
@@ -500,41 +463,40 @@ def image_step() -> Arrays:
     return {"blobs": np.where(np.abs(v_raw) > 1e-2 * np.abs(v_raw).max(axis=1, keepdims=True), after, np.nan)}
 
 
-def field_of(f: inputs.Field) -> volume_ref.Field:
+def field_of(f: SimpleNamespace) -> volume_ref.Field:
     return volume_ref.Field(f64(f.density), f64(f.sh), np.array(inputs.VOLUME_BOX), f64(f.background))
 
 
 def volume(coefficients: int, jitter: bool) -> Arrays:
     f = inputs.field(coefficients)
-    rays = f64(f.origins), f64(f.directions)
+    how = f64(f.origins), f64(f.directions), inputs.STEPS_PER_UNIT
     seed = inputs.JITTER_SEED if jitter else None
-    march = volume_ref.march(field_of(f), *rays, inputs.STEPS_PER_UNIT, seed)
-    results: Arrays = dict(zip(("colors", "transmittances", "depths"), march, strict=True))
+    march = volume_ref.march(field_of(f), *how, seed)
     adjoints = [f64(inputs.v(56 + i, array)) for i, array in enumerate(march)]
-    v = volume_ref.march_backward(field_of(f), *rays, inputs.STEPS_PER_UNIT, *adjoints, seed)
-    return results | dict(zip(("v_density", "v_sh", "v_background"), v, strict=True))
+    v = volume_ref.march_backward(field_of(f), *how, *adjoints, seed)
+    names = ("colors", "transmittances", "depths", "v_density", "v_sh", "v_background")
+    return dict(zip(names, (*march, *v[:3]), strict=True))
 
 
 def volume_hash() -> Arrays:
-    """Colours, transmittances and depths through a hash grid, and what autograd makes of them."""
-    f, shape = inputs.field(1), volumes.HASH_SHAPE
+    f, shape = inputs.field(1), render_cases.HASH_SHAPE
     parameters = inputs.hash_grid(shape.entries, shape.weights)
-    leaves = [hash_ref.f64(a).requires_grad_() for a in (*parameters, f.origins, f.directions)]
-    box = hash_ref.f64(inputs.VOLUME_BOX)
-    grid = hash_ref.HashGrid(leaves[0], leaves[1], list(shape.cells), shape.size, 1 / float((box[1] - box[0]).max()))
-    found = hash_ref.march(grid, box, hash_ref.f64(f.background), (leaves[2], leaves[3]), inputs.STEPS_PER_UNIT)
-    results = found.detach().numpy()
-    arrays = {"colors": results[:, :3], "transmittances": results[:, 3], "depths": results[:, 4]}
-    adjoints = [f64(inputs.v(73 + i, array)).reshape(len(results), -1) for i, array in enumerate(arrays.values())]
-    gradients = torch.autograd.grad(found, leaves, hash_ref.f64(np.concatenate(adjoints, axis=1)))
-    names = ("v_table", "v_weights", "v_origins", "v_directions")
-    return arrays | {name: gradient.numpy() for name, gradient in zip(names, gradients, strict=True)}
+    arrays = (*parameters, f.origins, f.directions)
+    leaves = {name: leaf(a) for name, a in zip(("table", "weights", "origins", "directions"), arrays, strict=True)}
+    table, weights, *rays = leaves.values()
+    box, background = volume_ref.f64(inputs.VOLUME_BOX), volume_ref.f64(f.background)
+    side = float((box[1] - box[0]).max())
+    grid = volume_ref.HashGrid(table, weights, list(shape.cells), shape.size, 1 / side)
+    found = volume_ref.march_through(
+        lambda x, d: grid.query((x - box[0]) / side, d), box, background, (rays[0], rays[1]), inputs.STEPS_PER_UNIT
+    )
+    return differentiated({"colors": found[:, :3], "transmittances": found[:, 3], "depths": found[:, 4]}, leaves, 73)
 
 
 def volume_step() -> Arrays:
     """All rays of one photograph: squared error, total variation, Adam."""
-    config, checkpoint, camera = volumes.CONFIG, volumes.checkpoint(), inputs.volume_camera()
-    photograph = f64(volumes.photograph()).reshape(-1, 4)
+    config, checkpoint, camera = render_cases.VOLUME_CONFIG, render_cases.volume_checkpoint(), inputs.volume_camera()
+    photograph = f64(render_cases.volume_photograph()).reshape(-1, 4)
     f = field_of(inputs.field(1))
     origins, directions = rays_of(camera.viewmat, camera.K, camera.width, camera.height)
     sides = f.box[1] - f.box[0]
@@ -543,12 +505,12 @@ def volume_step() -> Arrays:
     scale = 1 / (3 * photograph[:, 3].sum())
     v_color = 2 * scale * photograph[:, 3:] * (color - photograph[:, :3])
     nothing = np.zeros(len(color))
-    v_density, v_sh, _ = volume_ref.march_backward(f, origins, directions, steps_per_unit, v_color, nothing, nothing)
+    v_density, v_sh, *_ = volume_ref.march_backward(f, origins, directions, steps_per_unit, v_color, nothing, nothing)
     grid = f64(checkpoint.state["grid"])
     v_grid = np.zeros_like(grid)
     v_grid[..., 0] = v_density
     v_grid[..., 1:] = v_sh[..., 0, :]
-    v_grid += variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
+    v_grid += volume_ref.variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
     rate = np.full(grid.shape[-1], config.rate)
     rate[0] *= GridOptimiser.DENSITY_RATE / sides.max()
     zero = np.zeros(grid.shape)
@@ -563,7 +525,6 @@ def betas_and_eps(adam: Adam) -> dict[str, float]:
 
 
 def rays_of(viewmat: Array, K: Array, width: int, height: int) -> tuple[Array, Array]:
-    """Through the pixels' centres, row by row."""
     x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
     local = np.stack([(x - K[0, 2]) / K[0, 0], (y - K[1, 2]) / K[1, 1], np.ones_like(x)], -1).reshape(-1, 3)
     directions = local @ viewmat[:3, :3]
@@ -571,33 +532,10 @@ def rays_of(viewmat: Array, K: Array, width: int, height: int) -> tuple[Array, A
     return origins, directions / np.linalg.norm(directions, axis=1, keepdims=True)
 
 
-def variation_gradient(grid: Array, density_scale: float) -> Array:
-    """Of Σ √(d² + 0.001²) over neighbours' differences d, densities scaled."""
-    scale = np.ones(grid.shape[-1])
-    scale[0] = density_scale
-    result = np.zeros_like(grid)
-    for axis in range(3):
-        d = np.diff(grid, axis=axis) * scale
-        slope = d / np.sqrt(d * d + 1e-6) * scale
-        pad = [(0, 0)] * 4
-        pad[axis] = (1, 0)
-        result += np.pad(slope, pad)
-        pad[axis] = (0, 1)
-        result -= np.pad(slope, pad)
-    return result
-
-
 def portable() -> Arrays:
-    colors, opacities = (f64(a) for a in portable_inputs())
-    count, pixels = len(colors), 15
-    rgba = np.concatenate([(colors * opacities).mean(0), opacities.mean(0)])
-    image = np.tile(rgba, pixels)
-    v_mean = f64(inputs.v(99, image)).reshape(pixels, 4).sum(0) / count
-    return {
-        "image": image,
-        "v_colors": v_mean[:3] * opacities,
-        "v_opacities": (v_mean[:3] * colors).sum(1, keepdims=True) + v_mean[3],
-    }
+    colors, opacities = (leaf(a) for a in render_cases.portable_inputs())
+    rgba = torch.cat([(colors * opacities).mean(0), opacities.mean(0)])
+    return differentiated({"image": rgba.repeat(15)}, {"colors": colors, "opacities": opacities}, 99)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py.shaders import camera_model as shader
-from tests.shaders.oracle import Array, assert_gradients, assert_value
+from tests.reference.arrays import leaf
+from tests.shaders.oracle import Array, assert_like, float32
 
 # Of `Camera`, without distortion.
 NO_LENS = {"radial": np.zeros(3), "radialMore": np.zeros(3), "tangential": np.zeros(2), "thinPrism": np.zeros(4)}
@@ -56,7 +56,6 @@ def fisheye(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor
 
 
 def equirectangular(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
-    """Longitude and latitude."""
     x, y, z = t
     return focal * torch.stack([torch.atan2(x, z), torch.atan2(y, (x * x + z * z).sqrt())]) + principal
 
@@ -78,13 +77,15 @@ def lenses(rng: np.random.Generator, count: int, *, fisheye: bool = False) -> Ar
     lens = rng.uniform(-1, 1, (count, 12)) * [0.2, 0.1, 0.05, 0.1, 0.05, 0.02, 0.03, 0.03, 0.02, 0.01, 0.02, 0.01]
     if fisheye:
         lens = np.pad(rng.uniform(-1, 1, (count, 4)) * [0.05, 0.01, 0.003, 0.001], ((0, 0), (0, 8)))
-    return lens.astype(np.float32).astype(float)
+    return float32(lens)
 
 
 def fields_of(lens: Array) -> dict[str, Array]:
-    """[..., 12] as the shaders' struct has them."""
-    names, ends = ("radial", "radialMore", "tangential", "thinPrism"), (3, 6, 8)
-    return dict(zip(names, np.split(lens, ends, -1), strict=True))
+    return dict(zip(NO_LENS, np.split(lens, (3, 6, 8), -1), strict=True))
+
+
+def lens_of(camera: dict[str, Tensor]) -> Tensor:
+    return torch.cat([camera[name] for name in NO_LENS], -1)
 
 
 def cameras(rng: np.random.Generator, count: int) -> dict[str, Array]:
@@ -95,29 +96,17 @@ def cameras(rng: np.random.Generator, count: int) -> dict[str, Array]:
         "focal": rng.uniform(25, 45, (count, 2)),
         "principal": rng.normal((18.5, 26.5), size=(count, 2)),
     }
-    return {name: field.astype(np.float32).astype(float) for name, field in fields.items()}
-
-
-def of_camera(gradients: tuple[Array | None, ...]) -> dict[str, Array]:
-    """Those of focal, principal and lens that are not zero."""
-    focal, principal, lens = gradients
-    fields = {"focal": focal, "principal": principal} | (fields_of(lens) if lens is not None else {})
-    return {name: field for name, field in fields.items() if field is not None and field.any()}
+    return {name: float32(field) for name, field in fields.items()}
 
 
 def check_project(name: str, project: Project, t: Array, lens: Array | None = None, *, atol: float = 1e-6) -> None:
-    """Values, and the gradient of every scalar, of `Model.project`."""
-    rng = np.random.default_rng(50)
-    t = t.astype(np.float32).astype(float)
-    camera, lens = cameras(rng, len(t)), np.zeros((len(t), 12)) if lens is None else lens
-    v = rng.normal(size=(len(t), 2))
-    inputs = [torch.tensor(x, requires_grad=True) for x in (camera["focal"], camera["principal"], t, lens)]
-    expected = torch.func.vmap(project)(*inputs)
-    found = torch.autograd.grad(expected, inputs, torch.tensor(v), allow_unused=True)
-    v_focal, v_principal, v_t, v_lens = (None if g is None else g.numpy() for g in found)
-    through, camera = shader.projectThrough[name], camera | fields_of(lens)
-    assert_value(through(camera, t), expected.detach().numpy(), atol=atol)
-    assert_gradients(through, v, [camera, t], [of_camera((v_focal, v_principal, v_lens)), v_t])
+    t = float32(t)
+    camera = cameras(np.random.default_rng(50), len(t)) | fields_of(np.zeros((len(t), 12)) if lens is None else lens)
+
+    def f(camera: dict[str, Tensor], t: Tensor) -> Tensor:
+        return torch.func.vmap(project)(camera["focal"], camera["principal"], t, lens_of(camera))
+
+    assert_like(shader.projectThrough[name], f, [camera, t], value=(1e-5, atol))
 
 
 def check_axes(
@@ -127,7 +116,6 @@ def check_axes(
     lens: Array | None = None,
     *,
     linearised_at: Callable[..., Tensor] | None = None,
-    uses_t: bool = True,
     by_row: bool = False,
     atol: float = 1e-6,
 ) -> None:
@@ -135,45 +123,30 @@ def check_axes(
 
     Args:
         linearised_at: the point of the Jacobian, of focal, principal, t and lens; by default t.
-        uses_t: whether the Jacobian depends on the principal point or t at all.
         by_row: small components of a point's gradient are as exact as its largest, and no more.
     """
-    rng = np.random.default_rng(51)
-    t = t.astype(np.float32).astype(float)
-    lens = np.zeros((len(t), 12)) if lens is None else lens
-    camera, axes = cameras(rng, len(t)), rng.normal(size=(len(t), 3, 3)).astype(np.float32).astype(float)
-    v = rng.normal(size=(len(t), 2, 3))
+    rng, t = np.random.default_rng(51), float32(t)
+    camera = cameras(rng, len(t)) | fields_of(np.zeros((len(t), 12)) if lens is None else lens)
+    axes = rng.normal(size=(len(t), 3, 3))
 
-    def f(focal: Tensor, principal: Tensor, point: Tensor, lens: Tensor, matrix: Tensor) -> Tensor:
+    def one(focal: Tensor, principal: Tensor, point: Tensor, lens: Tensor, matrix: Tensor) -> Tensor:
         at = point if linearised_at is None else linearised_at(focal, principal, point, lens)
-        jacobian = torch.func.jacfwd(project, argnums=2)(focal, principal, at, lens)
-        return jacobian @ matrix
+        return torch.func.jacfwd(project, argnums=2)(focal, principal, at, lens) @ matrix
 
-    inputs = [torch.tensor(x, requires_grad=True) for x in (camera["focal"], camera["principal"], t, lens, axes)]
-    expected = torch.func.vmap(f)(*inputs)
+    def f(camera: dict[str, Tensor], t: Tensor, axes: Tensor) -> dict[str, Tensor]:
+        rows = torch.func.vmap(one)(camera["focal"], camera["principal"], t, lens_of(camera), axes)
+        return {"x": rows[:, 0], "y": rows[:, 1]}
+
     # Each row counts as much as any other, however near the camera.
-    size = expected.detach().abs().amax((1, 2), keepdim=True)
-    v = v / size.numpy()
-    gradients = torch.autograd.grad(expected, inputs, torch.tensor(v), allow_unused=True)
-    v_focal, v_principal, v_t, v_lens, v_axes = (None if g is None else g.numpy() for g in gradients)
+    leaves = [{key: leaf(field) for key, field in camera.items()}, leaf(t), leaf(axes)]
+    size = torch.stack(list(f(*leaves).values())).detach().abs().amax((0, 2))
+    axes = float32(axes / size[:, None, None].numpy())
+    v = {key: rng.normal(size=(len(t), 3)) for key in "xy"}
     if by_row:
-        assert v_t is not None
-        scale = 1 / np.abs(v_t).max(1)
-        v, v_axes = (x * scale[:, None, None] for x in (v, v_axes))
-        v_focal, v_t = (x * scale[:, None] for x in (v_focal, v_t))
-    through = shader.projectAxesThrough[name]
-    arguments: list[Any] = [camera | fields_of(lens), t, axes, IMAGE]
-    actual = through(*arguments)
-    assert_value(np.stack([actual["x"], actual["y"]], 1) / size.numpy(), (expected / size).detach().numpy())
-    weights = {"x": v[:, 0], "y": v[:, 1]}
-    if uses_t:
-        wanted = [of_camera((v_focal, v_principal, v_lens)), v_t, v_axes, None]
-        assert_gradients(through, weights, arguments, wanted, atol=atol)
-    else:
-        got = through.gradients(weights, *arguments)
-        assert not np.any(got[1])
-        assert_value(got[0]["focal"], v_focal, rtol=1e-4)
-        assert_value(got[2], v_axes, rtol=1e-4)
+        found = f(*leaves[:2], torch.from_numpy(axes))
+        (v_t,) = torch.autograd.grad(sum((found[key] * torch.from_numpy(v[key])).sum() for key in v), leaves[1])
+        v = {key: rows / v_t.abs().amax(1, keepdim=True).numpy() for key, rows in v.items()}
+    assert_like(shader.projectAxesThrough[name], f, [camera, t, axes], [IMAGE], v=v, atol=atol)
 
 
 def along(angles: Array, azimuths: Array, distances: Array) -> Array:

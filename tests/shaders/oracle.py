@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from splat_py import shaders
 
@@ -33,8 +34,12 @@ def pullback(f: Callable[..., Array], v_output: Array, *inputs: Array) -> list[A
     return gradients
 
 
+def float32(array: npt.ArrayLike) -> Array:
+    """The nearest numbers that a shader can be given."""
+    return np.asarray(array, np.float32).astype(float)
+
+
 def assert_value(actual: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Compare a shader's result with the reference's: arrays, or dicts of them."""
     if isinstance(expected, dict):
         assert set(actual) == set(expected)
         for name in expected:
@@ -55,8 +60,8 @@ def assert_gradients(
     """Compare every scalar of every argument's gradient.
 
     Args:
-        expected: one an argument: an array, None where there is to be no gradient, for a struct a dict of the
-            fields whose gradients are not zero.
+        expected: one an argument: an array, 0 for zeros, None where there is to be no gradient, for a struct a dict of its
+            fields, without those whose gradients are zeros.
     """
     actual = shaders.gradients(function, v_output, *arguments)
     assert len(actual) == len(expected)
@@ -68,15 +73,59 @@ def assert_gradients(
         elif isinstance(wanted, dict):
             assert set(wanted) <= set(got), what
             for name, field in got.items():
-                if name in wanted:
-                    _compare(field, wanted[name], f"{what}, {name}", rtol, atol)
-                else:
-                    assert not np.any(field), f"{what}, {name}"
+                _compare(field, wanted.get(name, 0), f"{what}, {name}", rtol, atol)
         else:
             _compare(got, wanted, what, rtol, atol)
 
 
-def _compare(actual: Array, expected: Array, what: str, rtol: float, atol: float) -> None:
+def assert_like(
+    function: shaders.ShaderFunction,
+    f: Callable[..., Any],
+    arguments: Sequence[Any],
+    fixed: Sequence[Any] = (),
+    *,
+    no_diff: Sequence[int] = (),
+    v: Any = None,
+    value: tuple[float, float] = (1e-5, 1e-6),
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+) -> None:
+    """Compare a shader's result and every gradient with f's, in torch's float64.
+
+    Args:
+        f: of the arguments as tensors and structs as dicts of them; returns a tensor, or a struct.
+        fixed: further arguments of the shader alone, which have no gradients.
+        no_diff: which of the others have none.
+        v: of the result, at random by default.
+        value: relative and absolute tolerance of the result; the others are of gradients.
+    """
+    leaves = [_each(lambda a: torch.tensor(a, dtype=torch.float64, requires_grad=True), argument) for argument in arguments]
+    expected = f(*leaves)
+    given = [*arguments, *fixed]
+    assert_value(function(*given), _each(lambda x: x.detach().numpy(), expected), rtol=value[0], atol=value[1])
+    rng = np.random.default_rng(23)
+    v = _each(lambda x: rng.normal(size=x.shape), expected) if v is None else v
+    outputs = {name: (expected[name], v[name]) for name in v} if isinstance(expected, dict) else {"": (expected, v)}
+    torch.autograd.backward(*zip(*((x, torch.as_tensor(a)) for x, a in outputs.values()), strict=True))
+    wanted = [_each(_gradient, leaf) for leaf in leaves]
+    assert any(np.any(gradient) for leaf in wanted for gradient in (leaf.values() if isinstance(leaf, dict) else [leaf]))
+    for position in no_diff:
+        wanted[position] = None
+    assert_gradients(function, v, given, [*wanted, *(None for _ in fixed)], rtol=rtol, atol=atol)
+
+
+def _each(f: Callable[[Any], Any], value: Any) -> Any:
+    return {name: f(field) for name, field in value.items()} if isinstance(value, dict) else f(value)
+
+
+def _gradient(leaf: torch.Tensor) -> Any:
+    return leaf.grad.numpy() if leaf.grad is not None and leaf.grad.any() else 0
+
+
+def _compare(actual: Array, expected: Any, what: str, rtol: float, atol: float) -> None:
+    if isinstance(expected, int):
+        assert not np.any(actual), what
+        return
     assert actual.shape == expected.shape, what
     # All zeros would hide a gradient that got lost.
     assert np.any(expected), f"{what}: this test cannot fail"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from splat_py.shaders import blending as shader
 from tests.reference.blending import MAX_ALPHA
-from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
+from tests.shaders.oracle import Array, assert_like, assert_value
 
 COUNT = 60
 RNG = np.random.default_rng(9)
@@ -15,11 +19,6 @@ CHANNELS = [1, 3, 4]
 
 
 def test_alpha() -> None:
-    def f(mean: Array, conic: Array, opacity: Array) -> Array:
-        x, y = (pixels - mean).T
-        a, b, c = conic.T
-        return opacity * np.exp(-0.5 * (a * x * x + 2 * b * x * y + c * y * y))
-
     means, pixels = RNG.uniform(0, 8, (COUNT, 2)), RNG.integers(0, 8, (COUNT, 2)) + 0.5
     roots = RNG.normal(size=(COUNT, 2, 2)) * 0.5
     roots[:5] *= 1e-2  # far larger than a pixel
@@ -28,21 +27,22 @@ def test_alpha() -> None:
     opacities = RNG.uniform(0.1, 1, COUNT)
     # Opaque and close by: clamped, and so without a gradient.
     opacities[:10], means[:10] = 1, pixels[:10] + 1e-3
-    raw = f(means, conics, opacities)
-    clamped = raw > MAX_ALPHA
-    assert clamped.sum() >= 10 and (~clamped).sum() >= 10 and np.abs(raw - MAX_ALPHA).min() > 1e-5
 
-    assert_value(shader.evaluateAlpha(means, conics, opacities, pixels), np.minimum(raw, MAX_ALPHA))
-    v = RNG.normal(size=COUNT)
-    expected = pullback(f, np.where(clamped, 0, v), means, conics, opacities)
-    assert_gradients(shader.evaluateAlpha, v, [means, conics, opacities, pixels], [*expected, None], atol=2e-6)
+    def f(mean: Tensor, conic: Tensor, opacity: Tensor) -> Tensor:
+        (x, y), (a, b, c) = (torch.from_numpy(pixels) - mean).T, conic.T
+        return limited(opacity, (-0.5 * (a * x * x + 2 * b * x * y + c * y * y)).exp(), MAX_ALPHA)
+
+    assert_like(shader.evaluateAlpha, f, [means, conics, opacities], [pixels], atol=2e-6)
+    falloffs = RNG.uniform(0, 1, COUNT)
     for limit in (0.99, 0.5):
-        limited = raw > limit
-        assert limited.sum() >= 10 and (~limited).sum() >= 10 and np.abs(raw - limit).min() > 1e-5
-        arguments = [means, conics, opacities, pixels, limit]
-        assert_value(shader.evaluateAlphaUpTo(*arguments), np.minimum(raw, limit))
-        expected = pullback(f, np.where(limited, 0, v), means, conics, opacities)
-        assert_gradients(shader.evaluateAlphaUpTo, v, arguments, [*expected, None, None], atol=2e-6)
+        falloffs[:10] = 1
+        assert_like(shader.limitAlpha, partial(limited, limit=limit), [opacities, falloffs], [limit], atol=2e-6)
+
+
+def limited(opacity: Tensor, falloff: Tensor, limit: float) -> Tensor:
+    raw = opacity * falloff
+    assert 10 <= (raw > limit).sum() <= COUNT - 10 and (raw - limit).abs().min() > 1e-5
+    return raw.clamp(max=limit)
 
 
 def states(channels: int) -> tuple[dict[str, Array], Array, Array]:
@@ -56,21 +56,10 @@ def states(channels: int) -> tuple[dict[str, Array], Array, Array]:
 
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_transform(channels: int) -> None:
-    """The adjoint as the contract has it: dL/dc = αT g, dL/dα = T (g·c - τ), dL/dT = (1 - α) τ + α g·c."""
-    state, alpha, color = states(channels)
-    T = state["T"]
-    expected = {
-        "color": state["color"] + (alpha * T)[:, None] * color,
-        "T": T * (1 - alpha),
-    }
-    transform = shader.transformPixelState[channels]
-    assert_value(transform(state, alpha, color), expected)
+    def f(state: dict[str, Tensor], alpha: Tensor, color: Tensor) -> dict[str, Tensor]:
+        return {"color": state["color"] + (alpha * state["T"])[:, None] * color, "T": state["T"] * (1 - alpha)}
 
-    g, tau = RNG.normal(size=(COUNT, channels)), RNG.normal(size=COUNT)
-    g_dot_c = np.sum(g * color, axis=1)
-    v_state = {"color": g, "T": (1 - alpha) * tau + alpha * g_dot_c}
-    v_alpha, v_color = T * (g_dot_c - tau), (alpha * T)[:, None] * g
-    assert_gradients(transform, {"color": g, "T": tau}, [state, alpha, color], [v_state, v_alpha, v_color])
+    assert_like(shader.transformPixelState[channels], f, states(channels))
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
@@ -88,11 +77,7 @@ def test_undo_is_the_inverse_of_transform(channels: int) -> None:
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_composite(channels: int) -> None:
     state, _, background = states(channels)
-    composite = shader.composite[channels]
-    assert_value(composite(state, background), state["color"] + state["T"][:, None] * background)
-    v = RNG.normal(size=(COUNT, channels))
-    v_state = {"color": v, "T": np.sum(v * background, axis=1)}
-    assert_gradients(composite, v, [state, background], [v_state, state["T"][:, None] * v])
+    assert_like(shader.composite[channels], lambda s, behind: s["color"] + s["T"][:, None] * behind, [state, background])
 
 
 def test_steps_of_distortion() -> None:
@@ -102,18 +87,13 @@ def test_steps_of_distortion() -> None:
     state = {"color": rng.uniform(size=(count, channels)), "T": rng.uniform(0.1, 1, count)}
     alpha, color = rng.uniform(0.05, 0.9, count), rng.uniform(size=(count, channels))
 
-    def step(before: Array, T: Array, alpha: Array, color: Array) -> Array:
-        brought = np.concatenate([color[:, :-1], 2 * (color[:, -2:-1] * (1 - T)[:, None] - before[:, -2:-1])], 1)
-        return np.concatenate([before + (T * alpha)[:, None] * brought, (T * (1 - alpha))[:, None]], 1)
+    def step(state: dict[str, Tensor], alpha: Tensor, color: Tensor) -> dict[str, Tensor]:
+        before, T = state["color"], state["T"]
+        brought = torch.cat([color[:, :-1], 2 * (color[:, -2:-1] * (1 - T)[:, None] - before[:, -2:-1])], 1)
+        return {"color": before + (T * alpha)[:, None] * brought, "T": T * (1 - alpha)}
 
     function = shader.blendStep[channels, "DistortionBlending"]
-    inputs = state["color"], state["T"], alpha, color
-    expected = step(*inputs)
-    assert_value(function(state, alpha, color), {"color": expected[:, :-1], "T": expected[:, -1]})
-    v = rng.normal(size=expected.shape)
-    v_color, v_T, v_alpha, v_channels = pullback(step, v, *inputs)
-    v_output = {"color": v[:, :-1], "T": v[:, -1]}
-    assert_gradients(function, v_output, [state, alpha, color], [{"color": v_color, "T": v_T}, v_alpha, v_channels])
+    assert_like(function, step, [state, alpha, color])
 
     weights, depths = np.zeros((count, 3)), rng.uniform(1, 5, (count, 3))
     after = {"color": np.zeros((count, channels)), "T": np.ones(count)}

@@ -1,14 +1,16 @@
-"""slang/splat/blob2d.slang."""
+"""slang/splat/blob2d.slang; of simple_splatting.slang, which Slang alone differentiates, what tests/image leaves out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linprog
 
 from splat_py import shaders
 from splat_py.shaders import blob2d as shader
 from tests.image import reference as ref
+from tests.image.scenes import blobs_of, differentiate, draw
 from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
 
 COUNT = 200
@@ -18,7 +20,6 @@ FIELDS = {"center": slice(0, 2), "variance": slice(2, 4), "anisotropy": 4, "colo
 
 
 def rows(raw: Array) -> dict[str, Array]:
-    """Raw blobs [N, 9] as the shader's struct."""
     return {name: raw[:, rows] for name, rows in FIELDS.items()}
 
 
@@ -106,34 +107,28 @@ def test_largest_reach() -> None:
 
 
 def test_overlap() -> None:
-    """Against clipping the rectangle by the box's four sides."""
     count = 400
     angle = RNG.uniform(0, np.pi, count)
-    axis = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    half = np.exp(RNG.uniform(-2, 2, (count, 2)))
-    center = RNG.uniform(-6, 6, (count, 2))
-    rectangle = {"center": [0.5, -0.3], "half": [3.5, 1.5]}
-    actual = shader.overlaps({"center": center, "axis": axis, "half": half}, rectangle)
-    expected = [_intersect(*box, np.array([0.5, -0.3]), np.array([3.5, 1.5])) for box in zip(center, axis, half, strict=True)]
+    axes = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    half, centers = np.exp(RNG.uniform(-2, 2, (count, 2))), RNG.uniform(-6, 6, (count, 2))
+    middle, sides = np.array([0.5, -0.3]), np.array([3.5, 1.5])
+    actual = shader.overlaps({"center": centers, "axis": axes, "half": half}, {"center": middle, "half": sides})
+
+    def meet(center: Array, axis: Array, reach: Array) -> bool:
+        across = np.array([axis, [-axis[1], axis[0]]])
+        limits = np.concatenate([reach + across @ center, reach - across @ center])
+        within = np.stack([middle - sides, middle + sides], 1)
+        return bool(linprog(np.zeros(2), np.concatenate([across, -across]), limits, bounds=within).success)
+
+    expected = [meet(*box) for box in zip(centers, axes, half, strict=True)]
     assert 100 < np.sum(expected) < 350
     np.testing.assert_array_equal(np.asarray(actual, bool), expected)
 
 
-def _intersect(center: Array, axis: Array, half: Array, middle: Array, sides: Array) -> bool:
-    """Sutherland-Hodgman clipping leaves something."""
-    polygon = [middle + sides * corner for corner in ([-1, -1], [1, -1], [1, 1], [-1, 1])]
-    for normal, reach in ((axis, half[0]), (np.array([-axis[1], axis[0]]), half[1])):
-        for sign in (1, -1):
-            distances = [reach - sign * float(normal @ (p - center)) for p in polygon]
-            clipped = []
-            for i, p in enumerate(polygon):
-                j = (i + 1) % len(polygon)
-                if distances[i] >= 0:
-                    clipped.append(p)
-                if distances[i] * distances[j] < 0:
-                    share = distances[i] / (distances[i] - distances[j])
-                    clipped.append(p + share * (polygon[j] - p))
-            polygon = clipped
-            if not polygon:
-                return False
-    return True
+def test_a_pixel_that_is_full_stops() -> None:
+    """Opaque blobs in front: those behind T < 1/255 change nothing and get nothing."""
+    raw = blobs_of(np.random.default_rng(34), 12, deviation=0.5)
+    raw[0:2], raw[8, :3] = 0.0, 5.0
+    assert (draw("autodiff", raw, 1, 1) == draw("autodiff", raw[:, :2], 1, 1)).all()
+    gradients = differentiate("autodiff", raw, np.ones((1, 1, 3)), linear=True)
+    assert gradients[5:8, :2].all() and not gradients[:, 2:].any()

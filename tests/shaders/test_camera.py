@@ -1,14 +1,21 @@
-"""slang/splat/camera.slang."""
+"""slang/splat/camera.slang and capture_model.slang."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.spatial.transform import Rotation
+from torch import Tensor
 
 from splat_py.shaders import camera as shader
-from tests.reference.gaussian import guarded_normalize, guarded_normalize_backward
-from tests.shaders.camera_models import NO_LENS
-from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
+from splat_py.shaders import capture_model
+from tests.reference.camera_correction import rotation_of_vector
+from tests.reference.exposure import NEUTRAL
+from tests.reference.gaussian import normalized
+from tests.reference.spherical_harmonics import basis_at
+from tests.render.torch_cameras import cross_matrix
+from tests.shaders.camera_models import NO_LENS, fields_of
+from tests.shaders.oracle import assert_gradients, assert_like, assert_value, float32
 
 COUNT = 40
 RNG = np.random.default_rng(1)
@@ -20,75 +27,93 @@ CAMERAS = {
     "principal": RNG.uniform(0, 20, (COUNT, 2)),
     **{name: np.tile(field, (COUNT, 1)) for name, field in NO_LENS.items()},
 }
-ROTATIONS, TRANSLATIONS = CAMERAS["rotation"], CAMERAS["translation"]
 POINTS = RNG.normal((0, 0, 3), size=(COUNT, 3))
 
 
+def centre(camera: dict[str, Tensor]) -> Tensor:
+    """Rotation and translation are independent."""
+    return -torch.einsum("nji,nj->ni", camera["rotation"], camera["translation"])
+
+
 def test_world_to_camera() -> None:
-    def f(rotation: Array, translation: Array, p: Array) -> Array:
-        return np.einsum("nij,nj->ni", rotation, p) + translation
+    def f(camera: dict[str, Tensor], p: Tensor) -> Tensor:
+        return torch.einsum("nij,nj->ni", camera["rotation"], p) + camera["translation"]
 
-    v = RNG.normal(size=(COUNT, 3))
-    assert_value(shader.worldToCamera(CAMERAS, POINTS), f(ROTATIONS, TRANSLATIONS, POINTS))
-    v_rotation, v_translation, v_p = pullback(f, v, ROTATIONS, TRANSLATIONS, POINTS)
-    expected = [{"rotation": v_rotation, "translation": v_translation}, v_p]
-    assert_gradients(shader.worldToCamera, v, [CAMERAS, POINTS], expected)
+    assert_like(shader.worldToCamera, f, [CAMERAS, POINTS])
 
 
-def test_camera_centre_treats_rotation_and_translation_as_independent() -> None:
-    def f(rotation: Array, translation: Array) -> Array:
-        return -np.einsum("nji,nj->ni", rotation, translation)
-
-    v = RNG.normal(size=(COUNT, 3))
-    assert_value(shader.cameraCentre(CAMERAS), f(ROTATIONS, TRANSLATIONS))
-    v_rotation, v_translation = pullback(f, v, ROTATIONS, TRANSLATIONS)
-    expected = [{"rotation": v_rotation, "translation": v_translation}]
-    assert_gradients(shader.cameraCentre, v, [CAMERAS], expected)
+def test_camera_centre() -> None:
+    assert_like(shader.cameraCentre, centre, [CAMERAS])
 
 
 def test_view_direction() -> None:
-    def f(rotation: Array, translation: Array, p: Array) -> Array:
-        offset = p + np.einsum("nji,nj->ni", rotation, translation)
-        return offset / np.sqrt(np.sum(offset * offset, axis=1, keepdims=True))
-
-    v = RNG.normal(size=(COUNT, 3))
-    assert_value(shader.viewDirection(CAMERAS, POINTS), f(ROTATIONS, TRANSLATIONS, POINTS))
-    v_rotation, v_translation, v_p = pullback(f, v, ROTATIONS, TRANSLATIONS, POINTS)
-    expected = [{"rotation": v_rotation, "translation": v_translation}, v_p]
-    assert_gradients(shader.viewDirection, v, [CAMERAS, POINTS], expected)
-
-
-def test_view_direction_at_the_camera_itself() -> None:
-    """Along one axis, too near to be normalised, and at the very centre: finite, and as the guard says."""
-    count = 6
-    offsets = np.array([[0, 0, 2], [-3, 0, 0], [0, 1e-6, 0], [0, 0, 5e-9], [1e-9, -2e-9, 0], [0, 0, 0]])
-    camera = {name: field[:count] for name, field in CAMERAS.items()} | {"translation": np.zeros((count, 3))}
-    v = RNG.normal(size=(count, 3))
-    assert_value(shader.viewDirection(camera, offsets), guarded_normalize(offsets)[0])
-    v_p = guarded_normalize_backward(offsets, v)
-    # camera centre = -Rᵀ t
-    v_translation = np.einsum("nij,nj->ni", camera["rotation"], v_p)
-    expected = [{"translation": v_translation}, v_p]
-    # The gradient is up to 1e8 here: what cancels does so within 1e-7 of that.
-    for row in range(count):
-        one = {name: field[row : row + 1] for name, field in camera.items()}
-        atol = 1e-6 * max(1.0, float(np.abs(v_p[row]).max()))
-        assert_gradients(
-            shader.viewDirection,
-            v[row : row + 1],
-            [one, offsets[row : row + 1]],
-            [{"translation": expected[0]["translation"][row : row + 1]}, v_p[row : row + 1]],
-            atol=atol,
-        )
+    """Also along one axis, too near to be normalised, and at the very centre: finite, and as the guard says."""
+    assert_like(shader.viewDirection, lambda camera, p: normalized(p - centre(camera)), [CAMERAS, POINTS])
+    there = CAMERAS | {"translation": np.zeros((COUNT, 3))}
+    for row, offset in enumerate([[0, 0, 2], [-3, 0, 0], [0, 1e-6, 0], [0, 0, 5e-9], [1e-9, -2e-9, 0], [0, 0, 0]]):
+        one = [{name: field[row : row + 1] for name, field in there.items()}, np.array([offset], float)]
+        # The gradient is up to 1e8 here: what cancels does so within 1e-7 of that.
+        atol = 1e-6 / np.clip(np.linalg.norm(offset), 1e-8, 1)
+        assert_like(shader.viewDirection, lambda camera, p: normalized(p - centre(camera)), one, atol=atol)
 
 
 def test_project_point() -> None:
-    def f(focal: Array, principal: Array, t: Array) -> Array:
-        return focal * t[:, :2] / t[:, 2:] + principal
-
     t = np.concatenate([RNG.normal(size=(COUNT, 2)), RNG.uniform(0.2, 5, (COUNT, 1))], axis=1)
-    v = RNG.normal(size=(COUNT, 2))
-    inputs = CAMERAS["focal"], CAMERAS["principal"], t
-    assert_value(shader.projectPoint(CAMERAS, t), f(*inputs))
-    v_focal, v_principal, v_t = pullback(f, v, *inputs)
-    assert_gradients(shader.projectPoint, v, [CAMERAS, t], [{"focal": v_focal, "principal": v_principal}, v_t])
+    assert_like(shader.projectPoint, lambda c, t: c["focal"] * t[:, :2] / t[:, 2:] + c["principal"], [CAMERAS, t])
+
+
+def test_coefficients_by_number() -> None:
+    """In the order of their arguments, each with a gradient of its own alone."""
+    lens, v = RNG.normal(size=(COUNT, 12)), RNG.normal(size=COUNT)
+    camera = CAMERAS | fields_of(lens)
+    for i in range(12):
+        assert_value(shader.coefficient(camera, i), lens[:, i])
+        v_lens = np.zeros((COUNT, 12))
+        v_lens[:, i] = v
+        wanted = {name: field for name, field in fields_of(v_lens).items() if field.any()}
+        assert_gradients(shader.coefficient, v, [camera, i], [wanted, None])
+
+
+def test_exposure() -> None:
+    rng = np.random.default_rng(60)
+
+    def expose(rows: dict[str, Tensor], color: Tensor) -> Tensor:
+        c = torch.cat([color, torch.ones(20, 1)], 1)
+        return torch.stack([(rows[name] * c).sum(1) for name in ("red", "green", "blue")], 1)
+
+    rows = {name: rng.normal(size=(20, 4)) for name in ("red", "green", "blue")}
+    assert_like(capture_model.expose, expose, [rows, rng.uniform(size=(20, 3))])
+
+
+def test_the_neutral_exposure_changes_nothing() -> None:
+    np.testing.assert_array_equal(capture_model.neutralExposure(np.arange(12)), NEUTRAL)
+
+
+def test_environment() -> None:
+    rng = np.random.default_rng(63)
+    d = rng.normal(size=(30, 3))
+    d = float32(d / np.linalg.norm(d, axis=1, keepdims=True))
+
+    def over(color: Tensor, T: Tensor, d: Tensor, sh: Tensor) -> Tensor:
+        return color + (torch.einsum("bk,bkc->bc", basis_at(d, 3), sh) + 0.5).relu() * T[:, None]
+
+    arguments = [rng.uniform(size=(30, 3)), rng.uniform(size=30), d, rng.normal(0, 0.3, (30, 16, 3))]
+    assert_like(capture_model.overEnvironment, over, arguments, no_diff=[2], value=(1e-5, 1e-5), atol=1e-5)
+
+
+def test_directions_of_pixels() -> None:
+    turn = np.array([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]])
+    camera = {"rotation": turn, "translation": [1, 2, 3], "focal": [10, 20], "principal": [5, 6]}
+    slope = np.array([(8 - 5) / 10, (2 - 6) / 20, 1])
+    assert_value(capture_model.pixelDirection(camera | NO_LENS, [8, 2]), turn.T @ slope / np.linalg.norm(slope))
+
+
+def test_rotations_from_none_to_half_a_turn() -> None:
+    """Both sides of the angle from which on sines are no series."""
+    rng = np.random.default_rng(62)
+    vectors = rng.normal(size=(40, 3))
+    lengths = np.concatenate([[0, 1e-9, 1e-4, 0.499, 0.501], np.linspace(0, 3, 35)])
+    vectors *= (lengths / np.linalg.norm(vectors, axis=1))[:, None]
+    assert_value(rotation_of_vector(vectors), Rotation.from_rotvec(vectors).as_matrix(), atol=1e-12)
+    turned = torch.func.vmap(lambda r: torch.linalg.matrix_exp(cross_matrix(r)))
+    assert_like(capture_model.rotationOfVector, turned, [vectors], value=(1e-5, 2e-6), atol=1e-5)

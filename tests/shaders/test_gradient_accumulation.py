@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slangpy as spy
 
-from splat_py.gpu.device import get_device
+from tests.shaders.kernels import dispatch
 
 SOURCE = Path(__file__).with_name("accumulation.slang").read_text(encoding="utf-8")
 GROUPS, ROUNDS, SLOTS = 5, 2, 3
@@ -16,28 +15,14 @@ GROUPS, ROUNDS, SLOTS = 5, 2, 3
 
 def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What the workgroups leave in rows that all add to, and in rows of their own."""
-    device = get_device()
     threads, length = values.shape[3:]
     constants = f"static const uint THREADS = {threads};\nstatic const int N = {length};\ntypedef {strategy} STRATEGY;\n"
     source = SOURCE.replace("static const uint SLOTS", constants + "static const uint SLOTS")
-    module = device.handle.load_module_from_source(f"accumulation_{strategy}_{threads}_{length}", source)
-    program = device.handle.link_program([module], [module.entry_point("addUp")])
-    pipeline = device.handle.create_compute_pipeline(program)
     row = (ROUNDS, SLOTS, length + 1)
-    arrays = {
-        "values": device.memory.array(values),
-        "sums": device.memory.array(np.zeros(row, np.float32)),
-        "parts": device.memory.array(np.zeros((GROUPS, *row), np.float32)),
-    }
-    encoder = device.handle.create_command_encoder()
-    with encoder.begin_compute_pass() as compute:
-        cursor = spy.ShaderCursor(compute.bind_pipeline(pipeline))
-        used = {"values", "parts" if strategy == "PerIntersection" else "sums"}
-        for name in used:
-            cursor[name] = arrays[name].buffer
-        compute.dispatch_compute(spy.uint3(GROUPS, 1, 1))
-    device.handle.wait_for_submit(device.handle.submit_command_buffer(encoder.finish()))
-    return arrays["sums"].numpy().copy(), arrays["parts"].numpy().copy()
+    arrays = {"sums": np.zeros(row, np.float32), "parts": np.zeros((GROUPS, *row), np.float32)}
+    used = "parts" if strategy == "PerIntersection" else "sums"
+    arrays |= dispatch(source, "addUp", GROUPS, values=values, **{used: arrays[used]})
+    return arrays["sums"], arrays["parts"]
 
 
 @pytest.mark.parametrize("threads", [8, 64])

@@ -1,20 +1,66 @@
-"""slang/splat/hash_field.slang against float64: what it says, and the gradient of each weight, entry, place and direction."""
+"""slang/splat/hash_field.slang and mlp.slang against float64: dense and hashed levels; all that has a gradient."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
+import slangpy as spy
 import torch
 
 from splat_py import shaders
-from tests.shaders.test_hash_grid import COUNT, GRID, away_from_faces, tensors
-from tests.volume.hash_reference import f64
+from splat_py.gpu.device import get_device
+from tests.reference.arrays import leaf
+from tests.shaders.oracle import Array, float32
+from tests.volume.reference import HashGrid, entries_of, f64, weight_count
 
 MODULE = shaders.load(Path(__file__).with_name("hash_grid.slang"))
-RNG = np.random.default_rng(63)
+CELLS, SIZE, LEVELS = [2, 6, 10], 64, 3
+COUNT = sum(entries_of(CELLS, SIZE))
+RNG = np.random.default_rng(62)
+GRID = HashGrid(
+    f64(RNG.normal(size=(COUNT, 2)).astype(np.float32)).requires_grad_(),
+    f64((RNG.normal(size=weight_count(LEVELS)) * 0.5).astype(np.float32)).requires_grad_(),
+    CELLS,
+    SIZE,
+    2.0,
+)
+
+
+def away_from_faces(count: int) -> Array:
+    """Places that float32 puts into the same cells."""
+    places = RNG.uniform(size=(4 * count, 3)).astype(np.float32).astype(float)
+    kept = (np.abs(places[:, :, None] * CELLS - np.round(places[:, :, None] * CELLS)) > 1e-4).all((1, 2))
+    return places[kept][:count]
+
+
+def tensors() -> tuple[spy.Tensor, ...]:
+    """Table, weights, and gradients of both, all 0."""
+    arrays = GRID.table.detach(), GRID.weights.detach(), np.zeros(GRID.table.numel() + GRID.weights.numel())
+    return tuple(spy.Tensor.from_numpy(get_device().handle, np.asarray(a, np.float32)) for a in arrays)
+
+
+def test_features() -> None:
+    places = np.concatenate([away_from_faces(60), np.array(list(np.ndindex(2, 2, 2)), float)])
+    found = MODULE.features(*tensors(), COUNT, places)
+    np.testing.assert_allclose(found, GRID.features(f64(places)).detach(), rtol=1e-4, atol=2e-5)
+
+
+def test_vertices_that_do_not_fit_share_entries() -> None:
+    """With the primes of the paper: (x ⊕ 2654435761 y ⊕ 805459861 z) modulo the size."""
+    level = shaders.hash_field.hashLevel(10, 64, 27)
+    assert level == {"cells": 10, "first": 27, "entries": 64, "isHashed": True}
+    vertices = np.array(list(np.ndindex(11, 11, 11)))
+    found = shaders.hash_field.hashEntry(level, vertices.astype(np.uint32)) - 27
+    wanted = [(x ^ (y * 2654435761) ^ (z * 805459861)) % 64 for x, y, z in vertices.tolist()]
+    np.testing.assert_array_equal(found, wanted)
+    assert not shaders.hash_field.hashLevel(3, 64, 0)["isHashed"]
+
+
+RAY_RNG = np.random.default_rng(63)
 PLACES = f64(away_from_faces(100)).requires_grad_()
-DIRECTIONS = f64(RNG.normal(size=(100, 3)))
+DIRECTIONS = f64(RAY_RNG.normal(size=(100, 3)))
 DIRECTIONS = (DIRECTIONS / DIRECTIONS.norm(dim=1, keepdim=True)).requires_grad_()
 RAYS = PLACES.detach().numpy(), DIRECTIONS.detach().numpy()
 
@@ -30,7 +76,7 @@ def test_query() -> None:
 
 
 def test_gradients() -> None:
-    v = RNG.normal(size=(100, 4))
+    v = RAY_RNG.normal(size=(100, 4))
     table, weights, sums = tensors()
     found = MODULE.addQuery(table, weights, sums, COUNT, *RAYS, v)
     wanted = torch.autograd.grad(expected(), (GRID.table, GRID.weights, PLACES, DIRECTIONS), f64(v))
@@ -41,19 +87,23 @@ def test_gradients() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()), err_msg=name)
 
 
-def test_the_reference_by_finite_differences() -> None:
-    """Along a random direction of everything at once."""
-    v = f64(RNG.normal(size=(100, 4)))
-    leaves = GRID.table, GRID.weights, PLACES, DIRECTIONS
-    steps = [f64(RNG.normal(size=leaf.shape)) * 1e-6 for leaf in leaves]
-    gradients = torch.autograd.grad((v * expected()).sum(), leaves)
-    ends = []
-    with torch.no_grad():
-        for sign in (1, -2):
-            for leaf, step in zip(leaves, steps, strict=True):
-                leaf += sign * step
-            ends.append(float((v * expected()).sum()))
-        for leaf, step in zip(leaves, steps, strict=True):
-            leaf += step
-    slope = sum(float((g * s).sum()) for g, s in zip(gradients, steps, strict=True))
-    assert abs((ends[0] - ends[1]) / 2 - slope) < 1e-4 * abs(slope)
+NETWORK = shaders.load(Path(__file__).with_name("mlp.slang"))
+IN, OUT, INPUTS = 5, 3, 40
+MLP_RNG = np.random.default_rng(61)
+
+
+@pytest.mark.parametrize("units", [1, 7])
+def test_values_and_gradients(units: int) -> None:
+    rows, x, v = (float32(MLP_RNG.normal(size=size)) for size in ((units, IN + 1 + OUT), (INPUTS, IN), (INPUTS, 3)))
+    device = get_device().handle
+    weights = spy.Tensor.from_numpy(device, rows.astype(np.float32))
+    sums = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
+    leaves = leaf(rows), leaf(x)
+    y = (leaves[1] @ leaves[0][:, :IN].T + leaves[0][:, IN]).relu() @ leaves[0][:, IN + 1 :]
+    np.testing.assert_allclose(NETWORK.network(weights, sums, units, x), y.detach(), rtol=1e-5, atol=1e-5)
+    v_x = NETWORK.gradient(weights, sums, units, x, v)
+    squashed = torch.stack([y[:, 0].tanh(), y[:, 1].tanh(), y[:, 2].tanh() * y[:, 0]], 1)
+    v_rows, wanted = torch.autograd.grad((torch.from_numpy(v) * squashed).sum(), leaves)
+    np.testing.assert_allclose(v_x, wanted, rtol=1e-4, atol=1e-4)
+    assert v_rows.all()
+    np.testing.assert_allclose(sums.to_numpy().reshape(rows.shape), v_rows, rtol=1e-3, atol=1e-4)

@@ -1,7 +1,8 @@
-"""splat_py.shaders itself, and a trap of the compiler that the shaders keep clear of."""
+"""splat_py.shaders itself, prelude.slang, and a trap of the compiler that the shaders keep clear of."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,8 @@ GAUSSIAN = {"mean": [0, 0, 1], "quat": QUATS, "scale": [1, 1, 1], "opacity": 0.0
 def test_every_module_is_listed_and_has_a_test(name: str) -> None:
     assert name in dir(shaders)
     assert getattr(shaders, name).name == name
-    assert (HERE / f"test_{name}.py").is_file(), f"{name}.slang needs tests/shaders/test_{name}.py"
+    titles = [file.read_text(encoding="utf-8").split('"""')[1] for file in HERE.glob("test_*.py")]
+    assert any(f"{name}.slang" in re.findall(r"\w+\.slang", title) for title in titles), f"{name}.slang needs a test in {HERE}"
 
 
 def test_functions_are_listed() -> None:
@@ -54,9 +56,7 @@ def test_batches_broadcast_and_what_they_share_gets_the_sum() -> None:
     np.testing.assert_array_equal(v_quats, v_quats_alone)
     assert v_shared.shape == (3,)
     np.testing.assert_allclose(v_shared, v_each.sum(axis=0), rtol=1e-5)
-
-
-def test_two_batch_dimensions() -> None:
+    # Of two dimensions, too.
     quats = np.random.default_rng(19).normal(size=(4, 5, 4))
     rotations = shaders.gaussian.quatToRotation(quats)
     assert rotations.shape == (4, 5, 3, 3)
@@ -67,9 +67,7 @@ def test_what_v_output_leaves_out_is_zero() -> None:
     (v,) = shaders.gradients(shaders.gaussian.activate, {"opacity": [1.0, 2, 3]}, GAUSSIAN)
     np.testing.assert_allclose(v["opacity"], 6 * 0.25, rtol=1e-6)
     assert not any(np.any(v[name]) for name in ("mean", "quat", "scale"))
-
-
-def test_slangpy_s_own_objects_pass_through() -> None:
+    # SlangPy's own objects pass through.
     assert isinstance(shaders.gaussian.sigmoid.slangpy, spy.Function)
     assert shaders.gaussian.sigmoid.slangpy(0.0) == 0.5
 
@@ -178,3 +176,13 @@ def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("public float f(float x) { return x; }")
     with pytest.raises(SplatError, match=r"mine\.txt does not end in \.slang"):
         shaders.load(tmp_path / "mine.txt")
+
+
+def test_what_the_prelude_brings() -> None:
+    module = shaders.source(
+        "import splat.prelude;\n"
+        "[Differentiable] public float twice(float sigma) { return falloffOf<GaussianFalloff>(sigma, float4(0.0)) * 2.0; }\n"
+        "public float limit() { return ALPHA_MIN; }\n"
+    )
+    np.testing.assert_allclose(module.twice(2.0), 2 * np.exp(-1), rtol=1e-6)
+    np.testing.assert_allclose(module.limit(), 1 / 255, rtol=1e-6)

@@ -1,7 +1,8 @@
-"""slang/splat/rolling_shutter.slang, against torch's float64."""
+"""slang/splat/rolling_shutter.slang and unscented.slang, against definitions and textbook sums in torch's float64."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from splat_py.shaders import rolling_shutter as shader
-from tests.shaders.camera_models import NO_LENS, cameras
-from tests.shaders.oracle import Array, assert_gradients, assert_value
-from tests.splats.torch_cameras import between, cross_matrix, rolling
+from splat_py.shaders import unscented
+from tests.render.torch_cameras import between, cross_matrix, project_unscented, rolling, still
+from tests.shaders.camera_models import IMAGE, NO_LENS, cameras, pinhole
+from tests.shaders.oracle import Array, assert_like, float32
 
 N, WIDTH, HEIGHT = 24, 37, 53
 READOUT = {"rate": [0.0, 1 / (HEIGHT - 1)], "offset": -0.5 / (HEIGHT - 1)}
@@ -25,23 +27,7 @@ def poses(rng: np.random.Generator, largest: float) -> tuple[dict[str, Array], d
     turns *= (np.geomspace(1e-4, largest, N) / np.linalg.norm(turns, axis=1))[:, None]
     rotations = np.stack([torch.linalg.matrix_exp(cross_matrix(torch.tensor(turn))).numpy() for turn in turns])
     last = {"rotation": rotations @ first["rotation"], "translation": first["translation"] + 0.1 * rng.normal(size=(N, 3))}
-    return first, {name: field.astype(np.float32).astype(float) for name, field in last.items()}
-
-
-def leaves(*structs: dict[str, Array] | Array) -> list[Any]:
-    return [
-        {name: torch.tensor(field, requires_grad=True) for name, field in struct.items()}
-        if isinstance(struct, dict)
-        else torch.tensor(struct, requires_grad=True)
-        for struct in structs
-    ]
-
-
-def gradient(value: dict[str, Tensor] | Tensor) -> Any:
-    if isinstance(value, dict):
-        return {name: tensor.grad.numpy() for name, tensor in value.items() if tensor.grad is not None}
-    assert value.grad is not None
-    return value.grad.numpy()
+    return first, {name: float32(field) for name, field in last.items()}
 
 
 def viewmat(pose: dict[str, Tensor], i: int) -> Tensor:
@@ -51,17 +37,14 @@ def viewmat(pose: dict[str, Tensor], i: int) -> Tensor:
 def test_poses_between_two() -> None:
     """Along the shortest arc, up to nearly half a turn, and beyond the ends."""
     rng = np.random.default_rng(1)
-    (first, last), time = poses(rng, 2.8), rng.uniform(-0.5, 1.5, N).astype(np.float32).astype(float)
-    v = {"rotation": rng.normal(size=(N, 3, 3)), "translation": rng.normal(size=(N, 3))}
-    twin_first, twin_last, twin_time = leaves(first, last, time)
-    poses_then = [between(viewmat(twin_first, i), viewmat(twin_last, i))(twin_time[i]) for i in range(N)]
-    rotation, translation = (torch.stack(part) for part in zip(*poses_then, strict=True))
-    ((rotation * torch.tensor(v["rotation"])).sum() + (translation * torch.tensor(v["translation"])).sum()).backward()
-    actual = shader.cameraAt(first | NO_LENS, last, time)
-    assert_value(actual["rotation"], rotation.detach().numpy(), atol=3e-6)
-    assert_value(actual["translation"], translation.detach().numpy())
-    expected = [gradient(twin_first), gradient(twin_last), gradient(twin_time)]
-    assert_gradients(shader.cameraAt, v, [first | NO_LENS, last, time], expected, atol=2e-4)
+    first, last = poses(rng, 2.8)
+
+    def f(first: dict[str, Tensor], last: dict[str, Tensor], time: Tensor) -> dict[str, Tensor]:
+        then = [between(viewmat(first, i), viewmat(last, i))(time[i]) for i in range(N)]
+        return first | dict(zip(("rotation", "translation"), map(torch.stack, zip(*then, strict=True)), strict=True))
+
+    first |= {name: np.tile(field, (N, 1)) for name, field in NO_LENS.items()}
+    assert_like(shader.cameraAt, f, [first, last, float32(rng.uniform(-0.5, 1.5, N))], value=(1e-5, 3e-6), atol=2e-4)
 
 
 def test_when_a_row_sees_a_point() -> None:
@@ -69,25 +52,20 @@ def test_when_a_row_sees_a_point() -> None:
     rng = np.random.default_rng(2)
     first, last = poses(rng, 0.1)
     seen = np.stack([rng.uniform(-0.5, 0.5, N), rng.uniform(-0.7, 0.7, N), np.ones(N)], -1) * rng.uniform(2, 5, N)[:, None]
-    points = np.einsum("nji,nj->ni", first["rotation"], seen - first["translation"]).astype(np.float32).astype(float)
-    v = rng.normal(size=N)
-    twin_first, twin_last, twin_points = leaves(first, last, points)
-    times = []
-    for i in range(N):
+    points = float32(np.einsum("nji,nj->ni", first["rotation"], seen - first["translation"]))
 
-        def static(t: Tensor, i: int = i) -> Tensor:
-            return twin_first["focal"][i] * t[:2] / t[2] + twin_first["principal"][i]
+    def f(first: dict[str, Tensor], last: dict[str, Tensor], points: Tensor) -> Tensor:
+        times = []
+        for i in range(N):
+            static = partial(pinhole, first["focal"][i], first["principal"][i], lens=torch.zeros(12))
+            pose = viewmat(first, i), viewmat(last, i)
+            pixel, _ = rolling(static, *pose, "ROLLING_TOP_TO_BOTTOM", WIDTH, HEIGHT)(points[i])
+            times.append((pixel[1] - 0.5) / (HEIGHT - 1))
+        return torch.stack(times)
 
-        pose = viewmat(twin_first, i), viewmat(twin_last, i)
-        pixel, _ = rolling(static, *pose, "ROLLING_TOP_TO_BOTTOM", WIDTH, HEIGHT)(twin_points[i])
-        times.append((pixel[1] - 0.5) / (HEIGHT - 1))
-    time = torch.stack(times)
-    (time * torch.tensor(v)).sum().backward()
-    read_time, arguments = shader.readTime["Pinhole"], [first | NO_LENS, last, points, READOUT]
-    assert_value(read_time(*arguments), time.detach().numpy(), rtol=1e-5)
-    expected = [gradient(twin_first), gradient(twin_last), gradient(twin_points), None]
-    assert_gradients(read_time, v, arguments, expected, atol=1e-5)
-    assert np.all(shader.hasReadTime["Pinhole"](*arguments))
+    arguments = [first | NO_LENS, last, points]
+    assert_like(shader.readTime["Pinhole"], f, arguments, [READOUT], value=(1e-5, 1e-6), atol=1e-5)
+    assert np.all(shader.hasReadTime["Pinhole"](*arguments, READOUT))
 
 
 def test_where_no_row_sees_a_point() -> None:
@@ -100,3 +78,63 @@ def test_where_no_row_sees_a_point() -> None:
     down = np.array([0.5, 1.05, 2.0]) * (HEIGHT - 1) / 50
     last = {"rotation": np.eye(3), "translation": np.stack([[0.0, -2.0 + 2 * d, 0.0] for d in down])}
     assert shader.hasReadTime["Pinhole"](first, last, np.array([0.0, 1.0, 2.0]), READOUT).tolist() == [True, False, False]
+
+
+M, BLUR = 12, 0.3
+ALPHA, BETA, KAPPA = 0.8, 1.9, 0.2
+POINTS = {"spread": ALPHA**2 * (3 + KAPPA), "curvature": BETA - ALPHA**2}
+SETTINGS = {"blur": BLUR, "antialiased": True}
+NO_MOTION: list[Any] = [{"rotation": np.zeros((3, 3)), "translation": np.zeros(3)}, {"rate": np.zeros(2), "offset": 0.0}]
+
+
+def scene(rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Large Gaussians, for which the projection is curved, and a camera of each."""
+    camera = cameras(rng, M)
+    seen = np.stack([rng.uniform(-0.5, 0.5, M), rng.uniform(-0.7, 0.7, M), np.ones(M)], -1) * rng.uniform(2, 4, M)[:, None]
+    gaussians = {
+        "mean": np.einsum("nji,nj->ni", camera["rotation"], seen - camera["translation"]),
+        "quat": rng.normal(size=(M, 4)),
+        "scale": rng.uniform(0.1, 0.5, (M, 3)),
+        "opacity": rng.uniform(0.3, 1, M),
+    }
+    return {name: float32(field) for name, field in gaussians.items()}, camera
+
+
+def splat_of(g: dict[str, Tensor], c: dict[str, Tensor], i: int) -> dict[str, Tensor]:
+    static = partial(pinhole, c["focal"][i], c["principal"][i], lens=torch.zeros(12))
+    camera = still(static, torch.cat([c["rotation"][i], c["translation"][i][:, None]], 1))
+    of_one = [g[name][i : i + 1] for name in ("mean", "quat", "scale")]
+    found = project_unscented(camera, *of_one, 1, 1, alpha=ALPHA, beta=BETA, kappa=KAPPA)
+    blurred = found.sharp[0] + BLUR * torch.eye(2)
+    conic = torch.linalg.inv(blurred)[[0, 0, 1], [0, 1, 1]]
+    opacity = g["opacity"][i] * (torch.linalg.det(found.sharp[0]) / torch.linalg.det(blurred)).sqrt()
+    return {"mean": found.means2d[0], "depth": found.depths[0], "conic": conic, "opacity": opacity}
+
+
+def test_values_and_gradients() -> None:
+    def f(g: dict[str, Tensor], c: dict[str, Tensor], motion: dict[str, Tensor]) -> dict[str, Tensor]:
+        splats = [splat_of(g, c, i) for i in range(M)]
+        return {key: torch.stack([splat[key] for splat in splats]) for key in splats[0]}
+
+    gaussians, camera = scene(np.random.default_rng(1))
+    arguments, fixed = [gaussians, camera | NO_LENS, NO_MOTION[0]], [NO_MOTION[1], POINTS, SETTINGS]
+    function = unscented.projectUnscented["Pinhole", "false"]
+    assert_like(function, f, arguments, fixed, value=(2e-5, 1e-5), rtol=2e-4, atol=2e-5)
+
+
+def test_where_sigma_points_may_lie() -> None:
+    """All of them in front of the camera, and inside the image with its margin all, or one."""
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": np.full(2, 20.0), "principal": np.array([18.5, 26.5])}
+    # In the middle; across the margin of each edge; beyond it; so large that some are behind the camera.
+    across, beyond = ([[x, 0, 2], [-x, 0, 2], [0, y, 2], [0, -y, 2]] for x, y in ((2.15, 3.11), (4.0, 5.0)))
+    gaussians = {
+        "mean": np.array([[0.0, 0.0, 2.0], *across, *beyond, [0.0, 0.0, 2.0]]),
+        "quat": np.array([1.0, 0.0, 0.0, 0.0]),
+        "scale": np.array([[0.1, 0.1, 0.1]] * 9 + [[0.1, 0.1, 1.5]]),
+        "opacity": 1.0,
+    }
+    valid = unscented.areSigmaPointsValid["Pinhole", "false"]
+    for all_of_them, expected in ((True, [True] + [False] * 9), (False, [True] * 5 + [False] * 5)):
+        bounds = {"margin": 0.1, "all": all_of_them}
+        found = valid(gaussians, camera | NO_LENS, *NO_MOTION, POINTS, bounds, IMAGE)
+        assert np.asarray(found).tolist() == expected

@@ -1,21 +1,21 @@
-"""slang/splat/segment.slang."""
+"""slang/splat/segment.slang and volume.slang: rays through contracted space."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from splat_py.shaders import segment as shader
-from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
+from splat_py.shaders import volume
+from tests.shaders.oracle import Array, assert_like, float32
 from tests.volume import reference as ref
+from tests.volume.reference import squash
 
 BOX = np.array([[0.0, 0, 0], [1, 1, 1]])
 COUNT = 48
 RNG = np.random.default_rng(47)
-
-
-def float32(array: Array) -> Array:
-    return array.astype(np.float32).astype(float)
 
 
 def rays() -> tuple[Array, Array]:
@@ -52,41 +52,96 @@ def test_segment(steps_per_unit: float) -> None:
 
 
 def test_near_and_step() -> None:
-    """Values and gradients, by central differences in float64, of rays that hit the box."""
     hits = np.array([np.subtract(*ref.chord(o, d, BOX)) < -0.05 for o, d in zip(ORIGINS, DIRECTIONS, strict=True)])
-    origins, directions = ORIGINS[hits], DIRECTIONS[hits]
-    counts = np.arange(1.0, 1 + len(origins))
+    counts = np.arange(1.0, 1 + hits.sum())
 
-    def reference(o: Array, d: Array) -> Array:
-        ends = np.array([ref.chord(*ray, BOX) for ray in zip(o, d, strict=True)])
-        return np.stack([ends[:, 0], (ends[:, 1] - ends[:, 0]) / counts], axis=1)
+    def near_and_step(o: Tensor, d: Tensor) -> Tensor:
+        ends = (torch.from_numpy(BOX)[:, None] - o) / d
+        near, far = ends.amin(0).amax(1).clamp(min=0), ends.amax(0).amin(1)
+        return torch.stack([near, (far - near) / torch.from_numpy(counts)], 1)
 
-    arguments = [origins, directions, {"low": BOX[0], "high": BOX[1]}, counts]
-    assert_value(shader.nearAndStep(*arguments), reference(origins, directions), atol=2e-6)
-    v = RNG.normal(size=(len(origins), 2))
-    expected = np.zeros((2, *origins.shape))
-    for which, axis in np.ndindex(2, 3):
-        ends = []
-        for sign in (1, -1):
-            moved = [origins.copy(), directions.copy()]
-            moved[which][:, axis] += sign * 1e-7
-            ends.append((v * reference(*moved)).sum(1))
-        expected[which, :, axis] = (ends[0] - ends[1]) / 2e-7
-    # Only that of the face counts where a ray enters or leaves; none where it begins inside.
-    assert (np.abs(expected[0]) > 1e-3).sum() < expected[0].size and expected[0].any(0).all()
-    assert_gradients(shader.nearAndStep, v, arguments, [*expected, None, None], rtol=2e-4, atol=2e-5)
+    rays, fixed = [ORIGINS[hits], DIRECTIONS[hits]], [{"low": BOX[0], "high": BOX[1]}, counts]
+    assert_like(shader.nearAndStep, near_and_step, rays, fixed, value=(1e-5, 2e-6), rtol=2e-4, atol=2e-5)
 
 
 def test_point_on() -> None:
     ranges, places = RNG.uniform(0, 2, (COUNT, 2)), RNG.uniform(0, 9, COUNT)
 
-    def reference(o: Array, d: Array, r: Array) -> Array:
-        t = r[:, :1] + places[:, None] * r[:, 1:]
-        return np.concatenate([o + d * t, t], axis=1)
+    def point_on(o: Tensor, d: Tensor, r: Tensor) -> dict[str, Tensor]:
+        t = r[:, 0] + torch.from_numpy(places) * r[:, 1]
+        return {"position": o + d * t[:, None], "t": t}
 
-    value = reference(ORIGINS, DIRECTIONS, ranges)
-    arguments = [ORIGINS, DIRECTIONS, ranges, places]
-    assert_value(shader.pointOn(*arguments), {"position": value[:, :3], "t": value[:, 3]})
-    v = RNG.normal(size=(COUNT, 4))
-    expected = pullback(reference, v, ORIGINS, DIRECTIONS, ranges)
-    assert_gradients(shader.pointOn, {"position": v[:, :3], "t": v[:, 3]}, arguments, [*expected, None], atol=1e-5)
+    assert_like(shader.pointOn, point_on, [ORIGINS, DIRECTIONS, ranges], [places], atol=1e-5)
+
+
+SPACE = np.array([[-1.0, 0, 2], [2, 2, 3]])
+MIDDLE, HALF = SPACE.mean(0), np.ptp(SPACE, axis=0) / 2
+STRUCT = {"low": SPACE[0], "high": SPACE[1]}
+REACH = 1.5
+FAR_AND_NEAR = 60
+# Inside, around it, and far away.
+POSITIONS = float32(MIDDLE + RNG.normal(size=(FAR_AND_NEAR, 3)) * HALF * np.repeat([0.4, 2, 50], FAR_AND_NEAR // 3)[:, None])
+
+
+def contracted(x: Tensor) -> Tensor:
+    q = (x - torch.from_numpy(MIDDLE)) / torch.from_numpy(HALF)
+    m = q.abs().amax(1, keepdim=True)
+    return torch.from_numpy(MIDDLE) + torch.from_numpy(HALF) * torch.where(m > 1, (2 - 1 / m) / m * q, q)
+
+
+def bent(x: Tensor) -> Tensor:
+    return torch.where(x.abs() > REACH, (2 * REACH - REACH**2 / x.abs()) * x.sign(), x)
+
+
+def straightened(x: Tensor) -> Tensor:
+    return torch.where(x.abs() > REACH, REACH**2 / (2 * REACH - x.abs()) * x.sign(), x)
+
+
+def test_positions() -> None:
+    assert_like(volume.contract, contracted, [POSITIONS], [STRUCT])
+    expected, inside = contracted(torch.from_numpy(POSITIONS)).numpy(), (np.abs(POSITIONS - MIDDLE) <= HALF).all(1)
+    assert inside.any() and (~inside).any() and np.allclose(expected[inside], POSITIONS[inside])
+    assert (np.abs(expected - MIDDLE) < 2 * HALF).all() and (np.abs(expected - MIDDLE) > 1.9 * HALF).any()
+    outer = volume.contractedBox(STRUCT)
+    np.testing.assert_allclose([outer["low"], outer["high"]], [MIDDLE - 2 * HALF, MIDDLE + 2 * HALF], rtol=1e-6)
+
+
+def test_distances() -> None:
+    x = float32(np.concatenate([np.linspace(-1.4, 1.4, 20), np.geomspace(1.6, 90, 20), -np.geomspace(1.6, 90, 20)]))
+    squashed = float32([squash(a, REACH) for a in x])
+    for function, reference, at in (
+        (volume.contractDistance, bent, x),
+        (volume.expandDistance, straightened, squashed),
+    ):
+        assert_like(function, reference, [at], [REACH], value=(2e-5, 1e-6))
+
+
+def test_segments() -> None:
+    """Of rays from all around; the last sample is far away, and the first at the origin."""
+    origins = POSITIONS[: FAR_AND_NEAR // 3 * 2]
+    directions = RNG.normal(size=origins.shape)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    found = shader.contractedSegmentOf(origins, directions, STRUCT, 3.0)
+    near = np.array([squash(-x, REACH) for x in ((MIDDLE - origins) * directions).sum(1)])
+    length = squash(64 * REACH, REACH) - near
+    np.testing.assert_allclose(found["near"], near, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(found["count"], np.ceil(length * 3 - 1e-3))
+    np.testing.assert_allclose(found["step"], length / found["count"], rtol=1e-5)
+    np.testing.assert_allclose(found["reach"], REACH)
+
+    counts, places = np.arange(1.0, 1 + len(origins)), RNG.uniform(0, 1, len(origins)) * found["count"]
+
+    def near_and_step(o: Tensor, d: Tensor) -> Tensor:
+        first = bent(((o - torch.from_numpy(MIDDLE)) * d).sum(1))
+        return torch.stack([first, (squash(64 * REACH, REACH) - first) / torch.from_numpy(counts)], 1)
+
+    rays, fixed = [origins, directions], [MIDDLE, REACH]
+    function = shader.contractedNearAndStep
+    assert_like(function, near_and_step, rays, [*fixed, counts], value=(1e-5, 1e-5), rtol=2e-4, atol=1e-4)
+
+    def point_on(o: Tensor, d: Tensor, r: Tensor) -> dict[str, Tensor]:
+        t = ((torch.from_numpy(MIDDLE) - o) * d).sum(1) + straightened(r[:, 0] + torch.from_numpy(places) * r[:, 1])
+        return {"position": o + d * t[:, None], "t": t}
+
+    ranges, function = np.stack([found["near"], found["step"]], 1).astype(float), shader.contractedPointOn
+    assert_like(function, point_on, [*rays, ranges], [*fixed, places], value=(1e-4, 1e-4), rtol=1e-3, atol=1e-3)

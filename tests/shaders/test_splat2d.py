@@ -1,22 +1,27 @@
-"""slang/splat/splat2d.slang: what a pixel evaluates, through the interface."""
+"""slang/splat/splat2d.slang, shape.slang, pixels.slang, falloff.slang and falloff2d.slang, through their interfaces."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from splat_py import shaders
+from splat_py.shaders import footprint, shape
 from splat_py.shaders import splat2d as shader
-from tests.shaders.oracle import Array, assert_value, pullback
+from tests.shaders.oracle import Array, assert_like, assert_value
+from tests.shaders.test_footprint import conics
 
 COUNT = 40
 RNG = np.random.default_rng(49)
 
 
-def alpha_of(mean: Array, conic: Array, opacity: Array, pixels: Array) -> Array:
-    x, y = (pixels - mean).T
-    a, b, c = conic.T
-    return opacity * np.exp(-0.5 * (a * x * x + 2 * b * x * y + c * y * y))
+def sigma_of(mean: Tensor, conic: Tensor, pixels: Array) -> Tensor:
+    (x, y), (a, b, c) = (torch.from_numpy(pixels) - mean).T, conic.T
+    return a * x * x + 2 * b * x * y + c * y * y
 
 
 @pytest.mark.parametrize("stop", ["SceneStop", "SceneStop99", "ImageStop"])
@@ -29,20 +34,16 @@ def test_alpha(channels: int, stop: str) -> None:
     matrices = roots @ roots.swapaxes(1, 2)
     conic = np.stack([matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]], axis=1)
     opacity, color = RNG.uniform(0.1, 0.9, COUNT), RNG.uniform(size=(COUNT, channels))
-    splat = {"mean": mean, "shape": conic, "opacity": opacity, "color": color, "extras": np.zeros(4)}
-    assert_value(alpha(splat, pixels), alpha_of(mean, conic, opacity, pixels))
+    splat = {"mean": mean, "shape": conic, "opacity": opacity, "color": color, "extras": np.zeros((COUNT, 4))}
 
-    v = RNG.normal(size=COUNT)
-    v_mean, v_conic, v_opacity = pullback(lambda m, c, o: alpha_of(m, c, o, pixels), v, mean, conic, opacity)
-    v_splat, v_pixels = shaders.gradients(alpha, v, splat, pixels)
-    for name, expected in {"mean": v_mean, "shape": v_conic, "opacity": v_opacity}.items():
-        assert_value(v_splat[name], expected, rtol=1e-4, atol=2e-6)
-    assert v_pixels is None and not v_splat["color"].any()
+    def f(splat: dict[str, Tensor]) -> Tensor:
+        return splat["opacity"] * (-0.5 * sigma_of(splat["mean"], splat["shape"], pixels)).exp()
+
+    assert_like(alpha, f, [splat], [pixels], atol=2e-6)
 
 
 @pytest.mark.parametrize(("stop", "limit"), [("SceneStop", 0.999), ("SceneStop99", 0.99), ("ImageStop", 0.999)])
 def test_alpha_is_at_most_the_stop_rule_s(stop: str, limit: float) -> None:
-    """And there it has no gradient."""
     splat = {
         "mean": [[2.5, 3.5]] * 3,
         "shape": [[0.5, 0.1, 0.4]] * 3,
@@ -54,3 +55,132 @@ def test_alpha_is_at_most_the_stop_rule_s(stop: str, limit: float) -> None:
     assert_value(alpha(splat, pixels), np.minimum([0.98, 0.995, 1.0], limit))
     v_splat, _ = shaders.gradients(alpha, np.ones(3), splat, pixels)
     np.testing.assert_array_equal(v_splat["opacity"], np.array([0.98, 0.995, 1.0]) < limit)
+
+
+def test_sigma_of_an_ellipse() -> None:
+    mean, pixels = RNG.uniform(0, 8, (COUNT, 2)), RNG.integers(0, 8, (COUNT, 2)) + 0.5
+    conic = conics(*np.exp(RNG.uniform(-0.5, 2, (2, COUNT))), RNG.uniform(0, np.pi, COUNT))
+    sigma = shape.sigmaOf[3, "Ellipse"]
+    assert_like(sigma, lambda m, c: sigma_of(m, c, pixels), [mean, conic], [pixels], value=(1e-4, 1e-5), atol=1e-4)
+
+
+def test_bounds_of_an_ellipse() -> None:
+    mean, opacity = RNG.uniform(0, 48, (COUNT, 2)), RNG.uniform(0, 1, COUNT)
+    conic = conics(*np.exp(RNG.uniform(-0.5, 2, (2, COUNT))), RNG.uniform(0, np.pi, COUNT))
+    expected = footprint.footprint["GaussianFalloff"](mean, conic, opacity, np.zeros(4))
+    actual = shape.boundsOf[3, "Ellipse"](mean, conic, footprint.sigmaMaxOf["GaussianFalloff"](opacity, np.zeros(4)))
+    assert set(actual) == set(expected)
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name])
+    assert np.all(expected["radius"] < 0)
+
+
+PLACES = """
+import splat.pixels;
+
+public float4 places(float2 first, float2 offset, bool inside)
+{
+    Pixels<2> pixels = { first, { float2(0.0), offset }, { true, inside } };
+    Pixels<1> second = pixels.only(1);
+    return float4(pixels.position(1), second.position(0)) * (second.inside[0] ? 1.0 : -1.0);
+}
+"""
+
+
+def test_one_of_the_pixels_is_where_it_was() -> None:
+    places = shaders.source(PLACES).places
+    first, offset = np.array([[10.5, 3.5], [0.5, 7.5]]), np.array([[1.0, 2.0], [3.0, 0.0]])
+    expected = np.concatenate([first + offset] * 2, axis=1)
+    assert_value(places(first, offset, True), expected)
+    assert_value(places(first, offset, False), -expected)
+
+
+VALUES = 80
+# Values by σ and the first extra number, the range of that, and the largest σ.
+KINDS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float, float, float]] = {
+    "GaussianFalloff": (lambda sigma, _: (-0.5 * sigma).exp(), 0, 0, 12),
+    "GeneralizedExponential": (lambda sigma, extras: (-0.5 * sigma ** extras[:, 0]).exp(), 0.4, 2.5, 9),
+    "BetaKernel": (lambda sigma, extras: (1 - sigma / 9) ** (4 * extras[:, 0].exp()), -1.5, 1.5, 8.9),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_values_and_gradients(name: str) -> None:
+    f, low, high, furthest = KINDS[name]
+    rng = np.random.default_rng(7)
+    sigma, extras = rng.uniform(0.01, furthest, VALUES), np.zeros((VALUES, 4))
+    extras[:, 0] = rng.uniform(low, high, VALUES)
+    assert_like(shaders.falloff.falloffOf[name], f, [sigma, extras], value=(2e-5, 1e-6), atol=1e-5)
+
+
+def test_generalized_exponential_at_the_mean() -> None:
+    """Where the power's derivative is infinite, it is zero."""
+    function = shaders.falloff.falloffOf["GeneralizedExponential"]
+    np.testing.assert_allclose(function(0.0, [0.5, 0, 0, 0]), 1, atol=1e-3)
+    v_sigma, v_extras = shaders.gradients(function, 1.0, 0.0, [0.5, 0, 0, 0])
+    assert v_sigma == 0 and np.isfinite(v_extras).all()
+
+
+def test_beta_kernel_beyond_its_edge() -> None:
+    function = shaders.falloff.falloffOf["BetaKernel"]
+    assert function(9.5, [0.0, 0, 0, 0]) < 1e-6
+    v_sigma, _ = shaders.gradients(function, 1.0, 9.5, [0.0, 0, 0, 0])
+    assert v_sigma == 0
+
+
+# --- by Δ in standard deviations, and a type of one's own through the interface ---
+
+OWN = """
+import splat.prelude;
+struct Lopsided : IFalloff2D
+{
+    [Differentiable]
+    static float value(float2 d, float3 conic, float4 extras)
+    {
+        float2 u = standardised(d, conic);
+        return exp(dot(u, u) * -0.5) * sigmoid(u.x * extras.x + d.y * extras.y);
+    }
+
+    static float sigmaMax(float opacity, float4 extras)
+    {
+        return opacity * 2.0 + extras.x;
+    }
+}
+"""
+
+
+def inputs(seed: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(seed)
+    conic = conics(*np.exp(rng.uniform(-0.5, 1.5, (2, VALUES))), rng.uniform(0, np.pi, VALUES))
+    return rng.uniform(-3, 3, (VALUES, 2)), conic, rng.normal(size=(VALUES, 4))
+
+
+def standardised(d: Tensor, conic: Tensor) -> Tensor:
+    (x, y), (a, b, c) = d.T, conic.T
+    return torch.stack([(a * x + b * y) / a.sqrt(), y * (c - b * b / a).sqrt()], 1)
+
+
+def test_standardised() -> None:
+    d, conic, _ = inputs(11)
+    u = standardised(*map(torch.from_numpy, (d, conic)))
+    (x, y), (a, b, c) = d.T, conic.T
+    np.testing.assert_allclose((u * u).sum(1), a * x * x + 2 * b * x * y + c * y * y, rtol=1e-9)
+    assert_like(shaders.falloff2d.standardised, standardised, [d, conic], value=(1e-4, 1e-5), rtol=1e-3, atol=1e-4)
+
+
+def test_ones_own() -> None:
+    def value(d: Tensor, conic: Tensor, extras: Tensor) -> Tensor:
+        u = standardised(d, conic)
+        return (-0.5 * (u * u).sum(1)).exp() * (u[:, 0] * extras[:, 0] + d[:, 1] * extras[:, 1]).sigmoid()
+
+    own, arguments = shaders.source(OWN), inputs(13)
+    assert_like(shaders.falloff2d.falloff2DOf[own], value, arguments, value=(1e-4, 1e-6), rtol=1e-3, atol=1e-4)
+    opacity = np.linspace(0.1, 1, VALUES)
+    assert_value(shaders.falloff2d.sigmaMaxOfOffsets[own](opacity, arguments[2]), opacity * 2 + arguments[2][:, 0])
+
+
+def test_nothing_depends_on_a_value_of_no_weight() -> None:
+    """Where the type's own derivative is infinite."""
+    text = OWN.replace("exp(dot(u, u) * -0.5)", "sqrt(d.x * 0.0)")
+    for part in shaders.falloff2d.falloff2DOf[shaders.source(text)].gradients(np.zeros(VALUES), *inputs(15)):
+        assert not part.any()

@@ -1,19 +1,19 @@
-"""slang/splat/volume.slang."""
+"""slang/splat/volume.slang, voxel_grid.slang and constructed_scalar.slang: its derivative is the closed form of the replay."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import tests.reference as ref
 from splat_py import shaders
+from splat_py.shaders import constructed_scalar, voxel_grid
 from splat_py.shaders import volume as shader
-from tests.shaders.oracle import Array, assert_gradients, assert_value, pullback
+from tests.shaders.oracle import Array, assert_gradients, assert_like, assert_value, float32, pullback
 from tests.volume.reference import chord
 
-GRID = shaders.load(Path(__file__).with_name("voxel_grid.slang"))
 COUNT = 60
 RNG = np.random.default_rng(43)
 BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
@@ -41,7 +41,7 @@ def test_intersect_box() -> None:
     origins[40:46] = BOX.mean(0) - 4 * directions[40:46]
     directions[-1], origins[-1] = (0, 0, 1), (5, 0, 0)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    origins, directions = (a.astype(np.float32).astype(float) for a in (origins, directions))
+    origins, directions = float32(origins), float32(directions)
     actual = shader.intersectBox(origins, directions, {"low": BOX[0], "high": BOX[1]})
     hits = 0
     for ray, (near, far) in enumerate(actual):
@@ -54,50 +54,24 @@ def test_intersect_box() -> None:
     assert np.isfinite(actual).all()
 
 
-def test_clamped_to_voxels() -> None:
-    """Positions beyond the outermost centres get no gradient along that axis."""
-    low, per_unit, size = BOX[0], np.array([2.0, 4, 3]), np.array([3.0, 6, 5])
-    positions = RNG.uniform(BOX[0] - 0.2, BOX[1] + 0.2, (COUNT, 3))
-    u = (positions - low) * per_unit
-    inside = (u > 0.5) & (u < size - 0.5)
-    assert inside.any(0).all() and not inside.all(0).any()
-    arguments = [positions, low, per_unit, size]
-    assert_value(shader.clampedToVoxels(*arguments), np.clip(u, 0.5, size - 0.5), atol=1e-5)
-    v = RNG.normal(size=(COUNT, 3))
-    assert_gradients(shader.clampedToVoxels, v, arguments, [v * per_unit * inside, None, None, None])
-    assert_value(shader.clampedToVoxels_bwd(*arguments, v), v * per_unit * inside)
-
-
-def test_cell() -> None:
-    u = RNG.uniform(-0.5, 9, (COUNT, 3))
-    u[:4] = [[0, 0.25, 0.5], [1, 1.5, 2], [-0.5, 8.75, 7.5], [0.75, 3, 4.25]]
-    u = u.astype(np.float32).astype(float)
-    base = np.floor(u - 0.5)
-    actual = GRID.cellAround(u)
-    np.testing.assert_array_equal(actual["base"], base)
-    np.testing.assert_allclose(actual["fraction"], u - 0.5 - base, atol=1e-6)
-
-
 @pytest.mark.parametrize("coefficients", [1, 4, 9])
 def test_eval_voxel(coefficients: int) -> None:
     directions = RNG.normal(size=(COUNT, 3))
     basis = ref.sh_basis(directions / np.linalg.norm(directions, axis=1, keepdims=True), int(coefficients**0.5) - 1)
+
+    def f(voxel: dict[str, Tensor]) -> Tensor:
+        return torch.cat([voxel["density"][:, None], torch.einsum("nk,nkr->nr", torch.from_numpy(basis), voxel["sh"])], 1)
+
     voxel = {"density": RNG.normal(size=COUNT), "sh": RNG.normal(size=(COUNT, coefficients, 3))}
-    expected = np.concatenate([voxel["density"][:, None], np.einsum("nk,nkr->nr", basis, voxel["sh"])], axis=1)
-    function = shader.evalVoxel[coefficients]
-    assert_value(function(voxel, basis), expected)
-    v = RNG.normal(size=(COUNT, 4))
-    wanted = {"density": v[:, 0], "sh": basis[:, :, None] * v[:, None, 1:]}
-    assert_gradients(function, v, [voxel, basis], [wanted, None])
+    assert_like(shader.evalVoxel[coefficients], f, [voxel], [basis])
 
 
 def test_interpolate() -> None:
-    assert_value(shader.interpolate(CORNERS, FRACTIONS), interpolated(CORNERS))
     v = RNG.normal(size=(COUNT, 4))
     v_corners, v_fractions = pullback(interpolated, v, CORNERS, FRACTIONS)
-    assert_gradients(shader.interpolate, v, [CORNERS, FRACTIONS], [v_corners, None])
-    assert_value(shader.interpolateAt(CORNERS, FRACTIONS), interpolated(CORNERS))
-    assert_gradients(shader.interpolateAt, v, [CORNERS, FRACTIONS], [None, v_fractions])
+    for function, expected in ((shader.interpolate, [v_corners, None]), (shader.interpolateAt, [None, v_fractions])):
+        assert_value(function(CORNERS, FRACTIONS), interpolated(CORNERS))
+        assert_gradients(function, v, [CORNERS, FRACTIONS], expected)
     # In the middle of a corner it is that corner.
     at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], float)
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
@@ -105,10 +79,94 @@ def test_interpolate() -> None:
 
 def test_activate() -> None:
     """Both clamps stop gradients."""
-    raw = interpolated(CORNERS)
-    shifted = raw + np.array([0, 0.5, 0.5, 0.5])
-    assert (shifted < 0).any(0).all() and (shifted > 0).any(0).all() and np.abs(shifted).min() > 1e-4
-    expected = {"density": np.maximum(shifted[:, 0], 0), "color": np.maximum(shifted[:, 1:], 0)}
-    assert_value(shader.activate(raw), expected)
-    v = RNG.normal(size=(COUNT, 4))
-    assert_gradients(shader.activate, {"density": v[:, 0], "color": v[:, 1:]}, [raw], [np.where(shifted > 0, v, 0)])
+
+    def f(raw: Tensor) -> dict[str, Tensor]:
+        shifted = raw + torch.tensor([0, 0.5, 0.5, 0.5])
+        assert (shifted < 0).any(0).all() and (shifted > 0).any(0).all() and shifted.abs().min() > 1e-4
+        return {"density": shifted[:, 0].relu(), "color": shifted[:, 1:].relu()}
+
+    assert_like(shader.activate, f, [interpolated(CORNERS)])
+
+
+def test_to_voxels() -> None:
+    """Positions beyond the outermost centres get no gradient along that axis."""
+    size = np.array([3, 6, 7])
+    grid = voxel_grid.gridGeometry({"low": BOX[0], "high": BOX[1]}, size)
+    per_unit = size / (BOX[1] - BOX[0])
+
+    def f(positions: Tensor) -> Tensor:
+        u = (positions - torch.from_numpy(BOX[0])) * torch.from_numpy(per_unit)
+        inside = (u > 0.5) & (u < torch.from_numpy(size) - 0.5)
+        assert inside.any(0).all() and not inside.all(0).any()
+        return u.clamp(torch.tensor(0.5), torch.from_numpy(size) - 0.5)
+
+    assert_like(voxel_grid.toVoxels, f, [RNG.uniform(BOX[0] - 0.2, BOX[1] + 0.2, (COUNT, 3))], [grid], value=(1e-5, 1e-5))
+
+
+def test_cell() -> None:
+    u = RNG.uniform(-0.5, 9, (COUNT, 3))
+    u[:4] = [[0, 0.25, 0.5], [1, 1.5, 2], [-0.5, 8.75, 7.5], [0.75, 3, 4.25]]
+    u = float32(u)
+    base = np.floor(u - 0.5)
+    actual = voxel_grid.cellAt(u)
+    np.testing.assert_array_equal(actual["base"], base)
+    np.testing.assert_allclose(actual["fraction"], u - 0.5 - base, atol=1e-6)
+
+
+SAMPLES = 200
+DENSITY = RNG.uniform(0, 20, SAMPLES) * (RNG.uniform(size=SAMPLES) < 0.9)
+COLOR = RNG.uniform(0, 1, (SAMPLES, 3))
+STEP = RNG.uniform(0.01, 0.3, SAMPLES)
+DISTANCE = RNG.uniform(0, 4, SAMPLES)
+STATE = {
+    "T": RNG.uniform(0, 1, SAMPLES),
+    "R": RNG.normal(size=SAMPLES),
+    "vColor": RNG.normal(size=(SAMPLES, 3)),
+    "vDepth": RNG.normal(size=SAMPLES),
+}
+ARGUMENTS = [{"density": DENSITY, "color": COLOR}, STEP, DISTANCE, STATE]
+
+
+def remaining(medium: dict[str, Tensor], step: Tensor, t: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """R_i as a function of the sample alone: what it emits and what it lets through of a fixed rest."""
+    density, color, T = medium["density"], medium["color"], state["T"]
+    g = (state["vColor"] * color).sum(-1) + state["vDepth"] * t
+    own = T * (1 - (-density * step).exp()) * g
+    through = (density * step).detach()
+    return own + (state["R"] - own.detach()) * (through - density * step).exp()
+
+
+def test_value_and_derivative() -> None:
+    """The value is what remains, whatever the sample: its terms are built for their derivatives."""
+    assert_like(constructed_scalar.constructedScalar, remaining, ARGUMENTS, no_diff=[3], value=(1e-5, 2e-6), atol=1e-5)
+
+
+def test_closed_form_is_the_automatic_derivative() -> None:
+    """Sample by sample, and both are the contract's: ∂/∂c = v w, ∂/∂σ = δ (T g - R)."""
+    closed = constructed_scalar.constructedScalar_bwd(*ARGUMENTS)
+    medium, step, t, state = shaders.gradients(constructed_scalar.constructedScalar, np.ones(SAMPLES), *ARGUMENTS)
+    assert state is None or not any(np.any(value) for value in state.values() if value is not None)
+    for name, automatic in (("density", medium["density"]), ("color", medium["color"]), ("step", step), ("t", t)):
+        np.testing.assert_allclose(closed[name], automatic, rtol=1e-4, atol=1e-5, err_msg=name)
+        assert np.count_nonzero(automatic) > SAMPLES / 2
+    w = STATE["T"] * (1 - np.exp(-DENSITY * STEP))
+    g = (STATE["vColor"] * COLOR).sum(1) + STATE["vDepth"] * DISTANCE
+    np.testing.assert_allclose(closed["color"], STATE["vColor"] * w[:, None], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(closed["density"], STEP * (STATE["T"] * g - STATE["R"]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(closed["T"], STATE["T"] - w, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(closed["R"], STATE["R"] - w * g, rtol=1e-4, atol=1e-5)
+
+
+def test_behind_something_opaque() -> None:
+    """Where nothing comes through in float32 both forms stay finite and equal."""
+    arguments = [
+        {"density": 1e6, "color": [0.2, 0.5, 0.9]},
+        0.1,
+        1.0,
+        {"T": 0.5, "R": 0.3, "vColor": [1.0, 2, 3], "vDepth": 1.0},
+    ]
+    closed = constructed_scalar.constructedScalar_bwd(*arguments)
+    medium, step, t, _ = shaders.gradients(constructed_scalar.constructedScalar, 1.0, *arguments)
+    np.testing.assert_allclose(medium["density"], 0.1 * (0.5 * 4.9 * 0 - (0.3 - 0.5 * 4.9)), rtol=1e-5)
+    for name, automatic in (("density", medium["density"]), ("color", medium["color"]), ("step", step), ("t", t)):
+        np.testing.assert_allclose(closed[name], automatic, rtol=1e-5, err_msg=name)

@@ -12,11 +12,9 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py.scene.pictures import to_bytes
-from splat_py.viewer.page_camera import camera_of
+from splat_py.viewer.page_server import camera_of
 from tests.browser import open_page
-from tests.viewer.conftest import Shown
-from tests.viewer.page import psnr
+from tests.viewer.conftest import Shown, psnr
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -62,18 +60,15 @@ def test_the_page_shows_our_frame_and_a_jump_moves_it(shown: Shown) -> None:
             page.wait_for_function("() => document.querySelector('canvas') !== null")
             settle(page, shown)
             (client,) = viewer.server.get_clients().values()
-            assert viewer.cameras is not None
             before = client.camera.position
             viewer.cameras.go_to(client, 4)
             settle(page, shown)
             assert not np.allclose(client.camera.position, before)
             camera = camera_of(client.camera)
             screenshot = iio.imread(page.screenshot())[..., :3]
-        assert camera is not None and viewer.scene.gaussians is not None and viewer.scene.dataset is not None
         np.testing.assert_allclose(camera.position, viewer.scene.dataset.views[4].camera.position, atol=1e-4)
         # Browsers without a GPU ask for fewer pixels than they have.
-        drawn_at_rest = to_bytes(viewer.scene.look.draw(viewer.scene.gaussians, camera))
-        expected = cv2.resize(drawn_at_rest, (900, 600), interpolation=cv2.INTER_LINEAR)
+        expected = cv2.resize(shown.expected(camera), (900, 600), interpolation=cv2.INTER_LINEAR)
         # Without the panel at the right and the browser's warning at the upper left.
         rows, columns = slice(220, 600), slice(0, 560)
         assert psnr(screenshot[rows, columns], expected[rows, columns]) > 30

@@ -1,7 +1,5 @@
 """What pages see, and what they can do to the viewer."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -12,39 +10,31 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from splat_py.errors import SplatError
+from splat_py.render.render_modes import MODES
 from splat_py.scene import Gaussians
-from splat_py.scene.keyframes import KeyframePath
-from splat_py.scene.pictures import to_bytes
-from splat_py.splats.render_modes import MODES
-from splat_py.viewer.frames import Frames
-from splat_py.viewer.page_server import is_same_site, page_server
-from splat_py.viewer.requests import Requests
-from tests.viewer.conftest import Shown
-from tests.viewer.page import FakePage, psnr
+from splat_py.scene.camera_paths import KeyframePath
+from splat_py.viewer.page_server import Frames, Requests, is_same_site, page_server
+from tests.viewer.conftest import FakePage, Shown, psnr
 
 
 def test_a_frame_is_our_render_of_the_page_s_camera(shown: Shown) -> None:
-    page = shown.page(view=2)
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page(view=2)
     shown.rest()
-    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(2)))
+    expected = shown.expected(2)
     shown.until(lambda: page.frames[-1].shape == expected.shape)
     assert psnr(page.frames[-1], expected) > 30
-    # Another place, another picture.
     page.look(shown.camera(5))
     count = len(page.frames)
     shown.until(lambda: len(page.frames) > count)
     shown.rest()
     time.sleep(0.2)
-    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(5)))
-    assert psnr(page.frames[-1], expected) > 30
+    assert psnr(page.frames[-1], shown.expected(5)) > 30
 
 
 def test_nothing_is_drawn_when_nothing_changes_or_no_page_is_open(shown: Shown) -> None:
     shown.rest()
     assert shown.viewer.frames.drawn == 0
-    page = shown.page()
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page()
     shown.rest()
     drawn = shown.viewer.frames.drawn
     page.look(shown.camera(0))  # the same
@@ -88,9 +78,7 @@ def test_two_pages_have_a_camera_each(shown: Shown) -> None:
     shown.rest()
     shown.until(lambda: all(page.frames[-1].shape[0] == 96 for page in pages))
     for page, view in zip(pages, (1, 4), strict=True):
-        expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(view)))
-        assert psnr(page.frames[-1], expected) > 30
-    # One closes in the middle of a move; the other still gets frames.
+        assert psnr(page.frames[-1], shown.expected(view)) > 30
     pages[0].look(shown.camera(2))
     pages[0].close()
     pages[1].look(shown.camera(3))
@@ -133,12 +121,11 @@ def test_huge_windows_are_limited(shown: Shown) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_shown(shown: Shown, mode: str) -> None:
-    page = shown.page()
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page()
     page.set("Show", mode)
     time.sleep(0.2)
     shown.rest()
-    expected = to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, shown.camera(0), mode))
+    expected = shown.expected(0, mode)
     shown.until(lambda: page.frames[-1].shape == expected.shape and psnr(page.frames[-1], expected) > 25)
     page.set("Show", "../../etc/passwd")
     time.sleep(0.2)
@@ -146,17 +133,14 @@ def test_every_mode_is_shown(shown: Shown, mode: str) -> None:
 
 
 def test_a_click_goes_to_a_camera_with_its_field_of_view(shown: Shown) -> None:
-    page = shown.page(0, image_width=192)
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page(0, image_width=192)
     page.set("Go to", f"4: {shown.viewer.scene.dataset.views[3].name}")
     (client,) = shown.viewer.server.get_clients().values()
     camera, frustum = shown.viewer.scene.dataset.views[3].camera, shown.viewer.cameras._frustums[3]
     fov = 2 * math.atan(16 / camera.K[1, 1])
-    # They arrive one after the other.
     shown.until(lambda: client.camera.fov == pytest.approx(fov, abs=1e-6))
     shown.until(lambda: np.allclose(client.camera.position, camera.position, atol=1e-9))
     shown.until(lambda: abs(float(client.camera.wxyz @ frustum.wxyz)) == pytest.approx(1, abs=1e-6))
-    # The page is told as well.
     shown.until(lambda: any(not message["initial"] for message in page.of("SetCameraPositionMessage")))
     # In a narrow window all of the picture's width is to be seen.
     page.look(shown.camera(0), image_width=48)
@@ -178,8 +162,7 @@ def test_cameras_have_photographs_and_held_out_ones_their_psnr(shown: Shown) -> 
 
 
 def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) -> None:
-    page = shown.page()
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page()
     page.set("Crop to the box", True)
     page.set("Size", [0.9, 0.9, 0.9])
     shown.until(lambda: shown.viewer._crop._on.value and shown.viewer._crop._size.value[0] == pytest.approx(0.9))
@@ -188,7 +171,6 @@ def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) 
     shown.rest()
     cut, whole = Gaussians.load_ply(tmp_path / "crop.ply"), shown.viewer.scene.gaussians
     box = shown.viewer._crop._pose()
-    assert whole is not None and box is not None
     middle, axes, size = box
     inside = (np.abs((whole.means.numpy().astype(float) - middle) @ axes) <= size / 2).all(1)
     assert 0 < inside.sum() < len(whole)
@@ -209,8 +191,7 @@ def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) 
 def test_keyframes_become_a_file_and_a_video(shown: Shown, tmp_path: Path) -> None:
     import imageio.v3 as iio
 
-    page = shown.page(0)
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page(0)
     page.press("Save as JSON")
     shown.until(lambda: any("two keyframes" in str(m) for m in page.messages))
     for view in (0, 1, 2):
@@ -229,8 +210,7 @@ def test_keyframes_become_a_file_and_a_video(shown: Shown, tmp_path: Path) -> No
     assert path.size == (96, 96) and path.seconds == pytest.approx(0.2)
     video = iio.imread(tmp_path / "path.mp4")
     assert video.shape == (7, 96, 96, 3)
-    camera = path.cameras(7)[-1]
-    assert psnr(video[-1], to_bytes(shown.viewer.scene.look.draw(shown.viewer.scene.gaussians, camera))) > 25
+    assert psnr(video[-1], shown.expected(path.cameras(7)[-1])) > 25
     page.press("Preview / stop")
     shown.until(lambda: page.of("SetCameraPositionMessage"))
 
@@ -284,8 +264,7 @@ def test_a_taken_port_is_passed_over_and_bad_addresses_are_refused() -> None:
 
 
 def test_no_page_can_ask_for_a_public_address(shown: Shown) -> None:
-    page = shown.page()
-    shown.until(lambda: page.frames)
+    page = shown.drawn_page()
     page.send("ShareUrlRequest")
     time.sleep(0.3)
     assert shown.viewer.server._share_tunnel is None

@@ -1,21 +1,18 @@
 """The viewer of a run while it trains."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from splat_py.fit.interrupts import Interrupted
+from splat_py.fit.process import Interrupted
 from splat_py.scene import Dataset, Gaussians
-from splat_py.splats.config import TrainConfig
-from splat_py.splats.trainer import Trainer
+from splat_py.train.config import TrainConfig
+from splat_py.train.trainer import Trainer
 from splat_py.viewer.page_server import page_server
-from splat_py.viewer.share import Share
-from splat_py.viewer.training import TrainingViewer
-from tests.viewer.page import FakePage
+from splat_py.viewer.viewer import TimeBudget, TrainingViewer
+from tests.viewer.conftest import FakePage
 
 
 class Training:
@@ -86,7 +83,6 @@ def test_a_page_sees_numbers_and_frames_and_can_pause(dataset: Dataset, tmp_path
         page.press("Pause")
         until(lambda: training.trainer.step > step + 2)
         seen["went on"] = training.trainer.step > step + 2
-        # Ctrl-C acts in a pause, too.
         page.press("Pause")
         until(lambda: viewer._paused)
         seen["interrupted"] = True
@@ -100,8 +96,7 @@ def test_a_page_sees_numbers_and_frames_and_can_pause(dataset: Dataset, tmp_path
     training.trainer.fit = lambda on_step, between_steps: _loop(training.trainer, on_step, between_steps, stop)  # type: ignore
     with pytest.raises(Interrupted):
         viewers.append(training.run(act)[1])
-    status = str(seen["status"])
-    assert all(word in status for word in ("step", "loss", "PSNR", "remaining", "1,000,000"))
+    assert all(word in str(seen["status"]) for word in ("step", "loss", "PSNR", "remaining", "1,000,000"))
     assert int(str(seen["frames"])) > 2
     assert "dB at step" in str(seen["held out"])
     assert seen["refused"] and seen["paused"] and seen["went on"]
@@ -117,7 +112,7 @@ def _loop(trainer: Trainer, on_step: object, between_steps: object, stop: object
 
 
 def test_a_pause_ends_when_the_page_is_closed(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splat_py.viewer.training._GRACE", 0.3)
+    monkeypatch.setattr("splat_py.viewer.viewer._GRACE", 0.3)
     training = Training(dataset, tmp_path, 60)
 
     def act(page: FakePage, viewer: TrainingViewer, ended: threading.Event) -> None:
@@ -131,7 +126,7 @@ def test_a_pause_ends_when_the_page_is_closed(dataset: Dataset, tmp_path: Path, 
 
 def test_work_takes_its_share() -> None:
     now = [0.0]
-    share, worked = Share(0.1, lambda: now[0]), 0.0
+    share, worked = TimeBudget(0.1, lambda: now[0]), 0.0
     for tick in range(10_000):
         now[0] += 0.01
         if share.allows:

@@ -1,7 +1,5 @@
 """Radiance fields in Slang of one's own for the tests, with their twins in float64 torch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

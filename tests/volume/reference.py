@@ -1,19 +1,25 @@
-"""The oracle for radiance fields: the contract's quadrature in float64 NumPy, and its gradients as the contract has them.
+"""The oracle for radiance fields: the contract's quadrature in float64 torch, with autograd's gradients.
 
-Shares no code with splat_py. Everything of a ray is kept, so that each formula can be read off; `march_backward` is itself
-checked by finite differences in test_march.py.
+Shares no code with splat_py.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from tests.reference import sh_basis
+import torch
+from torch import Tensor
 
 Array = npt.NDArray[np.float64]
+# Densities [N] and colours [N, 3] at places [N, 3], seen along directions [N, 3].
+Query: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+HIDDEN = 16
+
+
+def f64(array: object) -> Tensor:
+    return torch.as_tensor(np.asarray(array, np.float64))
 
 
 @dataclass(frozen=True)
@@ -25,28 +31,6 @@ class Field:
     box: Array
     background: Array
     contracted: bool = False
-
-
-@dataclass(frozen=True)
-class Samples:
-    """One ray's samples: indices [N, 8, 3] and weights [N, 8] of voxels, and what they make."""
-
-    t: Array
-    step: float
-    voxels: npt.NDArray[np.int64]
-    weights: Array
-    basis: Array
-    # Before the clamps.
-    raw_density: Array
-    raw_color: Array
-    alpha: Array
-    # In front of each sample, and behind the last.
-    T: Array
-    w: Array
-
-    @property
-    def color(self) -> Array:
-        return np.maximum(self.raw_color, 0)
 
 
 def chord(origin: Array, direction: Array, box: Array) -> tuple[float, float]:
@@ -64,11 +48,11 @@ def chord(origin: Array, direction: Array, box: Array) -> tuple[float, float]:
 
 def squash(x: float, reach: float) -> float:
     """A distance, contracted beyond `reach`."""
-    return x if abs(x) <= reach else float(np.sign(x) * (2 * reach - reach**2 / abs(x)))
+    return x if abs(x) <= reach else x / abs(x) * (2 * reach - reach**2 / abs(x))
 
 
 def unsquash(x: float, reach: float) -> float:
-    return x if abs(x) <= reach else float(np.sign(x) * reach**2 / (2 * reach - abs(x)))
+    return x if abs(x) <= reach else x / abs(x) * reach**2 / (2 * reach - abs(x))
 
 
 def pcg4d(v: npt.ArrayLike) -> npt.NDArray[np.uint32]:
@@ -90,76 +74,83 @@ def uniform(ray: int, count: int, seed: int) -> Array:
     return (pcg4d(counters)[:, 0] >> np.uint32(8)) / 2.0**24
 
 
-def sample(
-    field: Field, origin: Array, direction: Array, steps_per_unit: float, offsets: Array | None, min_T: float
-) -> Samples | None:
-    """Look the field up along a ray; None where it misses."""
-    half = np.ptp(field.box, axis=0) / 2
-    closest = float((field.box.mean(0) - origin) @ direction)
-    if field.contracted:
-        near, far = (squash(x, half.max()) for x in (-closest, 64 * half.max()))
-    else:
-        near, far = chord(origin, direction, field.box)
-    if far <= near:
-        return None
-    count = max(int(np.ceil((far - near) * steps_per_unit - 1e-3)), 1)
-    step = (far - near) / count
-    u = np.full(count, 0.5) if offsets is None else offsets[:count]
-    t = near + (np.arange(count) + u) * step
-    if field.contracted:
-        t = closest + np.array([unsquash(x, half.max()) for x in t])
-    size = np.array(field.density.shape)
-    position = (origin + t[:, None] * direction - field.box.mean(0)) / half
-    if field.contracted:
-        far_off = np.maximum(np.abs(position).max(1, keepdims=True), 1)
-        position = (2 - 1 / far_off) * position / far_off / 2
-    position = (position + 1) / 2 * size - 0.5
-    base = np.floor(position).astype(int)
-    fraction = position - base
-    corners = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
-    weights = np.where(corners == 1, fraction[:, None], 1 - fraction[:, None]).prod(-1)
-    voxels = np.clip(base[:, None] + corners, 0, size - 1)
-    basis = sh_basis(direction[None], int(np.sqrt(field.sh.shape[3])) - 1)[0]
-    x, y, z = np.moveaxis(voxels, -1, 0)
-    raw_density = (weights * field.density[x, y, z]).sum(1)
-    raw_color = np.einsum("nc,nckr,k->nr", weights, field.sh[x, y, z], basis) + 0.5
-    alpha = 1 - np.exp(-np.maximum(raw_density, 0) * step)
-    T = np.concatenate([[1.0], np.cumprod(1 - alpha)])
-    seen = int((T[:-1] > min_T).sum())
-    keep = slice(0, seen)
-    return Samples(
-        t[keep],
-        step,
-        voxels[keep],
-        weights[keep],
-        basis,
-        raw_density[keep],
-        raw_color[keep],
-        alpha[keep],
-        T[: seen + 1],
-        T[:seen] * alpha[keep],
-    )
+def harmonics(d: Tensor) -> Tensor:
+    """[N, 9] of directions [N, 3], degree 2, with the signs of Kerbl et al. 2023."""
+    x, y, z = d.unbind(1)
+    one = torch.full_like(x, 0.28209479177387814)
+    a, b, c, e = 0.4886025119029199, 1.0925484305920792, 0.31539156525252005, 0.5462742152960396
+    second = [b * x * y, -b * y * z, c * (2 * z * z - x * x - y * y), -b * x * z, e * (x * x - y * y)]
+    return torch.stack([one, -a * y, a * z, -a * x, *second], 1)
 
 
-def march(
-    field: Field,
-    origins: Array,
-    directions: Array,
+def march_through(
+    query: Query,
+    box: Tensor,
+    background: Tensor,
+    rays: tuple[Tensor, Tensor],
     steps_per_unit: float,
     seed: int | None = None,
     min_T: float = 1e-6,
+    contracted: bool = False,
+) -> Tensor:
+    """Colour, transmittance and depth [R, 5] of rays with directions of any length; jittered if there is a seed."""
+    results, reach = [], (box[1] - box[0]).max() / 2
+    origins, directions = rays
+    for ray, (origin, direction) in enumerate(zip(origins, directions / directions.norm(dim=1, keepdim=True), strict=True)):
+        closest = (box.mean(0) - origin) @ direction
+        near, far = (squash(x, reach) for x in (-closest, 64 * reach)) if contracted else chord(origin, direction, box)
+        if far <= near:
+            results.append(torch.cat([background, f64([1, 0])]))
+            continue
+        count = max(int(np.ceil(float((far - near).detach()) * steps_per_unit - 1e-3)), 1)
+        step = (far - near) / count
+        t = near + (torch.arange(count) + f64(np.full(count, 0.5) if seed is None else uniform(ray, count, seed))) * step
+        if contracted:
+            t = closest + torch.stack([unsquash(x, reach) for x in t])
+        density, color = query(origin + t[:, None] * direction, direction.expand(count, 3))
+        through = torch.exp(-density * step)
+        T = torch.cat([torch.ones(1, dtype=torch.float64), torch.cumprod(through, 0)])
+        last = int((T[:-1] > min_T).sum())
+        w = (T[:-1] * (1 - through))[:last]
+        results.append(torch.cat([w @ color[:last] + T[last] * background, T[last : last + 1], (w @ t[:last])[None]]))
+    return torch.stack(results)
+
+
+def _query_of(density: Tensor, sh: Tensor, box: Tensor, contracted: bool) -> Query:
+    """A grid of voxels, interpolated between their centres."""
+    size, corners = torch.tensor(density.shape), torch.tensor(list(np.ndindex(2, 2, 2)))
+
+    def query(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        place = 2 * (x - box.mean(0)) / (box[1] - box[0])
+        if contracted:
+            far_off = place.abs().amax(1, keepdim=True).clip(min=1)
+            place = (2 - 1 / far_off) * place / far_off / 2
+        place = (place + 1) / 2 * size - 0.5
+        base = place.detach().floor()
+        fraction = (place - base)[:, None]
+        weights = torch.where(corners == 1, fraction, 1 - fraction).prod(-1)
+        i, j, k = (base.long()[:, None] + corners).clip(min=0).minimum(size - 1).unbind(-1)
+        basis = harmonics(directions)[:, : sh.shape[3]]
+        color = torch.einsum("nc,nckr,nk->nr", weights, sh[i, j, k], basis) + 0.5
+        return torch.relu((weights * density[i, j, k]).sum(1)), torch.relu(color)
+
+    return query
+
+
+def _marched(field: Field, origins: Array, directions: Array, *how: float | None) -> tuple[list[Tensor], Tensor]:
+    arrays = field.density, field.sh, field.background, origins, directions
+    density, sh, background, *rays = leaves = [f64(array).requires_grad_() for array in arrays]
+    box = f64(field.box)
+    query = _query_of(density, sh, box, field.contracted)
+    return leaves, march_through(query, box, background, tuple(rays), *how, contracted=field.contracted)
+
+
+def march(
+    field: Field, origins: Array, directions: Array, steps_per_unit: float, seed: int | None = None, min_T: float = 1e-6
 ) -> tuple[Array, Array, Array]:
     """Colours [R, 3], transmittances [R] and depths [R]; jittered if there is a seed."""
-    results = []
-    for ray, samples in enumerate(_all(field, origins, directions, steps_per_unit, seed, min_T)):
-        del ray
-        if samples is None:
-            results.append((*field.background, 1.0, 0.0))
-            continue
-        color = samples.w @ samples.color + samples.T[-1] * field.background
-        results.append((*color, samples.T[-1], samples.w @ samples.t))
-    array = np.array(results)
-    return array[:, :3], array[:, 3], array[:, 4]
+    found = _marched(field, origins, directions, steps_per_unit, seed, min_T)[1].detach().numpy()
+    return found[:, :3], found[:, 3], found[:, 4]
 
 
 def march_backward(
@@ -171,36 +162,68 @@ def march_backward(
     v_T: Array,
     v_depth: Array,
     seed: int | None = None,
-    min_T: float = 1e-6,
-) -> tuple[Array, Array, Array]:
-    """Gradients of density, sh and background: ∂L/∂c_i = w_i, ∂L/∂σ_i = δ (T_i c_i - L_rem,i), for the colour and, with t_i in
-    the colour's place, for the depth; ∂T_N/∂σ_i = -δ T_N."""
-    v_density, v_sh = np.zeros_like(field.density), np.zeros_like(field.sh)
-    v_background = np.zeros(3)
-    for ray, s in enumerate(_all(field, origins, directions, steps_per_unit, seed, min_T)):
-        if s is None:
-            v_background += v_color[ray]
-            continue
-        v_background += s.T[-1] * v_color[ray]
-        emitted = s.w[:, None] * s.color
-        light = np.cumsum(emitted[::-1], 0)[::-1] + s.T[-1] * field.background
-        far = np.cumsum((s.w * s.t)[::-1])[::-1]
-        v_sigma = s.step * (
-            (s.T[:-1, None] * s.color - light) @ v_color[ray] + (s.T[:-1] * s.t - far) * v_depth[ray] - s.T[-1] * v_T[ray]
-        )
-        v_sigma[s.raw_density <= 0] = 0
-        v_c = np.where(s.raw_color > 0, s.w[:, None] * v_color[ray], 0)
-        x, y, z = np.moveaxis(s.voxels, -1, 0)
-        np.add.at(v_density, (x, y, z), s.weights * v_sigma[:, None])
-        np.add.at(v_sh, (x, y, z), np.einsum("nc,nr,k->nckr", s.weights, v_c, s.basis))
-    return v_density, v_sh, v_background
+) -> list[Array]:
+    """Gradients of density, sh, background, origins and directions."""
+    leaves, found = _marched(field, origins, directions, steps_per_unit, seed)
+    v = f64(np.column_stack([v_color, v_T, v_depth]))
+    return [gradient.numpy() for gradient in torch.autograd.grad(found, leaves, v, allow_unused=True, materialize_grads=True)]
 
 
-def _all(
-    field: Field, origins: Array, directions: Array, steps_per_unit: float, seed: int | None, min_T: float
-) -> list[Samples | None]:
-    unit = directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    return [
-        sample(field, origin, direction, steps_per_unit, None if seed is None else uniform(ray, 4096, seed), min_T)
-        for ray, (origin, direction) in enumerate(zip(origins, unit, strict=True))
-    ]
+def entries_of(cells: list[int], size: int) -> list[int]:
+    return [min((n + 1) ** 3, size) for n in cells]
+
+
+def weight_count(levels: int) -> int:
+    return HIDDEN * (2 * levels + 2) + HIDDEN * (2 * levels + 9 + 4)
+
+
+@dataclass(frozen=True)
+class HashGrid:
+    """Müller et al. 2022: table [entries, 2], weights as `weight_count` has them, levels' cells and most entries, density of a
+    network's 0."""
+
+    table: Tensor
+    weights: Tensor
+    cells: list[int]
+    size: int
+    unit_density: float
+
+    def features(self, places: Tensor) -> Tensor:
+        """[N, 2 · levels] at places [N, 3] of the unit cube."""
+        found, first = [], 0
+        for cells, entries in zip(self.cells, entries_of(self.cells, self.size), strict=True):
+            base = torch.clip(torch.floor(places.detach() * cells), 0, cells - 1)
+            fraction = places * cells - base
+            level = torch.zeros(len(places), 2, dtype=torch.float64)
+            for corner in np.ndindex(2, 2, 2):
+                x, y, z = (base.long() + torch.tensor(corner)).unbind(1)
+                if (cells + 1) ** 3 <= self.size:
+                    index = x + (cells + 1) * (y + (cells + 1) * z)
+                else:
+                    # Below 2⁶³, and the lowest bits are those of 32.
+                    index = (x ^ (y * 2654435761) ^ (z * 805459861)) % self.size
+                weight = torch.where(torch.tensor(corner) == 1, fraction, 1 - fraction).prod(1)
+                level = level + weight[:, None] * self.table[first + index]
+            found.append(level)
+            first += entries
+        return torch.cat(found, 1)
+
+    def query(self, places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """Densities [N] and colours [N, 3]."""
+        x = self.features(places)
+        n = x.shape[1]
+        dense = self.weights[: HIDDEN * (n + 2)].reshape(HIDDEN, n + 2)
+        color = self.weights[HIDDEN * (n + 2) :].reshape(HIDDEN, n + 13)
+        logarithm = torch.relu(x @ dense[:, :n].T + dense[:, n]) @ dense[:, n + 1]
+        seen = torch.cat([x, harmonics(directions)], 1)
+        rgb = torch.relu(seen @ color[:, : n + 9].T + color[:, n + 9]) @ color[:, n + 10 :]
+        return torch.exp(torch.clip(logarithm, max=15)) * self.unit_density, torch.sigmoid(rgb)
+
+
+def variation_gradient(grid: Array, density_scale: float) -> Array:
+    """Gradient of Σ √(d² + 0.001²) over the differences d of neighbouring rows [X, Y, Z, C], with densities scaled."""
+    scaled = f64(grid).requires_grad_()
+    scale = torch.ones(grid.shape[-1], dtype=torch.float64)
+    scale[0] = density_scale
+    variation = sum((((scaled.diff(dim=axis) * scale) ** 2 + 1e-6).sqrt().sum() for axis in range(3)), torch.tensor(0.0))
+    return torch.autograd.grad(variation, scaled)[0].numpy()

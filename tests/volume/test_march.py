@@ -1,30 +1,42 @@
 """The march through a volume and its replay: against float64, against the compiler's derivative, and at the edges."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pytest
 import torch
 
-from splat_py import shaders
-from splat_py.errors import SplatError
-from splat_py.gpu.device import get_device
+from splat_py.gpu.device import Operator, get_device
 from splat_py.scene.camera import Camera
-from splat_py.volume import marching, render
-from splat_py.volume.views import camera_rays
+from splat_py.volume import device_field, render
+from splat_py.volume.device_field import Box, March, RayImage, camera_rays
+from splat_py.volume.grid import Volume, row_floats
+from tests.refusals import refused
 from tests.volume import reference as ref
-from tests.volume.adding_up import Sums, add_up
 from tests.volume.reference import Array, Field
 
+# How gradients add up: atomically, as on a GPU; by compare-and-swap, on one without float atomics; or, on CPU drivers, without
+# atomics, in a replica for each of so many work queues.
+Sums: TypeAlias = int | Literal["float atomics", "compare-and-swap"]
 BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
+
+
+def add_up(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device do so; skips the test where it cannot."""
+    device = get_device()
+    if isinstance(how, int) and not device.software:
+        pytest.skip("gradients are added up without atomics only on CPU drivers")
+    if how == "float atomics" and not device.native_float_atomics:
+        pytest.skip("this device has no float atomics")
+    if how == "compare-and-swap":
+        monkeypatch.setattr(device, "operators", device.operators - {Operator.FLOAT_ATOMICS})
+    monkeypatch.setattr(device_field, "groups_on", lambda device: how if isinstance(how, int) else 0)
 
 
 def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), seed: int = 0) -> Field:
@@ -56,21 +68,23 @@ def render_and_replay(
     steps_per_unit: float,
     v: tuple[Array, Array, Array],
     halves: bool = False,
+    of_rays: bool = False,
     **options: object,
 ) -> tuple[list[Array], list[Array]]:
-    """What splat_py makes of it: colours, transmittances, depths, and gradients of density, sh, background."""
-    dtype = torch.float16 if halves else torch.float32
-    tensors = [torch.tensor(a, dtype=dtype) for a in (field.density, field.sh)] + [torch.tensor(field.background).float()]
-    for tensor in tensors:
-        tensor.requires_grad_()
-    density, sh, background = tensors
-    origins, directions = (torch.tensor(a, dtype=torch.float32) for a in rays)
-    results = render(
-        density, sh, origins, directions, field.box, background=background, steps_per_unit=steps_per_unit, **options
-    )  # type: ignore[arg-type]
-    adjoints = [torch.tensor(a, dtype=torch.float32) for a in v]
-    gradients = torch.autograd.grad(results, tensors, adjoints)
+    """splat_py's colours, transmittances and depths, and its gradients of density, sh, background and, if asked for, rays."""
+    arrays = field.density, field.sh, field.background, *rays
+    tensors = [torch.tensor(a, dtype=torch.float16 if halves and i < 2 else torch.float32) for i, a in enumerate(arrays)]
+    leaves = [tensor.requires_grad_() for tensor in (tensors if of_rays else tensors[:3])]
+    density, sh, background, *ends = tensors
+    options |= {"background": background, "steps_per_unit": steps_per_unit, "contracted": field.contracted}
+    results = render(density, sh, *ends, field.box, **options)
+    gradients = torch.autograd.grad(results, leaves, [torch.tensor(a, dtype=torch.float32) for a in v])
     return [r.detach().double().numpy() for r in results], [g.double().numpy() for g in gradients]
+
+
+def adjoints(count: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(2)
+    return rng.normal(size=(count, 3)), rng.normal(size=count), rng.normal(size=count)
 
 
 def assert_like_reference(
@@ -79,27 +93,31 @@ def assert_like_reference(
     steps_per_unit: float,
     seed: int | None = None,
     halves: bool = False,
+    of_rays: bool = False,
     **options: object,
 ) -> tuple[list[Array], list[Array]]:
     """Compare results and gradients with the reference, and return splat_py's."""
     if halves:
         field = replace(field, **{name: np.float16(getattr(field, name)).astype(float) for name in ("density", "sh")})
-    rng = np.random.default_rng(2)
-    count = len(rays[0])
-    v = rng.normal(size=(count, 3)), rng.normal(size=count), rng.normal(size=count)
+    v = adjoints(len(rays[0]))
     if seed is not None:
         options |= {"jitter": True, "seed": seed}
-    results, gradients = render_and_replay(field, rays, steps_per_unit, v, halves, **options)
+    results, gradients = render_and_replay(field, rays, steps_per_unit, v, halves, of_rays, **options)
     expected = ref.march(field, *rays, steps_per_unit, seed)
     for name, actual, wanted in zip(("color", "T", "depth"), results, expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-5, err_msg=name)
     wanted_gradients = ref.march_backward(field, *rays, steps_per_unit, *v, seed)
-    for name, actual, wanted in zip(("density", "sh", "background"), gradients, wanted_gradients, strict=True):
+    for name, actual, wanted in zip(("density", "sh", "background"), gradients, wanted_gradients, strict=False):
         # Sums over samples of both signs: an element is as exact as the largest.
         atol = 2e-5 * max(float(np.abs(wanted).max()), 1e-2)
         # Half precision is for what is stored: results are as exact, gradients as exact as they can be stored.
         rtol = 2**-10 if halves and name != "background" else 1e-4
         np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol, err_msg=f"gradient of {name}")
+    for actual, wanted in zip(gradients[3:], wanted_gradients[3:], strict=False):
+        assert (np.abs(wanted) > 1e-3).any(0).all()
+        # A component of a ray that grazes the box is as exact as the largest.
+        atol = 2e-4 * np.maximum(np.abs(wanted).max(1, keepdims=True), 0.1)
+        assert (np.abs(actual - wanted) <= 2e-4 * np.abs(wanted) + atol).all(), np.abs(actual - wanted).max()
     return results, gradients
 
 
@@ -135,45 +153,44 @@ def test_halves(how: Sums, coefficients: int, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("how", ["float atomics", 2])
 def test_contracted_space(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results and gradients, with bricks that are empty."""
     add_up(how, monkeypatch)
     field = random_field(4, (18, 10, 9))
     density = np.where(np.arange(18)[:, None, None] < 8, -1, field.density)
-    field = replace(field, density=density, contracted=True)
-    assert_like_reference(field, random_rays(40), steps_per_unit=5, seed=7, contracted=True)
+    assert_like_reference(replace(field, density=density, contracted=True), random_rays(40), steps_per_unit=5, seed=7)
 
 
 def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
-    """Blocks of pixels go to whichever workgroup is free, but to each replica of the gradient in their order."""
+    """Workgroups take blocks of pixels by turns, each with a replica of its own: whenever they run, sums are the same."""
     device = get_device()
     if not device.software:
         pytest.skip("gradients are added up without atomics only on CPU drivers")
     rng = np.random.default_rng(11)
     array = device.memory.array
-    rows = rng.normal(0, 1, (9, 8, 10, marching.row_floats(4))).astype(np.float32)
+    rows = rng.normal(0, 1, (9, 8, 10, row_floats(4))).astype(np.float32)
     recorder = device.record()
     rays = camera_rays(device, recorder, [Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100)])
     recorder.submit()
-    march = marching.March(marching.Box.of([[0, 0, 0], [1, 1, 1]]), 9, skip_empty=False)
-    adjoints = [array(rng.normal(size=(rays.count, *s)).astype(np.float32)) for s in ((3,), (), ())]
+    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 9, skip_empty=False)
+    v = [array(a.astype(np.float32)) for a in adjoints(rays.count)]
 
     def gradients(groups: int) -> Array:
-        volume = marching.Volume(device, array(rows), 4)
-        volume.groups, volume.replicas = groups, 4
-        image, background = marching.Image.empty(device, rays.count), array(np.zeros(3, np.float32))
+        volume = Volume(device, array(rows))
+        volume.groups = groups
+        image, background = RayImage.empty(device, rays.count), array(np.zeros(3, np.float32))
         v_grid = volume.empty_gradients()
         recorder = device.record()
         recorder.clear(v_grid)
         volume.record_occupancy(recorder, march)
         volume.record_forward(recorder, march, rays, background, image)
-        volume.record_backward(recorder, march, rays, background, image, marching.Image(*adjoints), v_grid)
+        volume.record_backward(recorder, march, rays, background, image, RayImage(*v), v_grid)
         recorder.submit()
         return v_grid.numpy().copy()
 
-    expected = gradients(1)
-    assert all(np.any(replica) for replica in expected)
-    for groups in (3, 2, 3):
-        np.testing.assert_array_equal(gradients(groups), expected)
+    expected = gradients(3)
+    assert len(expected) == 3 and all(np.any(replica) for replica in expected)
+    for _ in range(2):
+        np.testing.assert_array_equal(gradients(3), expected)
+    np.testing.assert_allclose(gradients(1)[0], expected.sum(0), rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("coefficients", [4, 9])
@@ -205,92 +222,17 @@ def test_sizes(size: tuple[int, int, int]) -> None:
     assert_like_reference(random_field(1, size), random_rays(30, inside=True), 8)
 
 
-def test_reference_gradients_by_finite_differences() -> None:
-    """The oracle's own gradients: every background channel, and many voxels."""
-    field, rays = random_field(4, (3, 4, 3)), random_rays(12)
-    rng = np.random.default_rng(4)
-    v = rng.normal(size=(12, 3)), rng.normal(size=12), rng.normal(size=12)
-
-    def loss(changed: Field) -> float:
-        return sum(float((a * b).sum()) for a, b in zip(v, ref.march(changed, *rays, 6), strict=True))
-
-    gradients = ref.march_backward(field, *rays, 6, *v)
-    checked = 0
-    for name, gradient in zip(("density", "sh", "background"), gradients, strict=True):
-        values = getattr(field, name)
-        for flat in rng.permutation(values.size)[:60]:
-            index = np.unravel_index(flat, values.shape)
-            ends = []
-            for sign in (1, -1):
-                moved = values.copy()
-                moved[index] += sign * 1e-6
-                ends.append(loss(replace(field, **{name: moved})))
-            numeric = (ends[0] - ends[1]) / 2e-6
-            np.testing.assert_allclose(gradient[index], numeric, rtol=2e-5, atol=2e-7, err_msg=f"{name}{index}")
-            checked += numeric != 0
-    assert checked > 60
-
-
-def test_replay_by_finite_differences() -> None:
-    """splat_py's gradient along random directions of the whole grid, against its own forward march."""
-    rng = np.random.default_rng(5)
-    size = (4, 4, 4)
-    field = Field(rng.uniform(0.5, 3, size), rng.normal(0, 0.1, (*size, 4, 3)), BOX, np.full(3, 0.3))
-    rays = random_rays(64)
-    v = rng.normal(size=(64, 3)), rng.normal(size=64), rng.normal(size=64)
-    _, gradients = render_and_replay(field, rays, 8, v)
-    for name, gradient in zip(("density", "sh", "background"), gradients, strict=True):
-        values = getattr(field, name)
-        # Along the gradient, where the change is largest against float32's rounding.
-        direction = gradient / np.linalg.norm(gradient)
-        ends = []
-        for sign in (1, -1):
-            moved = replace(field, **{name: values + sign * 2e-2 * direction})
-            results, _ = render_and_replay(moved, rays, 8, v)
-            ends.append(sum(float((a * b).sum()) for a, b in zip(v, results, strict=True)))
-        numeric = (ends[0] - ends[1]) / 4e-2
-        np.testing.assert_allclose(np.linalg.norm(gradient), numeric, rtol=3e-3, err_msg=name)
-
-
-def test_against_the_compilers_derivative() -> None:
-    """Slang differentiates a plain march over one cell, sample by sample."""
-    module = shaders.load(Path(__file__).with_name("short_march.slang"))
-    rng = np.random.default_rng(6)
-    count = 24
-    corners = rng.uniform(-0.4, 2, (2, 2, 2, 4))
-    sh = corners[..., None, 1:] / 0.28209479177387814
-    background = rng.uniform(size=3)
-    field = Field(corners[..., 0], sh, np.array([[0.0, 0, 0], [1, 1, 1]]), background)
-    origins = rng.normal(size=(count, 3))
-    origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
-    directions = rng.uniform(0.2, 0.8, (count, 3)) - origins
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    v = rng.normal(size=(count, 3)), rng.normal(size=count), rng.normal(size=count)
-    results, gradients = render_and_replay(field, (origins, directions), 6, v)
-
-    # Corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4.
-    by_parity = corners.transpose(2, 1, 0, 3).reshape(8, 4)
-    arguments = by_parity, background, origins, directions, 6.0
-    marched = module.shortMarch(*arguments)
-    for name, actual in zip(("color", "T", "depth"), results, strict=True):
-        np.testing.assert_allclose(actual, marched[name], rtol=1e-5, atol=1e-6, err_msg=name)
-    v_output = {"color": v[0], "T": v[1], "depth": v[2]}
-    v_corners, v_background, *_ = shaders.gradients(module.shortMarch, v_output, *arguments)
-    v_corners = v_corners.reshape(2, 2, 2, 4).transpose(2, 1, 0, 3)
-    np.testing.assert_allclose(gradients[0], v_corners[..., 0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(gradients[1][..., 0, :], v_corners[..., 1:] * 0.28209479177387814, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(gradients[2], v_background, rtol=1e-4)
-    assert np.abs(v_corners).min(axis=(0, 1, 2)).max() > 0
-
-
-def test_rays_that_miss() -> None:
+def test_what_is_not_seen_has_no_gradient() -> None:
     """They see the background, whole, and leave no gradient in the grid."""
     field = random_field(1)
     origins = np.array([[5.0, 0, 1], [-3, 0.2, 1], [0, 0, 5]])
-    directions = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 2]])
-    results, gradients = assert_like_reference(field, (origins, directions), 8)
+    results, gradients = assert_like_reference(field, (origins, np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 2]])), 8)
     np.testing.assert_array_equal(results[0], np.tile(field.background.astype(np.float32), (3, 1)))
     assert (results[1] == 1).all() and (results[2] == 0).all()
+    assert not gradients[0].any() and not gradients[1].any()
+    field = replace(random_field(1), density=np.zeros((5, 7, 6)))
+    results, gradients = assert_like_reference(field, random_rays(50), 9)
+    assert (results[1] == 1).all()
     assert not gradients[0].any() and not gradients[1].any()
 
 
@@ -304,21 +246,12 @@ def test_rays_along_axes_and_edges() -> None:
         [middle[0], 4, middle[2]],
         low - 1,
         high + 2,
-        # a hair inside an edge, and just outside
         [low[0] + 1e-4, low[1] + 1e-4, -3],
         [low[0] - 1e-4, low[1] - 1e-4, -3],
     ]
     directions = [[0, 0, 1], [1, 0, 0], [0, -1, 0], high - low + 2, low - high - 4, [0, 0, 1], [0, 0, 1]]
     results, _ = assert_like_reference(random_field(1), (np.array(origins, float), np.array(directions, float)), 7)
     assert results[1][5] < 1 and results[1][6] == 1
-
-
-def test_no_density() -> None:
-    """Nothing is seen, and no gradient reaches what cannot be seen."""
-    field = replace(random_field(1), density=np.zeros((5, 7, 6)))
-    results, gradients = assert_like_reference(field, random_rays(50), 9)
-    assert (results[1] == 1).all()
-    assert not gradients[0].any() and not gradients[1].any()
 
 
 def test_opaque_first_cell() -> None:
@@ -349,7 +282,7 @@ def test_skipping_empty_space_changes_nothing(seed: int | None) -> None:
     field = Field(density, rng.normal(size=(*size, 1, 3)), BOX, np.ones(3))
     rays = random_rays(300)
     options: dict[str, object] = {} if seed is None else {"jitter": True, "seed": seed}
-    v = rng.normal(size=(300, 3)), rng.normal(size=300), rng.normal(size=300)
+    v = adjoints(300)
     skipped = render_and_replay(field, rays, 20, v, **options)
     marched = render_and_replay(field, rays, 20, v, skip_empty=False, **options)
     for a, b in zip(skipped[0] + skipped[1], marched[0] + marched[1], strict=True):
@@ -366,30 +299,6 @@ def test_jitter_is_a_function_of_the_seed() -> None:
 
     assert torch.equal(colors(1), colors(1))
     assert not torch.equal(colors(1), colors(2))
-
-
-def test_jittered_gradients_are_unbiased() -> None:
-    """Their mean over many seeds is the gradient of a march with steps forty times as fine.
-
-    Thin media: exp is the only thing that is not linear in the samples of a step.
-    """
-    rng = np.random.default_rng(9)
-    size = (6, 6, 6)
-    field = Field(rng.uniform(0, 0.3, size), rng.normal(0, 0.3, (*size, 1, 3)), BOX, np.full(3, 0.2))
-    rays = random_rays(100)
-    v = rng.normal(size=(100, 3)), rng.normal(size=100), rng.normal(size=100)
-    _, fine = render_and_replay(field, rays, 160, v)
-    runs = [render_and_replay(field, rays, 4, v, jitter=True, seed=seed)[1] for seed in range(300)]
-    _, coarse = render_and_replay(field, rays, 4, v)
-    for which in (0, 1):
-        samples = np.stack([run[which] for run in runs])
-        error = samples.std(0) / np.sqrt(len(samples))
-        off = np.abs(samples.mean(0) - fine[which])
-        scale = np.abs(fine[which]).max()
-        # Five standard errors, and a thousandth for the curvature of exp.
-        assert (off < 5 * error + 1e-3 * scale).all()
-        # The march without jitter does miss what lies between its samples.
-        assert np.abs(coarse[which] - fine[which]).max() > 3 * off.max()
 
 
 def test_memory_does_not_grow_with_the_steps() -> None:
@@ -446,14 +355,12 @@ GOOD = {
     ],
 )
 def test_unusable_input(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        render(**{**GOOD, **changes})  # type: ignore[arg-type]
+    refused(message, render, **{**GOOD, **changes})
 
 
 def test_a_device_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_device(), "operators", frozenset())
-    with pytest.raises(SplatError, match="does not support volume"):
-        render(**GOOD)  # type: ignore[arg-type]
+    refused("does not support volume", render, **GOOD)
 
 
 def test_shapes_and_no_rays() -> None:
@@ -471,11 +378,10 @@ def test_shapes_and_no_rays() -> None:
 def test_images_are_marched_like_single_rays(images: tuple[int, int, int]) -> None:
     """Images whose sides are no multiples of a block, the blocks of which take turns, and images lower than a block."""
     field = random_field(4)
-    v = np.random.default_rng(2)
-    rays = random_rays(math.prod(images))
-    adjoints = tuple(v.normal(size=(*images, *s)) for s in ((3,), (), ()))
-    whole = render_and_replay(field, tuple(a.reshape(*images, 3) for a in rays), 5, adjoints)  # type: ignore[arg-type]
-    single = render_and_replay(field, rays, 5, tuple(a.reshape(-1, *a.shape[3:]) for a in adjoints))  # type: ignore[arg-type]
+    count = math.prod(images)
+    rays, v = random_rays(count), adjoints(count)
+    in_images = [tuple(a.reshape(*images, *a.shape[1:]) for a in arrays) for arrays in (rays, v)]
+    whole, single = render_and_replay(field, in_images[0], 5, in_images[1]), render_and_replay(field, rays, 5, v)
     for found, wanted in zip(whole[0], single[0], strict=True):
         np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
     for found, wanted in zip(whole[1], single[1], strict=True):

@@ -16,7 +16,7 @@ from typing import Any
 
 import cffi
 
-from splat_py.gpu.vulkan import _LIBRARY
+from splat_py.gpu.availability import _LIBRARY
 from tests.vulkan.spirv import adds_floats_atomically, bindings
 
 _VULKAN_1_3 = 1 << 22 | 3 << 12
@@ -44,8 +44,6 @@ class VulkanError(Exception):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a driver says of one pipeline."""
-
     # Threads of a wave.
     wave: int
     # By the driver's own names, such as "VGPRs".
@@ -55,8 +53,6 @@ class Compiled:
 
 
 class PipelineCompiler:
-    """A device that makes pipelines."""
-
     def __init__(self, vulkan: Any, adapter: Any) -> None:
         self._vulkan = vulkan
         properties = _ffi.new("VkPhysicalDeviceProperties2 *", {"sType": 1000059001})
@@ -79,7 +75,6 @@ class PipelineCompiler:
         self._device = self._created(vulkan.vkCreateDevice, adapter, _ffi.new("VkDeviceCreateInfo *", info), kind="void *")
 
     def close(self) -> None:
-        """Give the device back."""
         self._vulkan.vkDestroyDevice(self._device, _ffi.NULL)
 
     def compile(self, code: bytes, wave: int | None = None) -> Compiled:

@@ -14,8 +14,6 @@ _ATOMIC_FLOAT32_ADD = 6033
 
 
 class Binding(NamedTuple):
-    """A buffer that a kernel binds."""
-
     set: int
     binding: int
     uniform: bool
@@ -33,7 +31,6 @@ def instructions(code: bytes) -> Iterator[tuple[int, list[int]]]:
 
 
 def bindings(code: bytes) -> list[Binding]:
-    """Every buffer that the module declares."""
     places: dict[int, dict[int, int]] = {}
     storage: dict[int, int] = {}
     for operation, operands in instructions(code):
@@ -46,12 +43,10 @@ def bindings(code: bytes) -> list[Binding]:
 
 
 def adds_floats_atomically(code: bytes) -> bool:
-    """Whether a kernel needs atomic additions of floats."""
     return any(operation == _OP_CAPABILITY and operands[0] == _ATOMIC_FLOAT32_ADD for operation, operands in instructions(code))
 
 
 def group_size(code: bytes) -> int:
-    """Threads of a workgroup."""
     for operation, operands in instructions(code):
         if operation == _OP_EXECUTION_MODE and operands[1] == _LOCAL_SIZE:
             return operands[2] * operands[3] * operands[4]

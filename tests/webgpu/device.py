@@ -1,7 +1,11 @@
-"""A device that runs the kernels as WGSL through wgpu: the library's own host code drives it and cannot tell."""
+"""A device that runs the kernels as WGSL through wgpu: the library's own host code drives it and cannot tell.
+
+At the end, what stands between the compiler's WGSL and those who read it.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -14,13 +18,11 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
-from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, native_operators
+from splat_py.gpu.device import Adapter, Device
 from splat_py.gpu.emission import WgslKernel, emit_wgsl
-from splat_py.gpu.kernels import Kernel, Recorder
-from splat_py.gpu.profiling import Profile
+from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
-from tests.webgpu.wgsl import for_naga
 
 # An extension of naga's, which no browser has.
 FLOAT_ATOMICS = "shader-float32-atomic"
@@ -44,30 +46,21 @@ def open_wgpu(*beyond: str) -> Any:
 
 
 class WebGpu(Device):
-    """Takes the place of a `Device` of SlangPy's."""
-
     def __init__(self, wgpu_device: Any) -> None:
         self.wgpu = wgpu_device
         name = wgpu_device.adapter.info["device"]
-        self.adapter = Adapter("webgpu", name, ())
-        self.software = False
-        self.tuning = _GPU_TUNING
-        self.operators = native_operators("webgpu", [spy.Feature.wave_ops])
-        self.memory = _Memory(wgpu_device)
-        self.kernels = DeclaredKernels()
+        nothing = cast(spy.Device, SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None))
+        adapter, features = Adapter("webgpu", name, ()), [spy.Feature.wave_ops]
+        super().__init__(adapter, nothing, _Memory(wgpu_device), DeclaredKernels(), features)
         self.programs: dict[Specialisation, _Program] = {}
-        nothing = SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None)
-        self.handle = cast(spy.Device, nothing)
 
     def record(self, profile: Profile | None = None) -> Recorder:
-        """Begin a list of commands."""
         return _Recorder(self)
 
     def wait(self, submission: int) -> None:
         """Nothing: who reads a buffer waits for it."""
 
     def program(self, specialisation: Specialisation) -> _Program:
-        """Compiled when it is first asked for."""
         if specialisation not in self.programs:
             module, entry, constants = specialisation
             source = for_naga(emit_wgsl(module, entry, dict(constants)))
@@ -88,8 +81,6 @@ class _Program(NamedTuple):
 
 
 class _Recorder(Recorder):
-    """Commands for wgpu."""
-
     def __init__(self, device: WebGpu) -> None:
         self._webgpu = device
         self._kernels = device.kernels
@@ -126,19 +117,16 @@ class _Recorder(Recorder):
         compute.end()
 
     def copy(self, source: Array, target: Array, at: int) -> None:
-        """See `Recorder`."""
         begin, end = (cast(_Buffer, array.buffer).handle for array in (source, target))
         self._encoder.copy_buffer_to_buffer(begin, 0, end, at, source.nbytes)
 
     def clear(self, array: Array) -> None:
-        """See `Recorder`."""
         self._encoder.clear_buffer(cast(_Buffer, array.buffer).handle)
 
     def stage(self, name: str) -> None:
         """Nothing: nobody times this."""
 
     def submit(self, wait: bool = True) -> int:
-        """See `Recorder`."""
         self._webgpu.wgpu.queue.submit([self._encoder.finish()])
         return 0
 
@@ -155,8 +143,6 @@ class _Memory(Memory):
 
 
 class _Buffer:
-    """What `Array` asks of a buffer."""
-
     def __init__(self, device: Any, size: int) -> None:
         self.size = size
         self.handle = device.create_buffer(size=size, usage="STORAGE|COPY_SRC|COPY_DST")
@@ -167,3 +153,47 @@ class _Buffer:
 
     def copy_from_numpy(self, values: NDArray[Any]) -> None:
         self._queue.write_buffer(self.handle, 0, np.ascontiguousarray(values))
+
+
+_NEGATION = re.compile(r"\(vec[234]<f32>\(0\) - ")
+
+
+def negated_sums(source: str) -> list[str]:
+    """Where the compiler has lost the brackets of a negated sum of vectors, so that -(a + b) is `(vec2<f32>(0) - a + b)`: Slang
+    2026.5 and 2026.12 do.
+
+    In Slang, -a - b says the same and arrives.
+    """
+    found = []
+    for negation in _NEGATION.finditer(source):
+        depth, is_sum, end = 0, False, negation.end()
+        while depth >= 0:
+            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(source[end], 0)
+            is_sum |= depth == 0 and source[end : end + 3] in (" + ", " - ")
+            end += 1
+        if is_sum:
+            found.append(source[negation.end() : end - 1])
+    return found
+
+
+# What naga 29 does not know of the standard, and what it knows instead. Each is checked in test_wgsl.py.
+_POINTER_TO_PART = re.compile(r"\b(?!atomic)\w+\([^;{}]*&\(\w+[.\[].*;")
+_ENABLE = "enable subgroups;"
+_SIGNED_LANE = re.compile(r"(subgroupShuffle\([^;]*, )i32\(")
+_SIGNED_VARIABLE = re.compile(r"(subgroupShuffle\([^;]*, )(\w+)\)")
+_ELECT = "subgroupElect()"
+_ELECTED = "fn subgroupElect() -> bool { return subgroupExclusiveAdd(1u) == 0u; }\n"
+
+
+def pointers_to_parts(source: str) -> list[str]:
+    """Calls that pass a pointer to a field or to an element to a function: WGSL as it was first published does not allow it,
+    naga validates it and crashes when it compiles it."""
+    return _POINTER_TO_PART.findall(source)
+
+
+def for_naga(source: str) -> str:
+    """The same for naga, the validator in wgpu: it needs no word to enable subgroups, numbers lanes without a sign, and has to
+    be told who is the first lane."""
+    source = _SIGNED_LANE.sub(r"\1u32(", source.replace(_ENABLE, ""))
+    source = _SIGNED_VARIABLE.sub(r"\1u32(\2))", source)
+    return _ELECTED + source if _ELECT in source else source

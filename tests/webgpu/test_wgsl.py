@@ -12,22 +12,14 @@ from typing import Any
 
 import pytest
 
-from splat_py.gpu.emission import CompilerError, emit_wgsl
+from splat_py.gpu.emission import CompilerError, WgslKernel, emit_wgsl
 from tests.emulation.kernels import Specialisation, declared, shipped
-from tests.webgpu.device import FLOAT_ATOMICS, open_wgpu
-from tests.webgpu.wgsl import for_naga, negated_sums
+from tests.webgpu.device import FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 
 # Of slang/kernels/cpu, by entry point, where the same is several kernels elsewhere.
 IN_PARTS = {
-    ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_loss", "squaredError"), ("volume", "volumeBackward")},
-    ("blob_group", "renderSquares"): {("image_group", "renderByGroup")},
-    ("blob_group", "differentiateSquares"): {("image_group", "differentiateByGroup")},
-    ("blob_lists", "evaluateRows"): {("blobs", "evaluateBlobs"), ("rasterize", "packSplats")},
-    ("blob_lists", "countCells"): {("tiles", "countTiles")},
-    ("blob_lists", "listBlobs"): {("tiles", "emitIsects"), ("radix_sort", "scatter"), ("tiles", "findTileOffsets")},
-    ("blob_tiles", "renderTiles"): {("rasterize", "rasterizeForward")},
-    ("blob_tiles", "differentiateTiles"): {("blobs", "differentiateLoss"), ("rasterize", "rasterizeBackward")},
-    ("blob_tiles", "differentiateRows"): {("blobs", "differentiateBlobs")},
+    ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_fit", "squaredError"), ("volume", "volumeBackward")},
+    ("volume", "adamVolume"): {("volume_fit", "adamVolume")},
 }
 
 
@@ -78,7 +70,8 @@ def test_kernel(module: str, entry: str, validator: Any) -> None:
         source = emit_wgsl(module, entry, dict(specialisation.constants))
         atomics.append("atomic<f32>" in source)
         validator.create_shader_module(code=for_naga(source), label=str(specialisation))
-        assert not negated_sums(source), specialisation
+        assert not negated_sums(source) and not pointers_to_parts(source), specialisation
+        WgslKernel.of(source)
     # An extension of naga's: each kernel has a specialisation for WGSL as it is, which adds floats by compare-and-swap or in a
     # fixed order.
     assert not all(atomics)
@@ -144,6 +137,12 @@ def test_lost_brackets_are_found() -> None:
     assert negated_sums("(vec2<f32>(0) - vec2<f32>(a + b, c)) + (vec3<f32>(0) - f(a - b)[i + 1])") == []
     wrong = "x = clamp((vec2<f32>(0) - p / (q + r) + m), (vec2<f32>(0) - a - (b)));"
     assert negated_sums(wrong) == ["p / (q + r) + m", "a - (b)"]
+
+
+def test_pointers_to_parts_are_found() -> None:
+    assert pointers_to_parts("x = f(&(a)) + b.c; atomicAdd(&(sums[0]), u32(1));") == []
+    assert pointers_to_parts("var x = f(&(a.b));") == ["f(&(a.b));"]
+    assert pointers_to_parts("x = f(y, &(a[0]));") == ["f(y, &(a[0]));"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Changes of the rows of Gaussians, in parameters, their optimisers' state and a strategy's own, all in place.
+"""Changes of the rows of Gaussians, in parameters, their optimisers' state and a strategy's own, all in place;
+and Adam for visible rows.
 
 Parameters are raw: `scales` [N, 3] logarithms, `opacities` [N] or [N, 1] logits, `quats` [N, 4] of any length, `means` [N, 3];
 others have N rows of any shape and are copied with their Gaussians. A changed parameter is a new one in `params` and in its
@@ -7,26 +8,57 @@ optimiser, without `.grad`. In `state`, tensors are [N, ...]; anything else, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Parameter, ParameterDict
 from torch.nn.functional import normalize
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
-from splat_py.gsplat.relocation import compute_relocation, float64
-from splat_py.gsplat.strategy.base import Optimizers, Parameters, Scene, StrategyError
+from splat_py.errors import SplatError
 
+Parameters: TypeAlias = dict[str, Parameter] | ParameterDict
+Optimizers: TypeAlias = Mapping[str, Optimizer]
+State: TypeAlias = dict[str, Any]
+
+# Parameters that every strategy changes.
+REQUIRED = ("means", "scales", "quats", "opacities")
 DEFAULT_MCMC_OPACITY_T = 0.005
 DEFAULT_MCMC_OPACITY_K = 100.0
 
 # Each half of a split Gaussian is this much smaller (Kerbl et al. 2023, section 5.2).
 _SPLIT_SHRINK = 1.6
-# As many weights as torch.multinomial takes.
+# torch.multinomial takes no more weights.
 _MAX_MULTINOMIAL = 2**24
 
-State = dict[str, Any]
+
+class StrategyError(SplatError, AssertionError):
+    """Parameters, optimisers or `info` are not what a strategy needs. An AssertionError too, as scripts for gsplat expect."""
+
+
+class Scene(Protocol):
+    """Keeper of further tensors with a row for each Gaussian, who is told of every change of rows."""
+
+    def on_duplicate(self, sel: Tensor) -> None:
+        """Copies of the rows `sel` follow the others."""
+
+    def on_split(self, sel: Tensor, rest: Tensor) -> None:
+        """The rows `rest` come first, then the rows `sel`, then these a second time."""
+
+    def on_remove(self, mask: Tensor) -> None:
+        """Rows where `mask` [N] is true are gone."""
+
+    def on_relocate(self, dead_indices: Tensor, sampled_indices: Tensor) -> None:
+        """The rows `dead_indices` are now copies of the rows `sampled_indices`."""
+
+    def on_sample_add(self, sampled_indices: Tensor) -> None:
+        """Copies of the rows `sampled_indices` follow the others."""
+
+    def on_permute(self, order: Tensor) -> None:
+        """Row i is now what row order[i] was."""
 
 
 @torch.no_grad()
@@ -105,9 +137,6 @@ def relocate(
     Args:
         binoms: [n_max, n_max] of `compute_relocation`.
         min_opacity: no opacity becomes less.
-
-    Raises:
-        StrategyError: all Gaussians are to be moved.
     """
     dead, alive = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
     if len(alive) == 0:
@@ -192,7 +221,7 @@ def _multinomial_sample(weights: Tensor, n: int, replacement: bool = True) -> Te
     if not replacement:
         # The smallest of exponential variables of these rates (Efraimidis and Spirakis 2006).
         return (weights / torch.empty_like(weights).exponential_()).topk(n).indices
-    total = float64(weights).cumsum(0)
+    total = _float64(weights).cumsum(0)
     positions = torch.rand(n, dtype=total.dtype, device=total.device) * total[-1]
     return torch.searchsorted(total, positions, right=True).clamp(max=len(weights) - 1).to(weights.device)
 
@@ -211,9 +240,6 @@ def _update_param_with_optimizer(
         param_fn: the new parameter, from a name and the old one [N, ...].
         optimizer_fn: the new value of an optimiser's state, from its key and the old one. Called for tensors with N rows.
         names: which parameters; all by default.
-
-    Raises:
-        StrategyError: a trainable parameter has no optimiser; nothing is changed then.
     """
     names = list(params.keys()) if names is None else names
     if missing := [name for name in names if params[name].requires_grad and name not in optimizers]:
@@ -270,7 +296,7 @@ def _shared(params: Parameters, drawn: Tensor, binoms: Tensor, min_opacity: floa
 
 
 def _rows(values: dict[str, Any], count: int | None = None) -> dict[str, Tensor]:
-    """Those that are tensors with rows; with `count` of them, if given."""
+    """The values that are tensors with rows; with `count` of them, if given."""
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.dim() > 0}
     return {name: value for name, value in tensors.items() if count in (None, len(value))}
 
@@ -285,3 +311,104 @@ def _rotate(quats: Tensor, vectors: Tensor, inverse: bool = False) -> Tensor:
     axis = (-axis if inverse else axis).expand_as(vectors)
     twice = 2 * torch.linalg.cross(axis, vectors)
     return vectors + w * twice + torch.linalg.cross(axis, twice)
+
+
+def compute_relocation(
+    opacities: Tensor, scales: Tensor, ratios: Tensor, binoms: Tensor, min_opacity: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Opacities and scales with which n Gaussians in one place look as much as possible like the one that was there.
+
+    With o' = 1 - (1 - o)^(1/n), scales are multiplied by o / Σᵢ Σₖ C(i-1, k) (-1)ᵏ o'ᵏ⁺¹ / √(k+1), i from 1 to n and k from 0
+    to i - 1.
+
+    Args:
+        opacities: [N] or [N, 1] o, between 0 and 1.
+        scales: [N, 3] standard deviations.
+        ratios: [N] n; taken as 1 below and as n_max above the table's range.
+        binoms: [n_max, n_max] the coefficients C(row, column), 0 above the diagonal.
+        min_opacity: if given, o' is at least this and less than 1 before scales are computed, as in gsplat 1.6.
+
+    Returns:
+        New opacities, of the shape of `opacities`, and scales [N, 3]. No gradients.
+
+    Raises:
+        SplatError: shapes do not fit together.
+    """
+    count = len(opacities)
+    if opacities.numel() != count or scales.shape != (count, 3) or ratios.shape != (count,):
+        raise SplatError(
+            "compute_relocation needs opacities [N], scales [N, 3] and ratios [N], not "
+            f"{list(opacities.shape)}, {list(scales.shape)} and {list(ratios.shape)}"
+        )
+    if binoms.dim() != 2 or binoms.shape[0] != binoms.shape[1]:
+        raise SplatError(f"binoms must be square, [n_max, n_max], not {list(binoms.shape)}")
+    if count == 0:
+        return opacities.detach().clone(), scales.detach().clone()
+    # The sum alternates between terms that are much larger than itself: float32 would lose it at large n.
+    # At an opacity of 1, which sigmoid returns for logits above 17, even float64: hence the largest one below.
+    old = _float64(opacities.detach().flatten()).clamp(max=1 - 2**-24)
+    copies = ratios.to(old.device, torch.int64).clamp(1, len(binoms))
+    new = -torch.expm1(torch.log1p(-old) / copies)
+    if min_opacity is not None:
+        new = new.clamp(min_opacity, 1 - torch.finfo(torch.float32).eps)
+    # Over i the binomials add up once for all, which leaves a polynomial in o', of degree n.
+    k = torch.arange(len(binoms), dtype=torch.float64, device=old.device)
+    coefficients = _float64(binoms).to(old.device).cumsum(0) * (-1) ** k / (k + 1).sqrt()
+    total = torch.zeros_like(new)
+    for power in reversed(range(int(copies.max()))):
+        total = new * (coefficients[copies - 1, power] + total)
+    factors = torch.where(old > 0, old / total, 1)
+    new_opacities = new.to(opacities.dtype).to(opacities.device).reshape(opacities.shape)
+    return new_opacities, scales.detach() * factors.to(scales.dtype).to(scales.device)[:, None]
+
+
+def _float64(values: Tensor) -> Tensor:
+    """In double precision, which MPS lacks: from there they go to the CPU."""
+    return (values.cpu() if values.device.type == "mps" else values).double()
+
+
+class SelectiveAdam(torch.optim.Adam):
+    """Adam whose rows learn only while they are visible: those of others, and their moments, stay as they are.
+
+    As in gsplat, moments are not corrected for their start at zero: the first steps are larger than those of
+    `torch.optim.Adam` (three times the first one with the usual betas); after some thousands they are the same.
+
+    Args:
+        params: parameters [N, ...], one in each group, or such groups.
+        eps: added to the root of the second moment.
+        betas: decay rates of the two moments.
+    """
+
+    def __init__(self, params: ParamsT, eps: float, betas: tuple[float, float]) -> None:
+        super().__init__(params=params, eps=eps, betas=betas)
+
+    @torch.no_grad()
+    def step(self, visibility: Tensor) -> None:  # type: ignore[override]
+        """Update the visible rows of each parameter that has a gradient.
+
+        Args:
+            visibility: [N] which rows are visible.
+        """
+        rows = visibility.flatten().nonzero().squeeze(1)
+        for group in self.param_groups:
+            if len(group["params"]) != 1:
+                raise SplatError(f"SelectiveAdam: a group has {len(group['params'])} parameters; give each a group of its own")
+            param = group["params"][0]
+            if len(param) != visibility.numel():
+                raise SplatError(f"visibility has {visibility.numel()} values for a parameter of {len(param)} rows")
+            if param.grad is not None:
+                self._update(param, param.grad[rows], rows, group)
+
+    def _update(self, param: Tensor, gradient: Tensor, rows: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        first = state["exp_avg"][rows].lerp_(gradient, 1 - beta1)
+        second = state["exp_avg_sq"][rows].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        state["exp_avg"][rows] = first
+        state["exp_avg_sq"][rows] = second
+        param[rows] = param[rows].addcdiv_(first, second.sqrt().add_(group["eps"]), value=-group["lr"])

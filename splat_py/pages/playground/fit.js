@@ -1,8 +1,6 @@
-/** Fits blobs to a picture: every step is the list `step` of the plan, wholly on the GPU. */
+/** Fits blobs to a picture: every step is the list `step` of the plan, wholly on the GPU; and draws the loss over the steps. */
 
-import { blobsOnDetail } from "./blobs.js";
-import { Plan } from "./plan.js";
-import { Screen } from "./screen.js";
+import { Plan, Screen } from "./plan.js";
 
 // Intersections of blobs with tiles that lists begin with space for.
 const FIT_LISTS = 1 << 14;
@@ -65,7 +63,7 @@ export class Fit {
     return sum / values.length;
   }
 
-  /** What the blobs look like now: [height, width, 3]. */
+  /** The blobs' picture: [height, width, 3]. */
   async draw() {
     const { width, height } = this.picture;
     this.plan.run("draw");
@@ -78,4 +76,171 @@ export class Fit {
     this.screen.show(this.plan.buffer("image"), width, height);
     return new Float32Array(content, 0, width * height * 3);
   }
+}
+
+const EVEN_SHARE = 0.1;
+const DEVIATION = 0.8;
+const OPACITY = 0.9;
+const MARGIN_OF_RANGE = 0.02;
+
+/**
+ * Where blobs start, raw, [9, count], as splat_py/image/initial.py says it: small and close where the picture has detail, large and
+ * far apart elsewhere, in its colours; the smaller in front. Constants are those of slang/splat/blob2d.slang.
+ */
+function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
+  const { MARGIN, LARGEST_DEVIATION, PIXEL_VARIANCE } = constants;
+  const draw = random(seed);
+  const density = densityOf(width, height, values);
+  const totals = new Float64Array(density.length);
+  let sum = 0;
+  for (let i = 0; i < density.length; i++) totals[i] = sum += density[i];
+  const chosen = Array.from({ length: count }, () => {
+    const pixel = firstAbove(totals, draw() * sum);
+    return { pixel, spacing: 1 / Math.sqrt((count * density[pixel]) / sum) };
+  });
+  chosen.sort((a, b) => a.spacing - b.spacing);
+
+  const raw = new Float32Array(9 * count);
+  chosen.forEach(({ pixel, spacing }, i) => {
+    const variance = Math.max((DEVIATION * spacing) ** 2 - PIXEL_VARIANCE, 0.2 ** 2);
+    const place = [(pixel % width) + draw(), Math.floor(pixel / width) + draw()];
+    [width, height].forEach((side, axis) => {
+      raw[axis * count + i] = logit((place[axis] / side + MARGIN) / (1 + 2 * MARGIN));
+      raw[(2 + axis) * count + i] = logit(Math.sqrt(variance) / side / LARGEST_DEVIATION, 1e-6);
+    });
+    for (let k = 0; k < 3; k++) raw[(5 + k) * count + i] = logit(values[pixel * 3 + k]);
+    raw[8 * count + i] = logit(OPACITY);
+  });
+  return raw;
+}
+
+/** The gradient's magnitude, a little blurred, and some everywhere. */
+function densityOf(width, height, values) {
+  const at = (x, y, k) => values[(Math.min(Math.max(y, 0), height - 1) * width + Math.min(Math.max(x, 0), width - 1)) * 3 + k];
+  const detail = new Float64Array(width * height);
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      for (let k = 0; k < 3; k++) {
+        detail[y * width + x] += Math.hypot(at(x + 1, y, k) - at(x - 1, y, k), at(x, y + 1, k) - at(x, y - 1, k)) / 2;
+      }
+    }
+  }
+  const blurred = blur(blur(detail, width, height, 1, 0), width, height, 0, 1);
+  const sum = Math.max(blurred.reduce((a, b) => a + b, 0), 1e-12);
+  return blurred.map((x) => ((1 - EVEN_SHARE) * x) / sum + EVEN_SHARE / blurred.length);
+}
+
+/** Along one axis, by a Gaussian of one pixel. */
+function blur(values, width, height, dx, dy) {
+  const weights = [-3, -2, -1, 0, 1, 2, 3].map((d) => [d, Math.exp((-d * d) / 2) / Math.sqrt(2 * Math.PI)]);
+  return values.map((_, i) => {
+    const [x, y] = [i % width, Math.floor(i / width)];
+    let sum = 0;
+    for (const [d, weight] of weights) {
+      const [column, row] = [Math.min(Math.max(x + d * dx, 0), width - 1), Math.min(Math.max(y + d * dy, 0), height - 1)];
+      sum += values[row * width + column] * weight;
+    }
+    return sum;
+  });
+}
+
+function firstAbove(totals, value) {
+  let [low, high] = [0, totals.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (totals[middle] > value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+function logit(share, least = MARGIN_OF_RANGE) {
+  const inside = Math.min(Math.max(share, least), 1 - MARGIN_OF_RANGE);
+  return Math.log(inside / (1 - inside));
+}
+
+/** Numbers from 0 to 1 that are the same each time: Marsaglia's xorshift (2003), seeded. */
+function random(seed) {
+  let state = seed >>> 0 || 1;
+  return () => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (state >>> 0) / 2 ** 32;
+  };
+}
+
+// Ends of the curve's axis of steps.
+const ENDS = [50, 100, 200, 500, 1000];
+
+export class Curve {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.points = [];
+    this.steps = 0;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(canvas);
+  }
+
+  /** @param steps that there will be */
+  clear(steps) {
+    this.steps = steps;
+    this.points = [];
+    this.draw();
+  }
+
+  add(step, loss) {
+    this.points.push([step, Math.log10(Math.max(loss, 1e-10))]);
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, points } = this;
+    const sharp = devicePixelRatio;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    canvas.width = width * sharp;
+    canvas.height = height * sharp;
+    const context = canvas.getContext("2d");
+    context.scale(sharp, sharp);
+    const style = getComputedStyle(canvas);
+    const [left, bottom] = [44, 18];
+    const logs = points.map(([, log]) => log);
+    const top = Math.max(...logs, -1) + 0.1;
+    const low = Math.min(...logs, top - 1) - 0.1;
+    const last = Math.min(points.at(-1)?.[0] ?? 0, this.steps);
+    const end = ENDS.find((steps) => steps >= last) ?? this.steps;
+    const x = (step) => left + (step / end) * (width - left - 8);
+    const y = (log) => 6 + ((top - log) / (top - low)) * (height - bottom - 6);
+    context.font = `11px ${style.fontFamily}`;
+    context.fillStyle = style.color;
+    context.strokeStyle = style.borderColor;
+    context.lineWidth = 1;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (const log of ticks(low, top)) {
+      context.fillText(String(Number((10 ** log).toPrecision(1))), left - 6, y(log));
+      line(context, [[left, y(log)], [width - 8, y(log)]]);
+    }
+    context.textBaseline = "bottom";
+    context.textAlign = "left";
+    context.fillText("0", left, height);
+    context.textAlign = "right";
+    context.fillText(`${end} steps`, width - 8, height);
+    context.strokeStyle = style.getPropertyValue("--accent");
+    context.lineWidth = 2;
+    line(context, points.map(([step, log]) => [x(step), y(log)]));
+  }
+}
+
+// 1, 3, 10, 30 … between two powers of ten.
+function ticks(low, top) {
+  const found = [];
+  for (let power = Math.floor(low); power <= top; power++) found.push(power, power + Math.log10(3));
+  return found.filter((log) => log >= low && log <= top);
+}
+
+function line(context, points) {
+  context.beginPath();
+  for (const [x, y] of points) context.lineTo(x, y);
+  context.stroke();
 }

@@ -1,13 +1,149 @@
-/** The page: its two canvases, and what buttons and sliders do. */
+/** The page: its camera, its two canvases, and what mouse, fingers, keys, buttons and sliders do. */
 
-import { readPicture, readPlans, readScene } from "./content.js";
-import { Curve } from "./curve.js";
-import { compileKernels, openDevice } from "./device.js";
-import { Fit } from "./fit.js";
-import { listen, Orbit } from "./orbit.js";
-import { Scene } from "./scene.js";
+import { Curve, Fit } from "./fit.js";
+import { compileKernels, openDevice, Scene } from "./plan.js";
 
-// Of a picture that is fitted, and of a frame.
+// Vectors of three numbers.
+const add = (a, b) => a.map((x, i) => x + b[i]);
+const subtract = (a, b) => a.map((x, i) => x - b[i]);
+const scale = (a, s) => a.map((x) => x * s);
+const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+const cross = (a, b) => [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
+const unit = (a) => scale(a, 1 / Math.hypot(...a));
+
+// Steepest view, and how far one may go, as parts of where one began.
+const STEEPEST = 1.5;
+const NEAREST = 0.02;
+const FARTHEST = 20;
+
+class Orbit {
+  /** @param view eye, target and up in the world, and half the angle that the shorter side of the picture covers, as a tangent */
+  constructor(view) {
+    this.view = view;
+    this.reset();
+  }
+
+  reset() {
+    const { eye, target, up } = this.view;
+    this.up = unit(up);
+    this.target = [...target];
+    const offset = subtract(eye, target);
+    this.distance = Math.hypot(...offset);
+    this.elevation = clamp(Math.asin(clamp(dot(unit(offset), this.up), -1, 1)), -STEEPEST, STEEPEST);
+    // Azimuth 0 is where one began.
+    let north = subtract(offset, scale(this.up, dot(offset, this.up)));
+    if (Math.hypot(...north) < 1e-6 * this.distance) north = cross(this.up, Math.abs(this.up[0]) < 0.9 ? [1, 0, 0] : [0, 1, 0]);
+    this.north = unit(north);
+    this.azimuth = 0;
+  }
+
+  /** Swap up and down, which may be wrong in a capture that nobody has levelled. */
+  turnOver() {
+    this.view = { ...this.view, up: scale(this.view.up, -1) };
+    this.reset();
+  }
+
+  rotate(x, y) {
+    this.azimuth -= x;
+    this.elevation = clamp(this.elevation + y, -STEEPEST, STEEPEST);
+  }
+
+  zoom(factor) {
+    const usual = Math.hypot(...subtract(this.view.eye, this.view.target));
+    this.distance = clamp(this.distance * factor, usual * NEAREST, usual * FARTHEST);
+  }
+
+  /** Move the target, by parts of the picture's shorter side. */
+  pan(x, y) {
+    const { right, down } = this.axes();
+    const length = 2 * this.view.tangent * this.distance;
+    this.target = add(this.target, add(scale(right, -x * length), scale(down, -y * length)));
+  }
+
+  axes() {
+    const east = cross(this.up, this.north);
+    const around = add(scale(this.north, Math.cos(this.azimuth)), scale(east, Math.sin(this.azimuth)));
+    const away = add(scale(around, Math.cos(this.elevation)), scale(this.up, Math.sin(this.elevation)));
+    const forward = scale(away, -1);
+    const right = unit(cross(forward, this.up));
+    return { away, forward, right, down: cross(forward, right) };
+  }
+
+  /** World → camera [4, 4] (OpenCV axes) and intrinsics [3, 3], row by row. */
+  camera(width, height) {
+    const { away, forward, right, down } = this.axes();
+    const eye = add(this.target, scale(away, this.distance));
+    const rows = [right, down, forward].flatMap((axis) => [...axis, -dot(axis, eye)]);
+    const focal = Math.min(width, height) / 2 / this.view.tangent;
+    return {
+      viewmat: Float32Array.of(...rows, 0, 0, 0, 1),
+      K: Float32Array.of(focal, 0, width / 2, 0, focal, height / 2, 0, 0, 1),
+    };
+  }
+}
+
+/** Let a canvas turn an orbit; `changed` is called after each change. */
+function listen(canvas, orbit, changed) {
+  const pointers = new Map();
+  const side = () => Math.min(canvas.clientWidth, canvas.clientHeight);
+
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    pointers.set(event.pointerId, event);
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(end, (event) => pointers.delete(event.pointerId));
+  }
+  canvas.addEventListener("pointermove", (event) => {
+    const before = pointers.get(event.pointerId);
+    if (!before) return;
+    const x = (event.clientX - before.clientX) / side();
+    const y = (event.clientY - before.clientY) / side();
+    const [other] = [...pointers.values()].filter((pointer) => pointer.pointerId !== event.pointerId);
+    if (other) {
+      const apart = (pointer) => Math.hypot(pointer.clientX - other.clientX, pointer.clientY - other.clientY) + 1;
+      orbit.zoom(apart(before) / apart(event));
+      orbit.pan(x / 2, y / 2);
+    } else if (event.shiftKey || event.buttons & 6) {
+      orbit.pan(x, y);
+    } else {
+      orbit.rotate(x * Math.PI, y * Math.PI);
+    }
+    pointers.set(event.pointerId, event);
+    changed();
+  });
+  canvas.addEventListener("contextmenu", (event) => event.preventDefault());
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      orbit.zoom(Math.exp(clamp(event.deltaY * (event.deltaMode ? 0.05 : 0.0015), -0.5, 0.5)));
+      changed();
+    },
+    { passive: false },
+  );
+  canvas.addEventListener("dblclick", () => (orbit.reset(), changed()));
+  const keys = {
+    ArrowLeft: () => orbit.rotate(0.1, 0),
+    ArrowRight: () => orbit.rotate(-0.1, 0),
+    ArrowUp: () => orbit.rotate(0, 0.1),
+    ArrowDown: () => orbit.rotate(0, -0.1),
+    "+": () => orbit.zoom(0.9),
+    "-": () => orbit.zoom(1 / 0.9),
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+    changed();
+  });
+}
+
+function clamp(value, least, most) {
+  return Math.min(Math.max(value, least), most);
+}
+
+// Pixels of a picture that is fitted, and of a frame.
 const PICTURE_PIXELS = 96 * 1024;
 const FRAME_PIXELS = 1 << 20;
 // As long as the page may be busy with steps, milliseconds.
@@ -59,7 +195,7 @@ class FitPanel {
     at("blobs").addEventListener("input", () => this.showValues());
     at("blobs").addEventListener("change", () => this.restart());
     at("rate").addEventListener("input", () => this.showValues());
-    // What the button said when it was pressed is done, after a restart that may be under way.
+    // Does as the button said when it was pressed, after a restart that may be under way.
     at("pause").addEventListener("click", () => this.inTurn(this.wanted ? () => this.pause() : () => this.go()));
     at("reset").addEventListener("click", () => this.restart());
     at("take-view").addEventListener("click", () => this.takeView(scene).catch(complain));
@@ -107,9 +243,7 @@ class FitPanel {
       for (let k = 0; k < 3; k++) pixels.data[i * 4 + k] = Math.round(values[i * 3 + k] * 255);
       pixels.data[i * 4 + 3] = 255;
     }
-    const canvas = new OffscreenCanvas(width, height);
-    canvas.getContext("2d").putImageData(pixels, 0, 0);
-    await this.begin(await readPicture(await canvas.convertToBlob(), PICTURE_PIXELS));
+    await this.begin(await readPicture(pixels, PICTURE_PIXELS));
   }
 
   async begin(picture) {
@@ -145,7 +279,7 @@ class FitPanel {
     await this.halt();
   }
 
-  /** What the button says, and whether steps are wanted while it does. */
+  /** Set the button's text, and whether steps are wanted meanwhile. */
   show(wanted, text) {
     this.wanted = wanted;
     at("pause").textContent = text;
@@ -184,6 +318,50 @@ class FitPanel {
     const decibels = (-10 * Math.log10(Math.max(loss, 1e-10))).toFixed(1);
     at("progress").textContent = `step ${this.fit.step} of ${this.fit.steps} · loss ${loss.toExponential(1)} · ${decibels} dB`;
   }
+}
+
+/** Plans and kernels, which the page carries as text. */
+function readPlans() {
+  const plans = JSON.parse(document.getElementById("plans").textContent);
+  const kernels = plans.kernels.map((kernel, i) => ({ ...kernel, source: document.getElementById(`kernel-${i}`).textContent }));
+  return { ...plans, kernels };
+}
+
+/** The arrays that `layout` names, one after another: [name, "f32" or "f16", numbers]. */
+async function readScene(layout) {
+  const packed = await fetch(`data:;base64,${document.getElementById("scene").textContent.trim()}`);
+  const bytes = await new Response(packed.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  const parts = {};
+  let offset = 0;
+  for (const [name, type, count] of layout) {
+    parts[name] = type === "f32" ? new Float32Array(bytes, offset, count) : halves(new Uint16Array(bytes, offset, count));
+    offset += count * (type === "f32" ? 4 : 2);
+  }
+  return parts;
+}
+
+/** Floats of 16 bits (IEEE 754) as such of 32: their exponents' difference is a factor of 2¹¹². */
+function halves(bits) {
+  const floats = new Float32Array(bits.length);
+  const integers = new Int32Array(floats.buffer);
+  for (let i = 0; i < bits.length; i++) integers[i] = ((bits[i] & 0x8000) << 16) | ((bits[i] & 0x7fff) << 13);
+  return floats.map((x) => x * 2 ** 112);
+}
+
+/** A picture of about so many pixels from a file or an ImageData. */
+async function readPicture(file, pixels) {
+  const bitmap = await createImageBitmap(file);
+  const scale = Math.min(Math.sqrt(pixels / (bitmap.width * bitmap.height)), 512 / Math.max(bitmap.width, bitmap.height));
+  const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(Math.round(side * scale), 16));
+  const context = new OffscreenCanvas(width, height).getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height);
+  const values = new Float32Array(width * height * 3);
+  for (let i = 0; i < width * height; i++) for (let k = 0; k < 3; k++) values[i * 3 + k] = data[i * 4 + k] / 255;
+  return { width, height, values };
 }
 
 async function main() {

@@ -1,15 +1,71 @@
 /**
- * Replays what Python has recorded (splat_py/pages/playground_plan.py): buffers whose sizes are expressions, and lists of commands,
- * each a dispatch of a kernel with its buffers and uniforms, or a buffer to clear. Nothing here knows what the kernels do.
+ * A WebGPU device, and what Python has recorded for it (splat_py/pages/playground_plan.py): buffers whose sizes are expressions, and
+ * lists of commands, each a dispatch of a kernel with its buffers and uniforms, or a buffer to clear. Nothing here knows what the
+ * kernels do.
  */
 
-import { evaluate } from "./expressions.js";
+// Limits that browsers must be asked for.
+// slang/parallel/wave.slang counts lanes in two words.
+const MOST_LANES = 64;
+const WANTED_LIMITS = ["maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize"];
 
-const WRITERS = {
-  u32: (view, offset, value) => view.setUint32(offset, value, true),
-  i32: (view, offset, value) => view.setInt32(offset, value, true),
-  f32: (view, offset, value) => view.setFloat32(offset, value, true),
+/** @param needed least values of the adapter's limits, by name */
+export async function openDevice(needed) {
+  if (!navigator.gpu) {
+    throw new Error(
+      "This browser has no WebGPU. Use a recent Chrome, Edge or Safari; on Linux WebGPU may have to be switched on " +
+        "(chrome://flags/#enable-unsafe-webgpu).",
+    );
+  }
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) throw new Error("This browser has WebGPU, but no graphics adapter for it. Update the graphics driver.");
+  if (!adapter.features.has("subgroups")) {
+    throw new Error("WebGPU of this browser lacks the feature “subgroups”, which the kernels use. A newer one has it.");
+  }
+  if (adapter.info?.subgroupMaxSize > MOST_LANES) {
+    const { subgroupMaxSize } = adapter.info;
+    throw new Error(`This graphics adapter works in groups of ${subgroupMaxSize} threads; the kernels know ${MOST_LANES} at most.`);
+  }
+  for (const [name, least] of Object.entries(needed)) {
+    if (adapter.limits[name] < least) {
+      throw new Error(`The graphics adapter is too small: its ${name} is ${adapter.limits[name]}, and the kernels need ${least}.`);
+    }
+  }
+  const requiredLimits = Object.fromEntries(WANTED_LIMITS.map((name) => [name, adapter.limits[name]]));
+  return adapter.requestDevice({ requiredFeatures: ["subgroups"], requiredLimits });
+}
+
+/** Compile every kernel, side by side. */
+export async function compileKernels(device, kernels) {
+  return Promise.all(
+    kernels.map(async (kernel) => {
+      const module = device.createShaderModule({ label: kernel.name, code: kernel.source });
+      const compute = { module, entryPoint: kernel.entry };
+      const pipeline = await device.createComputePipelineAsync({ label: kernel.name, layout: "auto", compute });
+      return { ...kernel, pipeline };
+    }),
+  );
+}
+
+/** Values of expressions (splat_py/pages/playground_plan.py): a number, a variable's name, or [operator, a, b]. */
+const operators = {
+  "+": (a, b) => a + b,
+  "-": (a, b) => a - b,
+  "*": (a, b) => a * b,
+  "/": (a, b) => a / b,
+  "//": (a, b) => Math.floor(a / b),
+  "**": (a, b) => a ** b,
+  min: Math.min,
 };
+
+function evaluate(expression, variables) {
+  if (typeof expression === "string") return variables[expression];
+  if (!Array.isArray(expression)) return expression;
+  const [operator, ...operands] = expression;
+  return operators[operator](...operands.map((operand) => evaluate(operand, variables)));
+}
+
+const WRITERS = { u32: "setUint32", i32: "setInt32", f32: "setFloat32" };
 const ARRAYS = { float32: Float32Array, int32: Int32Array, uint32: Uint32Array };
 
 export class Plan {
@@ -38,7 +94,7 @@ export class Plan {
     for (const [name, commands] of Object.entries(this.content.lists)) this.bind(name, commands);
   }
 
-  /** What a buffer begins with: zeros, unless the plan says a number, or 0, 1, 2 … */
+  /** A buffer's first content: zeros, unless the plan says a number, or 0, 1, 2 … */
   fill(buffer, { value, type, range }) {
     if (range) this.device.queue.writeBuffer(buffer, 0, Uint32Array.from({ length: buffer.size / 4 }, (_, i) => i));
     else if (value) this.device.queue.writeBuffer(buffer, 0, new ARRAYS[type](buffer.size / 4).fill(evaluate(value, this.sizes)));
@@ -101,13 +157,13 @@ export class Plan {
     this.content.lists[name].forEach((command, i) => {
       if (!("kernel" in command)) return;
       for (const [field, offset, type] of this.kernels[command.kernel].fields) {
-        if (field in command.uniforms) WRITERS[type](data, block * i + offset, evaluate(command.uniforms[field], values));
+        if (field in command.uniforms) data[WRITERS[type]](block * i + offset, evaluate(command.uniforms[field], values), true);
       }
     });
     this.device.queue.writeBuffer(buffer, 0, data.buffer);
   }
 
-  /** What buffers hold once all that was sent is done: an ArrayBuffer each. */
+  /** The buffers' content once all that was sent is done: an ArrayBuffer each. */
   async read(...names) {
     const encoder = this.device.createCommandEncoder();
     const copies = names.map((name) => {
@@ -131,3 +187,118 @@ export class Plan {
 
 // GPUBufferUsage is not there where WebGPU is not.
 const USAGE = 0x80 | 0x04 | 0x08; // STORAGE, COPY_SRC, COPY_DST
+
+const SOURCE = `
+@group(0) @binding(0) var<storage, read> picture : array<f32>;
+@group(0) @binding(1) var<uniform> size : vec2<u32>;
+
+@vertex fn corner(@builtin(vertex_index) i : u32) -> @builtin(position) vec4<f32> {
+  return vec4<f32>(f32(i & 1u) * 4.0 - 1.0, f32(i >> 1u) * 4.0 - 1.0, 0.0, 1.0);
+}
+
+@fragment fn color(@builtin(position) at : vec4<f32>) -> @location(0) vec4<f32> {
+  let pixel = min(vec2<u32>(at.xy), size - 1u);
+  let i = (pixel.y * size.x + pixel.x) * 3u;
+  return vec4<f32>(picture[i], picture[i + 1u], picture[i + 2u], 1.0);
+}`;
+
+/** Shows a picture that lies in a buffer, [height, width, 3] floats, on a canvas. */
+export class Screen {
+  constructor(device, canvas) {
+    this.device = device;
+    this.canvas = canvas;
+    this.context = canvas.getContext("webgpu");
+    const format = navigator.gpu.getPreferredCanvasFormat();
+    this.context.configure({ device, format, alphaMode: "opaque" });
+    const module = device.createShaderModule({ label: "screen", code: SOURCE });
+    this.pipeline = device.createRenderPipeline({
+      layout: "auto",
+      vertex: { module, entryPoint: "corner" },
+      fragment: { module, entryPoint: "color", targets: [{ format }] },
+      primitive: { topology: "triangle-list" },
+    });
+    this.size = device.createBuffer({ size: 8, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
+  }
+
+  show(picture, width, height) {
+    if (this.canvas.width !== width) this.canvas.width = width;
+    if (this.canvas.height !== height) this.canvas.height = height;
+    this.device.queue.writeBuffer(this.size, 0, Uint32Array.of(width, height));
+    const entries = [
+      { binding: 0, resource: { buffer: picture } },
+      { binding: 1, resource: { buffer: this.size } },
+    ];
+    const group = this.device.createBindGroup({ layout: this.pipeline.getBindGroupLayout(0), entries });
+    const encoder = this.device.createCommandEncoder();
+    const view = this.context.getCurrentTexture().createView();
+    const pass = encoder.beginRenderPass({ colorAttachments: [{ view, loadOp: "clear", storeOp: "store" }] });
+    pass.setPipeline(this.pipeline);
+    pass.setBindGroup(0, group);
+    pass.draw(3);
+    pass.end();
+    this.device.queue.submit([encoder.finish()]);
+  }
+}
+
+// Intersections of splats with tiles that lists begin with space for.
+const FRAME_LISTS = 1 << 16;
+
+export class Scene {
+  /** @param parts means, covars, opacities, features and background, as the kernels take them */
+  constructor(device, kernels, content, parts, canvas) {
+    this.plan = new Plan(device, kernels, content);
+    this.screen = new Screen(device, canvas);
+    this.parts = parts;
+    this.capacity = FRAME_LISTS;
+    this.busy = null;
+  }
+
+  /** The size nearest to what is asked for that the plan has tiles for, pixels. */
+  fittingSize(width, height) {
+    const { tile, most } = this.plan.content;
+    const tiles = (a, b) => Math.ceil(a / tile) * Math.ceil(b / tile);
+    while (tiles(width, height) > most.tiles) [width, height] = [width * 0.95, height * 0.95];
+    return [Math.max(Math.floor(width), 1), Math.max(Math.floor(height), 1)];
+  }
+
+  reserve(width, height) {
+    this.plan.allocate({ width, height, capacity: this.capacity }, true);
+    if (this.plan.buffer("means") !== this.means) {
+      this.means = this.plan.buffer("means");
+      for (const [name, values] of Object.entries(this.parts)) this.plan.write(name, values);
+    }
+  }
+
+  /** One frame, once those before are done. */
+  async draw(camera, width, height) {
+    while (this.busy) await this.busy;
+    this.busy = this.drawNow(camera, width, height).finally(() => (this.busy = null));
+    return this.busy;
+  }
+
+  async drawNow({ viewmat, K }, width, height) {
+    const { sizes } = this.plan;
+    if (sizes.width !== width || sizes.height !== height) this.reserve(width, height);
+    this.plan.write("viewmats", viewmat);
+    this.plan.write("Ks", K);
+    const most = this.plan.device.limits.maxStorageBufferBindingSize / 4;
+    for (;;) {
+      this.plan.run("frame");
+      const [count] = new Uint32Array((await this.plan.read("count"))[0]);
+      if (count <= this.capacity) break;
+      if (count > most) throw new Error(`From here the scene touches ${count} tiles, more than this adapter has memory for.`);
+      this.capacity = Math.min(Math.ceil(count * 1.5), most);
+      this.reserve(width, height);
+    }
+    this.screen.show(this.plan.buffer("image"), width, height);
+  }
+
+  /** The last frame: [height, width, 3], 0 to 1. */
+  async picture() {
+    while (this.busy) await this.busy;
+    const { width, height } = this.plan.sizes;
+    const [content] = await this.plan.read("image");
+    const values = new Float32Array(content, 0, width * height * 3).map((x) => Math.min(Math.max(x, 0), 1));
+    return { width, height, values };
+  }
+}

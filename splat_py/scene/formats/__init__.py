@@ -1,1 +1,1 @@
-"""Files of Gaussians that other programs write and read, a format a module; `files.py` chooses."""
+"""Files of Gaussians that other programs write and read, a format or a few a module; `gaussians.py` chooses."""

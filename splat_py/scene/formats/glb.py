@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.files import parse_json
-from splat_py.scene.formats.dot_splat import log_scales_of, scales_of
-from splat_py.scene.formats.packing import colors_of, joined, logits_of, normalized, opacities_of, to_levels
-from splat_py.scene.ply import GaussianArrays
+from splat_py.scene.formats import packing
+from splat_py.scene.formats.packing import StoredGaussians
 from splat_py.scene.similarity import Similarity
 
 EXTENSION = "KHR_gaussian_splatting"
@@ -29,29 +28,27 @@ _KINDS = {5120: "i1", 5121: "u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", _FLOAT:
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 # Half a turn about z: from right, down, front to left, up, front, and the other way round.
 _FLIP = Similarity(rotation=np.diag([-1.0, -1.0, 1.0]))
-_BANDS = {1: 3, 2: 5, 3: 7}
 _MOST_NODES = 10_000
 
 
-def encode(gaussians: GaussianArrays) -> bytes:
-    """The file of Gaussians."""
+def encode(gaussians: StoredGaussians) -> bytes:
     flipped = _FLIP.of_arrays(gaussians)
-    opacities = opacities_of(gaussians.logit_opacities)
-    rgba = to_levels(np.concatenate([colors_of(gaussians.sh), opacities[:, None]], 1), 255).astype(np.uint8)
+    opacities = gaussians.opacities
+    rgba = packing.to_levels(np.concatenate([gaussians.colors, opacities[:, None]], 1), 255).astype(np.uint8)
     columns: dict[str, NDArray[Any]] = {
         "POSITION": flipped.means,
         "COLOR_0": rgba,
-        f"{EXTENSION}:ROTATION": normalized(flipped.quats)[:, [1, 2, 3, 0]],
-        f"{EXTENSION}:SCALE": scales_of(flipped.log_scales),
+        f"{EXTENSION}:ROTATION": packing.normalized(flipped.quats)[:, [1, 2, 3, 0]],
+        f"{EXTENSION}:SCALE": flipped.scales,
         f"{EXTENSION}:OPACITY": opacities[:, None],
         **{name: flipped.sh[:, i] for i, name in enumerate(_harmonics(flipped.sh.shape[1]))},
     }
     views: list[dict[str, Any]] = []
     accessors: list[dict[str, Any]] = []
-    parts, at = [], 0
+    binary = bytearray()
     for name, column in columns.items():
         column = np.ascontiguousarray(column, "u1" if name == "COLOR_0" else "<f4")
-        views.append({"buffer": 0, "byteOffset": at, "byteLength": column.nbytes, "target": _ARRAY_BUFFER})
+        views.append({"buffer": 0, "byteOffset": len(binary), "byteLength": column.nbytes, "target": _ARRAY_BUFFER})
         kind = next(kind for kind, width in _WIDTHS.items() if width == column.shape[1])
         component = _BYTE if name == "COLOR_0" else _FLOAT
         accessor = {"bufferView": len(accessors), "componentType": component, "count": len(column), "type": kind}
@@ -60,8 +57,7 @@ def encode(gaussians: GaussianArrays) -> bytes:
         if name == "POSITION" and len(column):
             accessor |= {"min": column.min(0).tolist(), "max": column.max(0).tolist()}
         accessors.append(accessor)
-        parts.append(column.tobytes())
-        at += column.nbytes
+        binary += column.tobytes()
     kernel = {"kernel": "ellipse", "colorSpace": "srgb_rec709_display", "sortingMethod": "cameraDistance"}
     primitive = {
         "attributes": {name: i for i, name in enumerate(columns)},
@@ -75,12 +71,13 @@ def encode(gaussians: GaussianArrays) -> bytes:
         "scenes": [{"nodes": [0]}],
         "nodes": [{"mesh": 0}],
         "meshes": [{"primitives": [primitive]}],
-        "buffers": [{"byteLength": at}],
+        "buffers": [{"byteLength": len(binary)}],
         "bufferViews": views,
         "accessors": accessors,
     }
-    text, binary = json.dumps(tree).encode(), b"".join(parts)
-    text, binary = text + b" " * (-len(text) % 4), binary + b"\0" * (-len(binary) % 4)
+    text = json.dumps(tree).encode()
+    text += b" " * (-len(text) % 4)
+    binary += b"\0" * (-len(binary) % 4)
     size = _HEADER.size + 2 * _CHUNK.size + len(text) + len(binary)
     head = _HEADER.pack(_MAGIC, 2, size) + _CHUNK.pack(len(text), _JSON)
     return head + text + _CHUNK.pack(len(binary), _BINARY) + binary
@@ -88,17 +85,11 @@ def encode(gaussians: GaussianArrays) -> bytes:
 
 def _harmonics(count: int) -> list[str]:
     """Names of the attributes of so many coefficients."""
-    names = [f"{EXTENSION}:SH_DEGREE_0_COEF_0"]
-    names += [f"{EXTENSION}:SH_DEGREE_{degree}_COEF_{i}" for degree, band in _BANDS.items() for i in range(band)]
-    return names[:count]
+    return [f"{EXTENSION}:SH_DEGREE_{degree}_COEF_{i}" for degree in range(4) for i in range(2 * degree + 1)][:count]
 
 
-def decode(data: bytes) -> GaussianArrays:
-    """The Gaussians of all of a file's nodes.
-
-    Raises:
-        ValueError, KeyError, TypeError, IndexError, struct.error: it is damaged, or something else.
-    """
+def decode(data: bytes) -> StoredGaussians:
+    """The Gaussians of all of a file's nodes."""
     magic, version, size = _HEADER.unpack_from(data)
     if magic != _MAGIC or version != 2 or size > len(data):
         raise ValueError("it does not begin as a whole GLB of version 2 does")
@@ -122,11 +113,10 @@ def decode(data: bytes) -> GaussianArrays:
                     raise ValueError(f"its nodes repeat the same points, to {count:,} Gaussians and more")
     if not parts:
         raise ValueError(f"it has no points with {EXTENSION}")
-    return _FLIP.of_arrays(joined(parts))
+    return _FLIP.of_arrays(packing.joined(parts))
 
 
 def _index(value: object) -> int:
-    """One that counts from the beginning."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"it has {str(value)[:60]!r} where a number of an element should be")
     return value
@@ -149,7 +139,6 @@ def _meshes(tree: dict[str, Any]) -> Iterator[tuple[Similarity, int]]:
 
 
 def _matrix(node: dict[str, Any]) -> NDArray[np.float64]:
-    """Of a node, [4, 4]."""
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T
     x, y, z, w = (float(value) for value in node.get("rotation", (0, 0, 0, 1)))
@@ -160,26 +149,24 @@ def _matrix(node: dict[str, Any]) -> NDArray[np.float64]:
     return matrix
 
 
-def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -> GaussianArrays:
+def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -> StoredGaussians:
     """The Gaussians of a primitive, in its node's frame."""
     described = primitive["extensions"][EXTENSION]
     if described.get("extensions") or described.get("kernel", "ellipse") != "ellipse":
         raise ValueError("its Gaussians are compressed or of a kernel that is not read here")
     attributes = primitive["attributes"]
-    degree = max((degree for degree in _BANDS if f"{EXTENSION}:SH_DEGREE_{degree}_COEF_0" in attributes), default=0)
+    degree = max((degree for degree in (1, 2, 3) if f"{EXTENSION}:SH_DEGREE_{degree}_COEF_0" in attributes), default=0)
 
     def column(name: str, width: int) -> NDArray[np.float32]:
         return _accessor(tree, attributes[name], binary, width)
 
     scales = column(f"{EXTENSION}:SCALE", 3)
-    means = column("POSITION", 3)
-    sh = np.stack([column(name, 3) for name in _harmonics((degree + 1) ** 2)], 1)
-    arrays = GaussianArrays(
-        means=means,
-        quats=normalized(column(f"{EXTENSION}:ROTATION", 4)[:, [3, 0, 1, 2]]).astype(np.float32),
-        log_scales=scales if (scales < 0).any() else log_scales_of(scales),
-        logit_opacities=logits_of(column(f"{EXTENSION}:OPACITY", 1)[:, 0]),
-        sh=sh,
+    arrays = StoredGaussians(
+        means=column("POSITION", 3),
+        quats=packing.normalized(column(f"{EXTENSION}:ROTATION", 4)[:, [3, 0, 1, 2]]).astype(np.float32),
+        log_scales=scales if (scales < 0).any() else packing.log_scales_of(scales),
+        logit_opacities=packing.logits_of(column(f"{EXTENSION}:OPACITY", 1)[:, 0]),
+        sh=np.stack([column(name, 3) for name in _harmonics((degree + 1) ** 2)], 1),
     )
     if len({len(part) for part in arrays[:5]}) > 1:
         raise ValueError("its attributes are of different lengths")
@@ -187,7 +174,6 @@ def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -
 
 
 def _accessor(tree: dict[str, Any], index: object, binary: bytes, width: int) -> NDArray[np.float32]:
-    """What an accessor describes, [N, width]."""
     accessor = tree["accessors"][_index(index)]
     if "sparse" in accessor or "bufferView" not in accessor or _WIDTHS[accessor["type"]] != width:
         raise ValueError("an attribute is sparse, empty or of another width")

@@ -1,27 +1,60 @@
-"""What formats have in common: numbers in few bits, quaternions of three numbers, orders that compress well, files in parts."""
+"""Common parts of the formats: the arrays they hold, numbers in few bits, quaternions of three numbers, orders that compress
+well, files in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.scene.ply import Float32Array, GaussianArrays
+Float32Array = NDArray[np.float32]
 
 # Y_0: rgb = 0.5 + Y_0 · sh[0].
 SH_C0 = 0.28209479177387814
+# The usual types of splats and colours: name, and no source.
+USUAL_TYPES = {"splat": ("Gaussian", ""), "color": ("SphericalHarmonics", "")}
+# Logarithms of the least and the largest deviation that is float32.
+FLOAT32_LOGS = (float(np.log(np.finfo(np.float32).tiny)), float(np.log(np.finfo(np.float32).max)))
 # Opacities of exactly 0 and 1 have no finite logarithm.
 _LEAST_OPACITY = 1e-6
 _SQRT2 = 2**0.5
-# Of the three numbers that are stored when the first, second … of a quaternion is left out.
+# The numbers that are stored when the first, second … of a quaternion is left out.
 _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 
-def opacities_of(logits: Float32Array) -> NDArray[np.float64]:
-    """Opacities from 0 to 1."""
-    return 1 / (1 + np.exp(-np.clip(logits.astype(np.float64), -700, 700)))
+class StoredGaussians(NamedTuple):
+    """The contents of a file, N Gaussians with K spherical-harmonics coefficients each; all float32."""
+
+    means: Float32Array  # [N, 3]
+    quats: Float32Array  # [N, 4], w x y z
+    log_scales: Float32Array  # [N, 3]
+    logit_opacities: Float32Array  # [N]
+    sh: Float32Array  # [N, K, 3]
+    params: Mapping[str, Float32Array] = MappingProxyType({})  # [N] each, of splats that have any
+    features: Float32Array | None = None  # [N, F], of colours that are no harmonics
+    weights: Float32Array | None = None  # [W]
+    # "splat" and "color": the name of a built-in type and "", or that of the user's and its source.
+    types: Mapping[str, tuple[str, str]] = MappingProxyType(USUAL_TYPES)
+    # True if they were trained to be rendered with `antialiased`.
+    antialiased: bool = False
+
+    @property
+    def scales(self) -> Float32Array:
+        """Standard deviations [N, 3], none above the largest float32."""
+        with np.errstate(over="ignore"):
+            return np.minimum(np.exp(self.log_scales), np.finfo(np.float32).max)
+
+    @property
+    def opacities(self) -> NDArray[np.float64]:
+        return 1 / (1 + np.exp(-np.clip(self.logit_opacities.astype(np.float64), -700, 700)))
+
+    @property
+    def colors(self) -> NDArray[np.float64]:
+        """The rgb [N, 3] that the harmonic of degree 0 makes, between 0 and 1 unless it is beyond."""
+        return self.sh[:, 0].astype(np.float64) * SH_C0 + 0.5
 
 
 def logits_of(opacities: NDArray[Any]) -> Float32Array:
@@ -35,25 +68,26 @@ def to_levels(values: NDArray[Any], levels: int) -> NDArray[np.uint32]:
     return np.rint(np.clip(values, 0, 1) * levels).astype(np.uint32)
 
 
-def colors_of(sh: Float32Array) -> NDArray[np.float64]:
-    """What the harmonic of degree 0 makes of coefficients [N, K, 3]: rgb [N, 3], between 0 and 1 unless it is beyond."""
-    return sh[:, 0].astype(np.float64) * SH_C0 + 0.5
+def log_scales_of(scales: NDArray[Any]) -> NDArray[Any]:
+    """Natural logarithms of standard deviations as files have them: zero is the smallest number, below and NaN stay NaN."""
+    with np.errstate(invalid="ignore"):
+        return np.log(np.where(scales == 0, np.finfo(np.float32).tiny, scales).astype(np.float32))
 
 
 def base_of(colors: NDArray[Any]) -> NDArray[np.float64]:
-    """The inverse of `colors_of`, [N, 3]."""
+    """The inverse of `colors`: coefficients [N, 3] of the harmonic of degree 0."""
     return (colors.astype(np.float64) - 0.5) / SH_C0
 
 
 def normalized(quats: NDArray[Any]) -> NDArray[np.float64]:
-    """Of length 1; no rotation in the place of those that are zero."""
+    """Quaternions of length 1; those that are zero become no rotation."""
     quats = quats.astype(np.float64)
     lengths = np.linalg.norm(quats, axis=1, keepdims=True)
     return np.where(lengths > 0, quats / np.where(lengths > 0, lengths, 1), [1.0, 0, 0, 0])
 
 
 def drop_largest(quats: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Which component [N] is the largest, and the other three [N, 3] over √½, -1 to 1, with the sign that makes it positive."""
+    """The number [N] of the largest component, made positive, and the other three [N, 3] over √½, -1 to 1."""
     quats = normalized(quats)
     largest = np.abs(quats).argmax(1)
     rows = np.arange(len(quats))
@@ -70,12 +104,12 @@ def restore_largest(largest: NDArray[Any], others: NDArray[Any]) -> Float32Array
     return normalized(quats).astype(np.float32)
 
 
-def joined(parts: Sequence[GaussianArrays]) -> GaussianArrays:
+def joined(parts: Sequence[StoredGaussians]) -> StoredGaussians:
     """The Gaussians of all of a file's parts, which are at least one; coefficients that a part lacks are zero."""
     most = max(part.sh.shape[1] for part in parts)
     sh = [np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts]
     means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
-    return GaussianArrays(means, quats, log_scales, logits, np.concatenate(sh))
+    return StoredGaussians(means, quats, log_scales, logits, np.concatenate(sh))
 
 
 def morton_order(means: Float32Array) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +19,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.cluster.vq import kmeans2
 
 from splat_py.errors import SplatError
 from splat_py.files import parse_json
-from splat_py.scene.decoding import decode as decode_picture
-from splat_py.scene.formats.codebooks import codebook, palette
-from splat_py.scene.formats.packing import drop_largest, logits_of, morton_order, opacities_of, restore_largest, to_levels
-from splat_py.scene.ply import Float32Array, GaussianArrays
+from splat_py.scene.formats import packing
+from splat_py.scene.formats.packing import Float32Array, StoredGaussians
+from splat_py.scene.pictures import decode as decode_picture
 
 _COEFFICIENTS = {1: 3, 2: 8, 3: 15}
 # Vectors in a row of the palette's picture, and in the palette.
@@ -33,18 +34,15 @@ _PALETTE_COLUMNS, _MOST_PALETTE = 64, 1 << 16
 _MOST_SIDE = 16383
 # The fourth byte of a rotation is this and the number of the component that is left out.
 _LARGEST = 252
-# Of a zip's file: WebP does not pack further, so what unpacks to much more than the zip itself is no scene's.
+# WebP does not pack further: a file that unpacks to so many times the zip, and to more than a little, is no scene's.
 _MOST_RATIO, _LITTLE = 16, 1 << 20
-# WebP's method, 0 to 6: how long to try for a small file.
-_EFFORT = 4
+# A codebook's numbers.
+_BOOK = 256
+# Iterations of k-means, of numbers and of vectors.
+_ROUNDS, _VECTOR_ROUNDS = 12, 6
 
 
-def encode(gaussians: GaussianArrays) -> bytes:
-    """The file of Gaussians: a zip.
-
-    Raises:
-        SplatError: there are none, or too many for pictures of 16,383 pixels a side.
-    """
+def encode(gaussians: StoredGaussians) -> bytes:
     count = len(gaussians.means)
     if not count:
         raise SplatError("SOG has no way to say that there are no Gaussians; write another format")
@@ -52,7 +50,7 @@ def encode(gaussians: GaussianArrays) -> bytes:
     height = -(-count // width // 4) * 4
     if max(width, height) > _MOST_SIDE:
         raise SplatError(f"SOG holds {_MOST_SIDE**2:,} Gaussians at most, not {count:,}")
-    order = morton_order(gaussians.means)
+    order = packing.morton_order(gaussians.means)
     files: dict[str, bytes] = {}
 
     def write(name: str, values: NDArray[Any], alpha: NDArray[Any] | int = 255) -> list[str]:
@@ -62,13 +60,14 @@ def encode(gaussians: GaussianArrays) -> bytes:
         files[f"{name}.webp"] = _webp(pixels.reshape(height, width, 4))
         return [f"{name}.webp"]
 
-    logs = _log_positions(gaussians.means[order])
+    means = gaussians.means[order].astype(np.float64)
+    logs = np.sign(means) * np.log1p(np.abs(means))
     lowest, highest = logs.min(0), logs.max(0)
-    levels = to_levels((logs - lowest) / np.where(highest > lowest, highest - lowest, 1), 65535)
-    largest, others = drop_largest(gaussians.quats[order])
+    levels = packing.to_levels((logs - lowest) / np.where(highest > lowest, highest - lowest, 1), 65535)
+    largest, others = packing.drop_largest(gaussians.quats[order])
     scale_book, scales = codebook(gaussians.log_scales[order])
     color_book, colors = codebook(gaussians.sh[order, 0])
-    opacity = to_levels(opacities_of(gaussians.logit_opacities[order]), 255)
+    opacity = packing.to_levels(gaussians.opacities[order], 255)
     meta: dict[str, Any] = {
         "version": 2,
         "asset": {"generator": "splat_py"},
@@ -80,12 +79,12 @@ def encode(gaussians: GaussianArrays) -> bytes:
             "files": [*write("means_l", levels & 255), *write("means_u", levels >> 8)],
         },
         "scales": {"codebook": scale_book.tolist(), "files": write("scales", scales)},
-        "quats": {"files": write("quats", to_levels(others / 2 + 0.5, 255), largest + _LARGEST)},
+        "quats": {"files": write("quats", packing.to_levels(others / 2 + 0.5, 255), largest + _LARGEST)},
         "sh0": {"codebook": color_book.tolist(), "files": write("sh0", colors, opacity)},
     }
     if gaussians.sh.shape[1] > 1:
         higher = gaussians.sh[order, 1:]
-        # In proportion to the Gaussians: of few, the palette would be most of the file.
+        # In proportion to the Gaussians: for few, the palette would be most of the file.
         size = min(_MOST_PALETTE, max(1024, 1 << int(np.log2(count))))
         vectors, labels = palette(higher.reshape(count, -1), size)
         book, indices = codebook(vectors)
@@ -111,22 +110,12 @@ def encode(gaussians: GaussianArrays) -> bytes:
 
 def _webp(pixels: NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
-    # What is transparent counts as well.
-    Image.fromarray(pixels).save(file, "WEBP", lossless=True, exact=True, quality=100, method=_EFFORT)
+    # Colours of transparent pixels count as well.
+    Image.fromarray(pixels).save(file, "WEBP", lossless=True, exact=True, quality=100, method=4)
     return file.getvalue()
 
 
-def _log_positions(means: Float32Array) -> NDArray[np.float64]:
-    return np.sign(means) * np.log1p(np.abs(means.astype(np.float64)))
-
-
-def decode(data: bytes) -> GaussianArrays:
-    """The Gaussians of a zip.
-
-    Raises:
-        ValueError, KeyError, TypeError, zipfile.BadZipFile: it is damaged, or something else.
-        SplatError: a picture in it is too large.
-    """
+def decode(data: bytes) -> StoredGaussians:
     most = max(_LITTLE, _MOST_RATIO * len(data))
     with zipfile.ZipFile(io.BytesIO(data)) as bundle:
 
@@ -140,7 +129,7 @@ def decode(data: bytes) -> GaussianArrays:
         return _decode(read)
 
 
-def decode_folder(meta: Path) -> GaussianArrays:
+def decode_folder(meta: Path) -> StoredGaussians:
     """The Gaussians of a folder's meta.json. Raises as `decode`, and OSError."""
 
     def read(name: str) -> bytes:
@@ -151,7 +140,7 @@ def decode_folder(meta: Path) -> GaussianArrays:
     return _decode(read)
 
 
-def _decode(read: Callable[[str], bytes]) -> GaussianArrays:
+def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
     meta = parse_json(read("meta.json").decode())
     if not isinstance(meta, dict) or meta.get("version") != 2:
         raise ValueError("its meta.json is not of version 2")
@@ -176,15 +165,15 @@ def _decode(read: Callable[[str], bytes]) -> GaussianArrays:
     quats, colors = rows("quats"), rows("sh0")
     # Other values of the fourth byte are kept for what is not defined yet.
     quats = np.where(quats[:, 3:] < _LARGEST, [128, 128, 128, _LARGEST], quats)
-    scale_book, color_book = _numbers(meta["scales"]["codebook"], 256), _numbers(meta["sh0"]["codebook"], 256)
+    scale_book, color_book = _numbers(meta["scales"]["codebook"], _BOOK), _numbers(meta["sh0"]["codebook"], _BOOK)
     sh = color_book[colors[:, None, :3]]
     if meta.get("shN") is not None:
         sh = np.concatenate([sh, _harmonics(meta["shN"], pixels("shN", 0), rows("shN", 1))], 1)
-    return GaussianArrays(
+    return StoredGaussians(
         means=means,
-        quats=restore_largest(quats[:, 3] - _LARGEST, quats[:, :3] / 255 * 2 - 1),
+        quats=packing.restore_largest(quats[:, 3] - _LARGEST, quats[:, :3] / 255 * 2 - 1),
         log_scales=scale_book[rows("scales")[:, :3]],
-        logit_opacities=logits_of(colors[:, 3] / 255),
+        logit_opacities=packing.logits_of(colors[:, 3] / 255),
         sh=sh,
         antialiased=meta.get("antialias") is True,
     )
@@ -195,7 +184,7 @@ def _harmonics(meta: dict[str, Any], centroids: NDArray[np.uint8], labels: NDArr
     coefficients = _COEFFICIENTS[meta["bands"]]
     if centroids.shape[1] != _PALETTE_COLUMNS * coefficients:
         raise ValueError(f"its palette of harmonics is {centroids.shape[1]} pixels wide")
-    vectors = _numbers(meta["codebook"], 256)[centroids[..., :3]].reshape(-1, coefficients, 3)
+    vectors = _numbers(meta["codebook"], _BOOK)[centroids[..., :3]].reshape(-1, coefficients, 3)
     label = labels[:, 0] + 256 * labels[:, 1].astype(np.int64)
     if label.max() >= len(vectors):
         raise ValueError(f"it has {len(vectors)} vectors of harmonics and asks for number {label.max()}")
@@ -203,7 +192,6 @@ def _harmonics(meta: dict[str, Any], centroids: NDArray[np.uint8], labels: NDArr
 
 
 def _pixels(read: Callable[[str], bytes], name: object) -> NDArray[np.uint8]:
-    """A picture, rgba [H, W, 4]."""
     if not isinstance(name, str):
         raise ValueError("a picture's name is no text")
     image = decode_picture(Path(name[:60]), read(name), cv2.IMREAD_UNCHANGED)
@@ -221,3 +209,46 @@ def _numbers(values: object, count: int) -> Float32Array:
     if not all(isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38 for value in values):
         raise ValueError(f"a list of {count} numbers has something else")
     return np.array(values + values[-1:] * (count - len(values)), np.float32)
+
+
+def codebook(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """256 numbers in ascending order, and which of them each of `values` [...] is nearest to. Lloyd's iterations begin at
+    quantiles mixed with even steps: for rare values, and for where there are many."""
+    flat = np.sort(values.reshape(-1).astype(np.float64))
+    if not len(flat):
+        return np.zeros(_BOOK, np.float32), values.astype(np.uint8)
+    sums = np.concatenate([[0.0], np.cumsum(flat)])
+    half = _BOOK // 2
+    centers = np.concatenate([np.quantile(flat, np.linspace(0, 1, half)), np.linspace(flat[0], flat[-1], _BOOK - half)])
+    centers.sort()
+    for _ in range(_ROUNDS):
+        edges = np.searchsorted(flat, (centers[1:] + centers[:-1]) / 2)
+        starts, ends = np.concatenate([[0], edges]), np.concatenate([edges, [len(flat)]])
+        counts = ends - starts
+        centers = np.where(counts > 0, (sums[ends] - sums[starts]) / np.maximum(counts, 1), centers)
+        centers.sort()
+    centers = centers.astype(np.float32)
+    labels = np.searchsorted((centers[1:] + centers[:-1]) / 2, values.reshape(-1))
+    return centers, labels.reshape(values.shape).astype(np.uint8)
+
+
+def palette(vectors: NDArray[np.float32], size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """At most `size` vectors [P, D] for those in [N, D], and which of them stands for each, [N]: √size groups, then in each as
+    many vectors as its share, since all N against all of 65,536 would take hours without a GPU."""
+    if len(vectors) <= size:
+        return vectors.copy(), np.arange(len(vectors))
+    generator = np.random.default_rng(0)
+    groups = max(1, round(size**0.5))
+    with warnings.catch_warnings(action="ignore"):  # of groups that nothing is in
+        _, group = kmeans2(vectors, groups, iter=_VECTOR_ROUNDS, minit="points", rng=generator)
+        centers: list[NDArray[np.float32]] = []
+        labels, at = np.empty(len(vectors), np.int64), 0
+        for number in np.unique(group):
+            rows = np.flatnonzero(group == number)
+            # At least one each, and together no more than there may be.
+            share = 1 + int((len(rows) - 1) * (size - groups) / max(1, len(vectors) - groups))
+            own, label = kmeans2(vectors[rows], min(share, len(rows)), iter=_VECTOR_ROUNDS, minit="points", rng=generator)
+            centers.append(own)
+            labels[rows] = label + at
+            at += len(own)
+    return np.concatenate(centers).astype(np.float32), labels

@@ -1,0 +1,307 @@
+"""`splat export`, `splat edit`, `splat partition` and `splat merge`: scenes as files, as pages, edited, in cells."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from splat_py.commands.terminal import console, explicit_options, print_error, print_losses
+from splat_py.errors import SplatError
+from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
+
+if TYPE_CHECKING:
+    from splat_py.scene.gaussians import Gaussians
+
+Three = tuple[float, float, float]
+# The run that `splat demo` leaves.
+_DEMO = Path("runs/demo/run")
+
+
+@dataclass
+class Export:
+    """Write a scene to a file that other viewers read, or to a web page with the viewer inside.
+
+    SCENE is a run's folder, as it is in its last checkpoint, or a file. OUT's ending says what is written: .ply, whole;
+    .compressed.ply .spz .sog .splat .ksplat, smaller and less exact (docs/files.md); .glb; or .html, one page that opens from
+    disk in any browser, without a network.
+
+    With --playground, a page in which the kernels themselves draw the scene and fit pictures, as WGSL on WebGPU.
+
+    Examples:
+      splat export runs/fox fox.html
+      splat export runs/fox --playground fox.html
+    """
+
+    # A run's folder, or a file of Gaussians; of a playground by default what `splat demo` has left in runs/demo.
+    scene: Annotated[Positional[Path | None], arg(metavar="SCENE")] = None
+    # The file.
+    out: Annotated[Positional[Path | None], arg(metavar="OUT")] = None
+    # Write this page and nothing else.
+    playground: Annotated[Path | None, arg(metavar="PAGE.html")] = None
+    # For a page: capture whose first camera and upright it begins with; by default the one the run was trained on.
+    data: Path | None = None
+    # Version of a .spz: 2, 3 or 4, which takes the package zstandard.
+    spz_version: int = 3
+
+    def run(self) -> None:
+        if self.playground is not None:
+            self._write_playground(self.playground)
+        elif self.scene is None or self.out is None:
+            raise SplatError("name a scene and the file to write: splat export SCENE OUT")
+        else:
+            self._write(self.scene, self.out)
+
+    def _write_playground(self, page: Path) -> None:
+        if self.out is not None:
+            raise SplatError(f"there are two files to write, {self.out} and {page}; write one after the other")
+        if page.suffix.lower() not in (".html", ".htm"):
+            raise SplatError(f"{page} does not end in .html; a playground is a page")
+        scene = self.scene or _DEMO
+        if self.scene is None and not (scene / "run.json").exists():
+            raise SplatError(f"there is no scene in {scene}; name one, or make that by `splat demo`")
+        require_scene(scene)
+        from splat_py.pages.scene_pages import View, write_playground
+        from splat_py.scene.gaussians import Gaussians
+        from splat_py.train.run import RunFolder, capture_of, learnt_of
+
+        how: dict[str, Any] = {"title": scene.stem if is_scene_file(scene) else scene.resolve().name}
+        if is_scene_file(scene):
+            gaussians = Gaussians.load(scene)
+        else:
+            folder = RunFolder(scene)
+            config, gaussians = folder.record().config, folder.gaussians()
+            how["antialiased"] = config.antialiased
+            how["title"] = "demo" if scene == _DEMO else how["title"]
+            # The photographs may have been moved away.
+            dataset = capture_of(scene, None)
+            if dataset is not None:
+                how |= {"view": View.of_cameras([view.camera for view in dataset.views]), "near": dataset.near}
+                # An environment that was learnt is in no kernel of the page's.
+                if learnt_of(scene, config).environment is None:
+                    how["background"] = tuple(map(float, dataset.background))
+        with console.status("making the page"):
+            write_playground(page, gaussians, **how)
+        size = page.stat().st_size / 1e6
+        console.print(f"open {page} in a browser with WebGPU: {len(gaussians):,} Gaussians, {size:.1f} MB")
+
+    def _write(self, scene: Path, out: Path) -> None:
+        is_page = out.suffix.lower() == ".html"
+        if not is_page and (out.name.lower() == "meta.json" or not is_scene_file(out)):
+            raise SplatError(f"{out} does not end in {', '.join(ENDINGS)} or .html, which are written")
+        if self.data is not None and not is_page:
+            raise SplatError("--data is of pages, .html; a scene's file has no cameras")
+        if not is_scene_file(scene) and not scene.is_dir():
+            raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene's file")
+        if is_scene_file(scene):
+            require_scene(scene)
+        gaussians, after = _gaussians(scene, out)
+        cameras: tuple[Any, ...] = ()
+        if is_page:
+            from splat_py.pages.scene_pages import write_viewer
+            from splat_py.train.run import capture_of
+
+            dataset = capture_of(scene, self.data)
+            if dataset is None:
+                console.print("no capture is known: the page begins with a view of the whole scene (--data names one)")
+            else:
+                cameras = [view.camera for view in dataset.views], dataset.background
+        with console.status(f"writing {out}"):
+            losses = write_viewer(out, gaussians, *cameras) if is_page else gaussians.save(out, self.spz_version)
+        print_losses(out, losses)
+        console.print(f"{len(gaussians):,} Gaussians{after} are in {out}")
+
+
+def _gaussians(scene: Path, out: Path) -> tuple[Gaussians, str]:
+    """The scene, and a clause on its steps."""
+    if is_scene_file(scene):
+        from splat_py.scene.gaussians import Gaussians
+
+        return Gaussians.load(scene), ""
+    from splat_py.train.checkpoint import Checkpoint
+    from splat_py.train.run import RunFolder
+
+    checkpoint = Checkpoint.load(RunFolder(scene).checkpoint)
+    gaussians, config = checkpoint.gaussians(), checkpoint.config
+    # Other viewers do not read our comments of a .ply.
+    if gaussians.splat != "Gaussian" and out.suffix.lower() == ".ply":
+        console.print(f"splats are of type {config.splat}; other viewers know only Gaussians, and will draw these as such")
+    if config.environment:
+        print_error(f"{out} does not hold the environment that was learnt with the scene; what is behind it is lost")
+    if gaussians.features is not None:
+        console.print(f"colours are of type {config.color}; other viewers will show the same from all directions")
+    return gaussians, f" after {checkpoint.step:,} steps"
+
+
+@dataclass
+class Edit:
+    """Crop, clean, move and merge scenes. The last file is written, all before it are read and merged;
+    a name's ending says the format: .ply .compressed.ply .spz .sog .splat .ksplat .glb (.sog folders are read by meta.json).
+
+    Done in this order, whatever the order of the options: merge; remove faulty ones; crop, in the coordinates of the
+    files that are read; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
+
+    Example: splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
+    """
+
+    # Scenes to read, and the one to write.
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="IN [IN ...] OUT")]
+    # Leave out what holds NaN, infinity or a quaternion of zeros, and so has nowhere to be drawn.
+    remove_faulty: bool = False
+    # Keep what is in a box: the lowest corner's x y z, then the highest's.
+    crop: tuple[float, float, float, float, float, float] | None = None
+    # Keep what is in a sphere: its centre's x y z, then its radius.
+    crop_sphere: tuple[float, float, float, float] | None = None
+    # Remove what is faint, huge or isolated, by the three thresholds below.
+    remove_floaters: bool = False
+    # Faint: opacity below this; 0 removes none.
+    faint: float = 0.005
+    # Huge: standard deviation above this share of the scene's extent (and of half its distance from the middle).
+    huge: float = 0.5
+    # Isolated: its eight nearest others so many times farther than usual (and than five of its own standard deviations).
+    isolated: float = 20.0
+    # Keep spherical harmonics up to this degree, 0 to 3.
+    sh_degree: int | None = None
+    # Multiply all lengths.
+    scale: float = 1.0
+    # Turn by degrees about the axis x, then y, then z.
+    rotate: Three = (0.0, 0.0, 0.0)
+    # Move, in units of the result.
+    translate: Three = (0.0, 0.0, 0.0)
+    # Version of a .spz that is written: 2, 3 or 4, which takes the package zstandard.
+    spz_version: int = 3
+
+    def run(self) -> None:
+        if len(self.files) < 2:
+            raise SplatError("name the files to read and, last, the one to write")
+        *inputs, out = self.files
+        for path in self.files:
+            require_ending(path)
+        if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
+            raise SplatError("--faint, --huge and --isolated say what --remove-floaters removes; give that as well")
+        for path in inputs:
+            require_scene_file(path)
+        from splat_py.scene.editing import merge
+        from splat_py.scene.gaussians import Gaussians
+
+        read = [Gaussians.load(path, self.remove_faulty) for path in inputs]
+        before = sum(map(len, read))
+        gaussians = self._edited(merge(read))
+        if not len(gaussians):
+            raise SplatError(f"none of {before:,} Gaussians are left; {out} was not written")
+        with console.status(f"writing {out}"):
+            losses = gaussians.save(out, self.spz_version)
+        print_losses(out, losses)
+        console.print(f"{len(gaussians):,} of {before:,} Gaussians are in {out}")
+
+    def _edited(self, gaussians: Gaussians) -> Gaussians:
+        import numpy as np
+
+        from splat_py.scene import editing
+        from splat_py.scene.similarity import Similarity
+
+        similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, self.scale, np.array(self.translate))
+        if self.remove_faulty:
+            gaussians, count = editing.remove_faulty(gaussians)
+            console.print(f"removed: {count:,} faulty")
+        if self.crop is not None:
+            gaussians = editing.crop(gaussians, self.crop[:3], self.crop[3:])
+        if self.crop_sphere is not None:
+            gaussians = editing.crop_sphere(gaussians, self.crop_sphere[:3], self.crop_sphere[3])
+        if self.remove_floaters:
+            floaters = editing.Floaters(self.faint, self.huge, self.isolated)
+            gaussians, counts = editing.remove_floaters(gaussians, floaters)
+            console.print("removed: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+        if self.sh_degree is not None:
+            gaussians = editing.keep_degree(gaussians, self.sh_degree)
+        if (self.scale, self.rotate, self.translate) != (1.0, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)):
+            gaussians = editing.transform(gaussians, similarity)
+        return gaussians
+
+
+@dataclass
+class Partition:
+    """Divide a capture whose scene is too large for one device into overlapping cells.
+
+    Each cell becomes a folder that `splat train` takes as it is. It names the photographs where they are, and has those that
+    were taken in the cell or see enough of it. Cells are trained one after the other, or on several machines; `splat merge`
+    puts them together, each without its margins.
+
+    Example: splat partition captures/town --cells 3x2 --out runs/town
+    """
+
+    # Folder of the capture, as for `splat train`. It needs points.
+    data: Annotated[Positional[Path], arg(metavar="DATA")]
+    # Folder to make, with one for each cell.
+    out: Path
+    # Along the direction in which cameras are spread most, and across.
+    cells: str = "2x2"
+    # By what share of its size a cell is widened at each side for training.
+    overlap: float = 0.2
+    # Hold out every so many photographs by name of the whole, from the first; 0 holds out none.
+    test_every: int = 8
+
+    def run(self) -> None:
+        from splat_py.scene.partition import MOST_CELLS, RUN, cell_name, divide, write_cells
+
+        match = re.fullmatch(r"([0-9]{1,2})[x×]([0-9]{1,2})", self.cells)
+        columns, rows = map(int, match.groups()) if match else (0, 0)
+        if not 2 <= columns * rows <= MOST_CELLS:
+            raise SplatError(f"cells is {self.cells[:32]!r}; give columns and rows, such as 2x2, {MOST_CELLS} cells at most")
+        if not 0 <= self.overlap <= 1:
+            raise SplatError(f"overlap is {self.overlap}; it must be from 0 to 1, a share of a cell's size")
+        require_capture(self.data)
+        from splat_py.scene.dataset import load_dataset
+
+        with console.status("dividing"):
+            dataset = load_dataset(self.data, test_every=self.test_every, memory_limit_bytes=0, undistort=False)
+            grid, cells = divide(dataset, columns, rows, self.overlap)
+            write_cells(dataset, grid, cells, self.out)
+        console.print(f"{len(dataset.train)} photographs and {len(dataset.points[0]):,} points in {len(cells)} cells:")  # type: ignore[index]
+        for cell in cells:
+            console.print(f"{cell_name(cell.place)}: {len(cell.train)} photographs, {len(cell.points):,} points")
+        console.print("train each, with the same options, and put them together:")
+        none = [] if dataset.test else ["--test-every", "0"]
+        for cell in cells:
+            folder = self.out / cell_name(cell.place)
+            _print_command("train", folder, "--out", folder / RUN, *none)
+        merged = self.out / "scene.ply"
+        _print_command("merge", self.out, "--out", merged)
+        if dataset.test:
+            _print_command("eval", merged, "--data", self.data)
+
+
+@dataclass
+class Merge:
+    """Put the cells of `splat partition` together, once each is trained in its folder `run`.
+
+    Of each cell those Gaussians stay that lie within it, without the margins that it was trained with; outer cells do not end.
+    Scenes that are no cells are merged by `splat edit`.
+
+    Example: splat merge runs/town --out town.ply
+    """
+
+    # The folder that `splat partition` made; or those of its cells, wherever they are now.
+    cells: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER [FOLDER ...]")]
+    # The scene to write; its ending says the format, as for `splat edit`.
+    out: Path
+
+    def run(self) -> None:
+        require_ending(self.out)
+        from splat_py.train.run import merge_cells
+
+        with console.status("merging"):
+            gaussians, counts = merge_cells(self.cells)
+            losses = gaussians.save(self.out)
+        for name, (kept, count) in counts.items():
+            console.print(f"{name}: {kept:,} of {count:,} Gaussians")
+        print_losses(self.out, losses)
+        console.print(f"{len(gaussians):,} Gaussians are in {self.out}", soft_wrap=True)
+
+
+def _print_command(*words: object) -> None:
+    console.print(f"  splat {shlex.join(map(str, words))}", soft_wrap=True)

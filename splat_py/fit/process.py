@@ -1,0 +1,181 @@
+"""A fit's process. Signals are acted on between its steps, never within one, and leave a checkpoint; those that end a command
+end it as Ctrl-C does. Torchrun says in the environment which of several processes it is, and one of them tells why all end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from splat_py.errors import RankLostError, SplatError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+# Those that a system knows, of what Ctrl-C, `kill` and a terminal that closes send.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# For a store that has gone with the process that had it.
+_STORE_SECONDS = 3.0
+# Of the store: how many processes have told the user why they end.
+_TOLD = "splat_py/told"
+_ADVICE = "start several processes with torchrun --nproc-per-node N -m splat_py train ..., or unset WORLD_SIZE to train in one"
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended a fit between two steps, or a command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+@contextmanager
+def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
+    """Within this context SIGTERM and SIGHUP raise what Ctrl-C does, where nobody handles or ignores them."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        unhandled = []
+    for number in unhandled:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in unhandled:
+            signal.signal(number, afterwards)
+
+
+class Interrupts:
+    """Within this context the first signal is only noted, for `act`; a second one does at once what it does elsewhere.
+
+    Only the main thread can handle signals; in others this does nothing. Handlers other than Python's own stay: a signal that
+    is ignored, as by nohup, is ignored.
+    """
+
+    def __init__(self) -> None:
+        # The signal that has come.
+        self.number: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
+                    self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    def act(self) -> None:
+        """Raise Interrupted if a signal has come. To be called between steps."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._handlers:
+            number, handler = self._handlers.popitem()
+            signal.signal(number, handler)
+
+
+@contextmanager
+def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[tuple[Interrupts, Callable[[], None]]]:
+    """Around a fit's loop: the signals that it acts on between its steps, and the function that it saves a checkpoint with, to
+    `path` if there is one; also called when the fit is interrupted, or another process of it has ended."""
+
+    def keep() -> None:
+        if path is not None:
+            save(path)
+
+    with Interrupts() as interrupts:
+        try:
+            yield interrupts, keep
+        except KeyboardInterrupt as interrupt:
+            # A second signal may have come in the middle of a step.
+            if interrupts.number is None or isinstance(interrupt, Interrupted):
+                keep()
+            raise
+        except RankLostError:
+            keep()
+            raise
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Process `rank` of `size`, the `local_rank`-th of its machine, and where all of them meet."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    address: str = ""
+    port: int = 0
+    # Whether the store at that address is torchrun's own, which outlives the processes.
+    outlives: bool = False
+    # Processes of its machine.
+    local_size: int = 1
+
+    @property
+    def alone(self) -> bool:
+        return self.size == 1
+
+    def store(self, seconds: float) -> Store:
+        """Where the processes leave each other notes; RuntimeError if nobody has one there."""
+        from torch._C._distributed_c10d import TCPStore
+
+        serves, timeout = self.rank == 0 and not self.outlives, timedelta(seconds=seconds)
+        # Notes may be left before all processes are there.
+        return TCPStore(self.address, self.port, None, serves, timeout, wait_for_workers=False, multi_tenant=True)
+
+    def speaks(self) -> bool:
+        """Whether this process is the first of all that end to say why; what the others would say follows from it, or is the
+        same."""
+        if self.alone:
+            return True
+        try:
+            return self.store(_STORE_SECONDS).add(_TOLD, 1) == 1
+        except (ImportError, RuntimeError):
+            # Gone with the first process, or never there.
+            return self.rank == 0 or not self.outlives
+
+
+def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
+    """What torchrun has said; one process alone if it has said nothing. SplatError if its variables contradict each other, or
+    some are missing."""
+    size = _number(environment, "WORLD_SIZE", 1, 1 << 16, 1)
+    if size == 1:
+        return Launch()
+    rank = _number(environment, "RANK", 0, size - 1)
+    local_rank = _number(environment, "LOCAL_RANK", 0, size - 1, rank)
+    port = _number(environment, "MASTER_PORT", 1, 65535)
+    address = environment.get("MASTER_ADDR", "")
+    if not address:
+        raise SplatError(f"WORLD_SIZE is {size}, but MASTER_ADDR is not set; {_ADVICE}")
+    outlives = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    local_size = _number(environment, "LOCAL_WORLD_SIZE", 1, size, 1)
+    return Launch(rank, size, local_rank, address, port, outlives, local_size)
+
+
+def _number(environment: Mapping[str, str], name: str, low: int, high: int, default: int | None = None) -> int:
+    text = environment.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text:
+        raise SplatError(f"WORLD_SIZE is {environment['WORLD_SIZE']}, but {name} is not set; {_ADVICE}")
+    if not (text.isascii() and text.isdigit() and low <= int(text[:9]) <= high):
+        raise SplatError(f"{name} is {text[:40]!r}; it must be a whole number from {low} to {high}; {_ADVICE}")
+    return int(text)

@@ -1,0 +1,305 @@
+"""A run's folder: one process at a time writes to it. run.json says what the run was begun with, and options that contradict it
+are refused. Files of tensors, which somebody else may have made, are checked before anything of them is used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from splat_py.errors import SplatError
+from splat_py.scene.data_options import DataOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from splat_py.files import Layout
+    from splat_py.scene.dataset import Dataset
+
+Config = TypeVar("Config")
+
+_NAME = ".lock"
+# What `atomic_path` calls files that are not complete yet, of those that runs write, and safetensors within it.
+_TEMPORARY = re.compile(
+    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable|capture)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
+    r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
+)
+_FOLDERS = (".", "held-out")
+# What a system says of a file that another process has locked.
+_LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold a run's folder, made if it does not exist, and remove what killed processes have left half written.
+
+    The system locks a file there for as long as this process lives, so that one that was killed, at whatever moment, holds
+    nothing. Folders that were made and stayed empty are removed again. SplatError if another process holds the folder, or it
+    cannot be written to; a warning if the disk knows no locks.
+    """
+    absent, lock = _make(folder), folder / _NAME
+    try:
+        handle = _take(lock)
+        try:
+            _remove_temporary(folder)
+            yield
+        finally:
+            _release(lock, handle)
+    finally:
+        # Others are not empty, or another process' by now.
+        with suppress(OSError):
+            for path in absent:
+                path.rmdir()
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and its parents; returns those that did not exist, the innermost first."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return absent
+
+
+def _remove_temporary(folder: Path) -> None:
+    for path in (path for name in _FOLDERS for path in (folder / name).glob(".*")):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _take(lock: Path) -> int:
+    """The locked file, open."""
+    while True:
+        try:
+            handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+        except OSError as error:
+            raise _unwritable(lock.parent, error) from error
+        try:
+            _lock(handle)
+        except OSError as error:
+            if error.errno in _LOCKED:
+                os.close(handle)
+                raise SplatError(f"{lock.parent} is in use by another run; wait for it or choose another --out") from error
+            warnings.warn(f"{lock.parent} is on a disk that knows no locks; let no other run write there", stacklevel=4)
+        # Whoever held it may just have removed it: what is locked then is not what the next process will find.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+        os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file, or raise OSError at once."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _release(lock: Path, handle: int) -> None:
+    # Removed while it is locked, lest another process' lock be removed; Windows removes no open file.
+    if sys.platform != "win32":
+        lock.unlink(missing_ok=True)
+    os.close(handle)
+    if sys.platform == "win32":
+        with suppress(OSError):
+            lock.unlink()
+
+
+def _unwritable(folder: Path, error: OSError) -> SplatError:
+    return SplatError(f"cannot write to {folder}: {error.strerror}; choose another output folder")
+
+
+def refuse_contradictions(
+    out: Path, recorded: Any, asked: Any, defaults: Any, given: Collection[str], free: Collection[str] = ()
+) -> None:
+    """Raise SplatError if a command that resumes the run in `out` was given an option that differs from the run's.
+
+    Args:
+        recorded, asked, defaults: three instances of one dataclass of options.
+        given: names of options that were given even if they have their default's value; others were if they have not.
+        free: names of fields that may differ.
+    """
+    for name in (field.name for field in fields(recorded)):
+        value, wanted = getattr(recorded, name), getattr(asked, name)
+        was_given = name in given or wanted != getattr(defaults, name)
+        if was_given and wanted != value and name not in free:
+            raise contradiction(out, name, value, wanted, "resume it without this option, or choose another --out")
+
+
+def extended(out: Path, name: str, given: Collection[str], recorded: Any, asked: Any, default: Any) -> Any:
+    """The length of a run that is resumed, a number of steps or a sequence of stages: its own, or a greater one if asked for;
+    SplatError if a shorter or another one is."""
+    if name not in given and asked == default:
+        return recorded
+    longer = asked >= recorded if isinstance(recorded, int) else asked[: len(recorded)] == recorded
+    if not longer:
+        raise contradiction(out, name, recorded, asked, "a run can be extended, not shortened: give more, or leave it out")
+    return asked
+
+
+def refuse_existing(out: Path, *results: str) -> None:
+    """Raise SplatError if a run that begins would overwrite a checkpoint, or one of these files."""
+    if (out / "checkpoint.safetensors").exists():
+        raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")
+    for name in results:
+        if (out / name).exists():
+            raise SplatError(f"{out / name} exists and would be overwritten; choose another --out")
+
+
+def require_checkpoint(out: Path) -> None:
+    """Raise SplatError if there is nothing to resume in a run's folder."""
+    path = out / "checkpoint.safetensors"
+    if not path.exists():
+        raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
+
+
+def contradiction(out: Path, name: str, value: Any, wanted: Any, advice: str) -> SplatError:
+    flag = "DATA" if name == "data" else "--" + name.replace("_", "-")
+    return SplatError(f"{flag} is {_words(wanted)}, but the run in {out} was begun with {_words(value)}; {advice}")
+
+
+def finished(out: Path, how: str) -> str:
+    return f"the run in {out} is finished and was left as it is; {how}"
+
+
+def _words(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@contextmanager
+def removed_without(checkpoint: Path, record: Path) -> Iterator[None]:
+    """Around a run from the moment it writes its record: one that fails before it has a checkpoint has done nothing."""
+    try:
+        yield
+    except BaseException:
+        if not checkpoint.exists():
+            record.unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class RunRecord(Generic[Config]):
+    """The record of a run. It is written when the run begins, and again only where it is extended or its capture was moved."""
+
+    data: DataOptions
+    config: Config
+    # The fingerprint of the dataset; None in runs that are older than it.
+    dataset: str | None = None
+
+    def save(self, path: Path, **extra: Any) -> None:
+        """Write to a file, atomically, with what else a command wants to be in it."""
+        from splat_py.files import write_json
+
+        write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
+
+    def changes(self, before: RunRecord[Config]) -> bool:
+        """Whether a run that goes on is longer than its record says, or its capture elsewhere."""
+        return (self.config, self.data.data) != (before.config, before.data.data)
+
+    @classmethod
+    def load(cls, path: Path, config: Callable[[Any], Config]) -> RunRecord[Config]:
+        """Read what `save` wrote, in any version; `config` makes a configuration of what the file holds. SplatError if the file
+        is missing or damaged."""
+        from splat_py.files import parse_json, reason
+
+        try:
+            content = parse_json(path.read_text(encoding="utf-8"))
+            dataset = content.get("dataset")
+            if not isinstance(dataset, str | None):
+                raise TypeError("its dataset is no fingerprint")
+            return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset)
+        except FileNotFoundError as error:
+            raise SplatError(f"{path.parent} is not the folder of a training run: it has no {path.name}") from error
+        # Text or JSON that is none are ValueErrors, as is a SplatError.
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
+
+    def resumed(
+        self, out: Path, asked: RunRecord[Config], defaults: Config, given: Collection[str], length: str
+    ) -> RunRecord[Config]:
+        """The record of this run when it goes on; SplatError if an option contradicts the run's.
+
+        Args:
+            asked, defaults, given: as for `refuse_contradictions`. The folder asked for is where the capture is now.
+            length: the field of the configuration that may be extended.
+        """
+        folder = asked.data.data
+        refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
+        refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))
+        lengths = (getattr(config, length) for config in (self.config, asked.config, defaults))
+        config: Config = replace(self.config, **{length: extended(out, length, given, *lengths)})  # type: ignore[type-var]
+        if self.dataset is None and folder.resolve() != self.data.data:
+            raise contradiction(out, "data", self.data.data, folder, "name the capture that it was begun with")
+        data = replace(self.data, data=folder.resolve(), max_memory=asked.data.max_memory)
+        return replace(self, data=data, config=config)
+
+    def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> tuple[RunRecord[Config], Dataset]:
+        """The dataset, as `DataOptions.load` has it, and the record with its fingerprint; SplatError if the run was begun with
+        another one."""
+        from splat_py.scene.dataset import fingerprint
+
+        dataset = self.data.load(memory_limit_bytes)
+        actual = fingerprint(dataset)
+        if self.dataset not in (None, actual):
+            raise SplatError(
+                f"{dataset.root} is not what the run in {out} was begun with: names, sizes, cameras or their split differ; "
+                "resume it with the same capture, or choose another --out"
+            )
+        return replace(self, dataset=actual), dataset
+
+
+@contextmanager
+def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None]:
+    """Around `load_tensors` and what becomes of them: SplatError if the file is missing, with the clause `absent`, or is not
+    `what` it should be, with `advice`."""
+    from safetensors import SafetensorError
+
+    from splat_py.files import reason
+
+    if not path.is_file():
+        raise SplatError(f"{path} does not exist; {absent}")
+    try:
+        yield
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, MemoryError) as error:
+        raise SplatError(f"{path} is not {what} or is damaged; {advice} ({reason(error)})") from error
+
+
+def whole_number(header: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    """A field of a header; ValueError if it is missing, or no integer from `low` to `high`."""
+    value = header.get(name)
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name} is {str(value)[:40]!r}; it must be a whole number from {low} to {high}")
+    return value
+
+
+def require_layout(layout: Layout, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str] | None = None) -> None:
+    """Raise ValueError unless a file has these tensors, of these shapes, all float32 but those in `dtypes`, and no others."""
+    if layout.keys() != shapes.keys():
+        name = min(layout.keys() ^ shapes.keys())
+        raise ValueError(f"there is {'a' if name in layout else 'no'} tensor {name!r}")
+    for name, shape in shapes.items():
+        expected = ((dtypes or {}).get(name, "F32"), shape)
+        if layout[name] != expected:
+            raise ValueError(f"{name} is {layout[name]}; it must be {expected}")
+
+
+def require_finite(tensors: Mapping[str, NDArray[Any]], squares: tuple[str, ...] = ()) -> None:
+    """Raise ValueError if a number is not finite, or below 0 in one of `squares`."""
+    import numpy as np
+
+    for name, values in tensors.items():
+        if not np.isfinite(values).all() or (name in squares and (values < 0).any()):
+            raise ValueError(f"{name} holds numbers that no fit leaves: NaN, infinity, or a negative mean of squares")

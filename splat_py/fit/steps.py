@@ -1,0 +1,222 @@
+"""Steps of all fits: photographs on the device and which of them a step compares with, Adam's constants, random keys, steps in
+flight, and that they stay finite."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Array, Bridge, Memory
+from splat_py.gpu.device import Device
+
+# How often the host reads the status where that costs a copy.
+_STATUS_EVERY = 32
+# Photographs stay on the device up to so many bytes, where nobody says another number.
+_BUDGET = 1 << 30
+# Of the others, how many are loaded before their step.
+AHEAD = 4
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """One step of splat/adam.slang: `rate`, the constants and the corrections of both moments' biases."""
+
+    rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    correction1: float
+    correction2: float
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Constants that all parameters share; learning rates differ from one to the next."""
+
+    epsilon: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def of_batch(self, size: int) -> Adam:
+        """Those for steps whose gradients are means over so many samples, if those above are for one, beside learning rates
+        that are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", as
+        gsplat's simple_trainer.py has it). Averages over less than a step are none."""
+        if size == 1:
+            return self
+        betas = (max(1 - size * (1 - beta), 0.0) for beta in (self.beta1, self.beta2))
+        return replace(self, epsilon=self.epsilon / math.sqrt(size), **dict(zip(("beta1", "beta2"), betas, strict=True)))
+
+    def settings(self, step: int, rate: float = 0.0) -> AdamSettings:
+        """The numbers of `step`, counted from 0."""
+        corrections = (1 - beta ** (step + 1) for beta in (self.beta1, self.beta2))
+        return AdamSettings(rate, self.beta1, self.beta2, self.epsilon, *corrections)
+
+
+class Use(IntEnum):
+    """What random numbers are for; no two share any."""
+
+    SPLIT = 0
+    RELOCATION = 1
+    GROWTH = 2
+    NOISE = 3
+
+
+def random_key(seed: int, step: int, use: Use) -> dict[str, Any]:
+    """Two words, as the uniforms `key0` and `key1` of kernels."""
+    low, high = np.random.SeedSequence((seed, step, use)).generate_state(2)
+    return {"key0": int(low), "key1": int(high)}
+
+
+class Overflow(NamedTuple):
+    """What the lists of the first step that did not fit needed, as kernels/status.slang writes it; all 0 if all fitted."""
+
+    isect_count: int
+    step: int
+    max_tile_count: int
+
+
+Submit = Callable[[int], int]
+Reserve = Callable[[Overflow], None]
+OnDone = Callable[[int], None]
+
+
+class StepsInFlight:
+    """Sends steps to the device in order, `Tuning.steps_ahead` of them ahead of the one that it waits for.
+
+    A step whose lists did not fit changes nothing, nor does any after it. Once the host notices, it reserves more and goes
+    back to that step, so that the result is that of lists which always fitted.
+
+    The functions of a fit come with each call, as references in a cycle would keep its arrays alive after it:
+        submit: sends a step and returns the number of its submission.
+        reserve: makes lists large enough for what did not fit.
+        on_done: told of every step that is done and counts; of every 32nd where reading from the device costs a copy.
+    """
+
+    def __init__(self, device: Device, step: int) -> None:
+        # The next one to send, and how many have ever been sent.
+        self.step = self._sent = step
+        # An `Overflow`, [3] uint32, on the device.
+        self.status = device.memory.array(np.zeros(3, np.uint32))
+        self._device = device
+        self._every = 1 if device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
+        self._submissions: deque[tuple[int, int]] = deque()
+
+    def send(self, submit: Submit, reserve: Reserve, on_done: OnDone = lambda step: None) -> None:
+        """Send the next step, and wait until no more than `steps_ahead` are in flight."""
+        self._submissions.append((self.step, submit(self.step)))
+        self.step += 1
+        self._sent = max(self._sent, self.step)
+        self._retire(self._device.tuning.steps_ahead, reserve, on_done)
+
+    def finish(self, submit: Submit, reserve: Reserve, on_done: OnDone = lambda step: None) -> None:
+        """Wait until every step that was sent is done, and repeat those that do not count."""
+        self._retire(0, reserve, on_done)
+        while self.step < self._sent:
+            self.send(submit, reserve, on_done)
+            if self.step == self._sent:
+                self._retire(0, reserve, on_done)
+
+    def _retire(self, allowed: int, reserve: Reserve, on_done: OnDone) -> None:
+        """Wait until no more than `allowed` steps are in flight."""
+        done = []
+        while len(self._submissions) > allowed:
+            self._device.wait(self._submissions[0][1])
+            done.append(self._submissions.popleft()[0])
+        if allowed and not any(step % self._every == 0 for step in done):
+            return
+        overflow = Overflow(*map(int, self.status.numpy()))
+        if overflow.isect_count:
+            self._device.handle.wait_for_idle()
+            done += [step for step, _ in self._submissions]
+            self._submissions.clear()
+            self.status.write(np.zeros(3, np.uint32))
+            reserve(overflow)
+            self.step = overflow.step
+        for step in done:
+            if step < self.step and step % self._every == 0:
+                on_done(step)
+
+
+def check_finite(arrays: Mapping[str, NDArray], step: int) -> None:
+    """Raise a SplatError that names the first array which holds NaN or infinity after `step` steps."""
+    for name, values in arrays.items():
+        # The sum is finite if all are, unless it overflows; it needs no array of its own.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = values.sum(dtype=np.float64)
+        if not np.isfinite(total) and not np.isfinite(values).all():
+            raise diverged(name, step)
+
+
+def diverged(name: str, step: int) -> SplatError:
+    return SplatError(
+        f"stopped after step {step:,}: NaN or infinity in {name}; lower the learning rates and check the input; "
+        "a checkpoint from before stays as it is"
+    )
+
+
+class Photographs:
+    """Photographs on the device, by view. Those that come first stay, up to a limit; the others are streamed.
+
+    Each epoch takes all of them in a new order. Of a share f of them that stays, f of the steps find theirs; of as many that
+    were used last, far fewer would.
+
+    Args:
+        load: reads one, in any thread.
+        limit_bytes: of those that stay.
+    """
+
+    def __init__(self, memory: Memory, load: Callable[[int], NDArray], limit_bytes: int | None = None) -> None:
+        self._memory, self._load = memory, load
+        self._limit = _BUDGET if limit_bytes is None else limit_bytes
+        self._resident: dict[int, Array] = {}
+        self._bytes = 0
+        self._ahead: dict[int, Future[NDArray]] = {}
+        self._wanted: list[int] = []
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __getitem__(self, view: int) -> Array:
+        if view in self._resident:
+            return self._resident[view]
+        ahead = self._ahead.pop(view, None)
+        if ahead is None and view in self._wanted:
+            self._wanted.remove(view)
+        self._load_ahead()
+        array = self._memory.array(self._load(view) if ahead is None else ahead.result())
+        if self._bytes + array.nbytes <= self._limit:
+            self._resident[view] = array
+            self._bytes += array.nbytes
+        return array
+
+    def prefetch(self, views: Iterable[int]) -> None:
+        """Load those of these that are not there, in other threads and in this order, `AHEAD` of them ahead at most."""
+        self._wanted = list(views)
+        self._load_ahead()
+
+    def _load_ahead(self) -> None:
+        while self._wanted and len(self._ahead) < AHEAD:
+            view = self._wanted.pop(0)
+            if view not in self._resident and view not in self._ahead:
+                # Its threads end with it.
+                self._pool = self._pool or ThreadPoolExecutor(AHEAD, "photographs")
+                self._ahead[view] = self._pool.submit(self._load, view)
+
+
+def views_at(step: int, count: int, each: int, seed: int) -> list[int]:
+    """The `each` of `count` views that a step takes: a new random order every epoch, a function of step and seed alone."""
+    epoch, position = divmod(step, count // each)
+    order = np.random.default_rng((seed, epoch)).permutation(count)
+    return [int(view) for view in order[position * each : (position + 1) * each]]
+
+
+def psnr_of(squared_error: float) -> float:
+    """Peak signal-to-noise ratio in dB, from the mean squared error of values from 0 to 1."""
+    return -10 * float(np.log10(max(squared_error, 1e-10)))

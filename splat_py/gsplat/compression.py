@@ -1,0 +1,350 @@
+"""Scenes as folders of pictures, in gsplat's format.
+
+meta.json has each parameter's shape, type and range. Means, as `log_transform` leaves them, are two PNGs: the low and the
+high bytes of 16 bits. Scales, quaternions, opacities and sh0 are a PNG of 8 bits each, a pixel a Gaussian, in a square. shN is
+an NPZ of centroids of 6 bits, of which each Gaussian has one: Euclidean k-means, where gsplat's is by Manhattan distances. All
+other parameters are NPZs, as they are.
+
+Anyone may have written a folder: sizes in files are checked before they are allocated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.files import atomic_path, npy_header, parse_json, reason, write_json
+from splat_py.gsplat.utils import inverse_log_transform, log_transform
+from splat_py.scene.formats.packing import morton_order
+from splat_py.scene.pictures import checked_size
+
+# Ours are a few KiB.
+_MOST_META_BYTES = 1 << 20
+_MOST_RANK = 8
+# Deflate stores at most this many bytes in one.
+_MOST_RATIO = 1032
+# A parameter's name becomes a file's.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
+_RANKS = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter as meta.json describes it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    # The range of each channel, or one for all; empty if values are stored as they are.
+    mins: NDArray[np.float32]
+    maxs: NDArray[np.float32]
+    bits: int
+
+    def dequantize(self, steps: NDArray[np.integer], bits: int) -> NDArray[np.float32]:
+        """Values of steps [..., C], or of any shape if there is one range for all."""
+        share = steps.astype(np.float64) / (2**bits - 1)
+        return (share * (self.maxs.astype(np.float64) - self.mins) + self.mins).astype(np.float32)
+
+
+def read_entries(folder: Path) -> list[Entry]:
+    """The parameters that meta.json lists."""
+    path = folder / "meta.json"
+    try:
+        if path.stat().st_size > _MOST_META_BYTES:
+            raise ValueError(f"it is longer than {_MOST_META_BYTES} bytes")
+        meta = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(meta, dict):
+            raise ValueError("it is no dictionary")
+        entries = [_entry(name, fields) for name, fields in meta.items()]
+        if len({entry.shape[0] for entry in entries}) > 1:
+            raise ValueError("parameters are of different numbers of Gaussians")
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
+    return entries
+
+
+def _entry(name: str, fields: dict[str, Any]) -> Entry:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name[:100]!r} is no parameter's name")
+    shape, dtype = fields["shape"], fields["dtype"]
+    whole = isinstance(shape, list) and all(type(side) is int and 0 <= side < 1 << 32 for side in shape)
+    if not whole or not 1 <= len(shape) <= _MOST_RANK:
+        raise ValueError(f"{name} has no shape")
+    if dtype not in _DTYPES:
+        raise ValueError(f"{name} has no type")
+    if tuple(shape[1:]) != _RANKS.get(name, tuple(shape[1:])) or (name == "shN" and (len(shape), shape[-1]) != (3, 3)):
+        raise ValueError(f"{name} has shape {shape}")
+    quantised = name in (*_RANKS, "shN") and 0 not in shape
+    count = 1 if name == "shN" else math.prod(shape[1:])
+    mins, maxs = (_range(name, fields[key], count) if quantised else np.zeros(0, np.float32) for key in ("mins", "maxs"))
+    bits = fields["quantization"] if quantised and name == "shN" else 8
+    if type(bits) is not int or not 1 <= bits <= 8:
+        raise ValueError(f"{name} has steps of {bits} bits")
+    return Entry(name, tuple(shape), getattr(torch, dtype), mins, maxs, bits)
+
+
+def _range(name: str, numbers: Any, count: int) -> NDArray[np.float32]:
+    given = numbers if isinstance(numbers, list) else [numbers]
+    if len(given) != count or any(type(x) not in (int, float) or not math.isfinite(x) for x in given):
+        raise ValueError(f"{name} has no range")
+    with np.errstate(over="ignore"):
+        bounds = np.array(given, np.float32)
+    if not np.isfinite(bounds).all():
+        raise ValueError(f"{name} has a range beyond float32")
+    return bounds
+
+
+def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
+    """A square PNG of a pixel a Gaussian, [N, C]."""
+    count, channels = entry.shape[0], math.prod(entry.shape[1:])
+    side = math.isqrt(count)
+    wanted = (side, side) if channels == 1 else (side, side, channels)
+    try:
+        data = path.read_bytes()
+        checked_size(path, data)
+        if side**2 != count or not data.startswith(b"\x89PNG"):
+            raise ValueError("it is no PNG of a square number of Gaussians")
+        found = iio.improps(data, plugin="pillow")
+        if tuple(found.shape) != wanted or found.dtype != np.uint8:
+            raise ValueError(f"it is {list(found.shape)} {found.dtype} and not {list(wanted)} uint8")
+        pixels: NDArray[np.uint8] = iio.imread(data, plugin="pillow").reshape(count, channels)
+    # Decoders raise what they like.
+    except Exception as error:
+        if isinstance(error, SplatError):
+            raise
+        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
+    return pixels
+
+
+def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: str = "fiub") -> list[NDArray]:
+    """Arrays of an NPZ by their names and shapes, of which None may be anything.
+
+    Args:
+        kinds: NumPy's letters for the kinds of numbers that they may be.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
+    # zipfile and NumPy let what they decode raise.
+    except Exception as error:
+        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, wanted: tuple[int | None, ...], kinds: str) -> NDArray:
+    shape, dtype = npy_header(archive, f"{name}.npy")
+    if len(shape) != len(wanted) or any(b not in (None, a) for a, b in zip(shape, wanted, strict=True)):
+        raise ValueError(f"{name} is {list(shape)}")
+    if dtype.kind not in kinds:
+        raise ValueError(f"{name} is of type {dtype}")
+    nbytes, most = math.prod(shape) * dtype.itemsize, _MOST_RATIO * Path(str(archive.filename)).stat().st_size
+    if nbytes > most:
+        raise ValueError(f"{name} is said to be of {nbytes} bytes, and the file is too short for that")
+    with archive.open(f"{name}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+__all__ = ["PngCompression", "sort_splats"]
+
+_CLUSTERS, _CLUSTER_BITS = 1 << 16, 6
+_PICTURES = ("scales", "quats", "opacities", "sh0")
+_SORTED_BY = ("means", *_PICTURES)
+# Rows times centroids whose distances are computed at once.
+_MOST_DISTANCES = 1 << 24
+# Lloyd's iteration ends when a smaller share of rows changes its centroid, or after so many rounds.
+_SETTLED, _MOST_ROUNDS = 0.001, 10
+
+
+@dataclass
+class PngCompression:
+    """Compresses scenes to folders and reads them again, at gsplat's own loss of precision.
+
+    Attributes:
+        use_sort: arrange the Gaussians by `sort_splats` before, so that the pictures compress better.
+        verbose: say what is going on.
+    """
+
+    use_sort: bool = True
+    verbose: bool = True
+
+    def compress(self, compress_dir: str | PathLike[str], splats: Mapping[str, Tensor]) -> None:
+        """Write a folder. The Gaussians of lowest opacity that no square has room for are left out.
+
+        Args:
+            splats: means [N, 3], scales [N, 3] (log), quats [N, 4], opacities [N] (logit), sh0 [N, 1, 3] and shN [N, K, 3];
+                anything else [N, ...] is stored as it is. It is not changed.
+
+        Raises:
+            SplatError: there are no Gaussians, one is not finite, or a file cannot be written.
+        """
+        kept = {name: tensor.detach() for name, tensor in splats.items()}
+        for name, tensor in kept.items():
+            if not tensor.isfinite().all():
+                raise SplatError(f"splats[{name!r}] holds NaN or infinity; remove those Gaussians")
+        count = len(kept["means"])
+        side = math.isqrt(count)
+        if side == 0:
+            raise SplatError("splats: there are no Gaussians; compress takes one at least")
+        kept |= {"means": log_transform(kept["means"]), "quats": F.normalize(kept["quats"], dim=-1)}
+        if side**2 < count:
+            best = kept["opacities"].argsort(descending=True)[: side**2]
+            kept = {name: tensor[best] for name, tensor in kept.items()}
+            if self.verbose:
+                print(f"{count} Gaussians do not fill a square; the {count - side**2} of lowest opacity are left out")
+        if self.use_sort:
+            kept = sort_splats(kept, self.verbose)
+        folder = Path(compress_dir)
+        meta = {name: self._write(folder, name, tensor, side) for name, tensor in kept.items()}
+        write_json(folder / "meta.json", meta)
+
+    def _write(self, folder: Path, name: str, values: Tensor, side: int) -> dict[str, Any]:
+        """A parameter's files, and what meta.json says of it."""
+        meta = {"shape": list(values.shape), "dtype": str(values.dtype).removeprefix("torch.")}
+        if name == "means":
+            steps, ranges = _quantize(values.reshape(side, side, -1), 16)
+            _write_picture(folder / "means_l.png", steps & 255)
+            _write_picture(folder / "means_u.png", steps >> 8)
+            return meta | ranges
+        if name in _PICTURES:
+            steps, ranges = _quantize(values.reshape(side, side, -1), 8)
+            _write_picture(folder / f"{name}.png", steps)
+            return meta | ranges
+        if name != "shN":
+            _write_arrays(folder / f"{name}.npz", arr=values.cpu().numpy())
+            return meta
+        if values.numel() == 0:
+            return meta
+        centroids, labels = k_means(values.reshape(len(values), -1).float(), _CLUSTERS)
+        steps, ranges = _quantize(centroids.reshape(-1, 1, 1), _CLUSTER_BITS)
+        steps = steps.reshape(centroids.shape).astype(np.uint8)
+        _write_arrays(folder / "shN.npz", centroids=steps, labels=labels.cpu().numpy().astype(np.uint16))
+        return meta | {key: value[0] for key, value in ranges.items()} | {"quantization": _CLUSTER_BITS}
+
+    def decompress(self, compress_dir: str | PathLike[str]) -> dict[str, Tensor]:
+        """The parameters that are in a folder, on the CPU.
+
+        Raises:
+            SplatError: a file is missing, damaged, or not what meta.json says.
+        """
+        folder = Path(compress_dir)
+        splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
+        if "means" in splats:
+            splats["means"] = inverse_log_transform(splats["means"])
+        for name in ("means", *_PICTURES, "shN"):
+            if name in splats and not splats[name].isfinite().all():
+                raise SplatError(f"{folder / 'meta.json'}: {name} has a range beyond its type; compress the scene again")
+        return splats
+
+    def _read(self, folder: Path, entry: Entry) -> Tensor:
+        if math.prod(entry.shape) == 0:
+            return torch.zeros(entry.shape, dtype=entry.dtype)
+        if entry.name == "means":
+            low, high = (read_picture(folder / f"means_{half}.png", entry) for half in "lu")
+            values = entry.dequantize(high.astype(np.uint16) << 8 | low, 16)
+        elif entry.name in _PICTURES:
+            values = entry.dequantize(read_picture(folder / f"{entry.name}.png", entry), 8)
+        elif entry.name != "shN":
+            (values,) = read_arrays(folder / f"{entry.name}.npz", {"arr": entry.shape})
+        else:
+            path, width = folder / "shN.npz", math.prod(entry.shape[1:])
+            steps, labels = read_arrays(path, {"centroids": (None, width), "labels": (entry.shape[0],)}, "u")
+            if labels.max() >= len(steps):
+                raise SplatError(f"{path} refers to centroids that it does not have; compress the scene again")
+            values = entry.dequantize(steps, entry.bits)[labels]
+        return torch.from_numpy(values.reshape(entry.shape)).to(entry.dtype)
+
+
+def _quantize(grid: Tensor, bits: int) -> tuple[NDArray[np.uint16], dict[str, list[float]]]:
+    """Values [H, W, C] in whole steps between each channel's least and largest, and these."""
+    low, high = grid.amin((0, 1)), grid.amax((0, 1))
+    steps = (grid - low) / torch.where(high == low, 1, high - low) * (2**bits - 1)
+    return steps.round().cpu().numpy().astype(np.uint16), {"mins": low.tolist(), "maxs": high.tolist()}
+
+
+def _write_picture(path: Path, pixels: NDArray[np.integer]) -> None:
+    """[H, W, C] below 256 as a PNG."""
+    with atomic_path(path) as temporary:
+        iio.imwrite(temporary, pixels.astype(np.uint8).squeeze(2) if pixels.shape[2] == 1 else pixels.astype(np.uint8))
+
+
+def _write_arrays(path: Path, **arrays: NDArray) -> None:
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
+
+
+def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str, Tensor]:
+    """All parameters in the order of a square grid: by PLAS, if it is installed, or else along Morton curves.
+
+    PLAS (Morgenstern et al. 2023, Compact 3D scene representation via self-organizing Gaussian grids) arranges the grid by all
+    parameters but shN. Without it a curve through space is laid along one through the grid: neighbours are near each other.
+
+    Args:
+        splats: [N, ...] each, N a square number, "means" among them.
+        verbose: print PLAS's progress.
+
+    Raises:
+        SplatError: N is no square number.
+    """
+    means = splats["means"]
+    side = math.isqrt(len(means))
+    if side**2 != len(means):
+        raise SplatError(f"splats: there are {len(means)} Gaussians; sort_splats takes a square number of them")
+    try:
+        from plas import sort_with_plas
+    except ImportError:
+        cells = np.arange(side**2)
+        along_grid = np.stack([cells % side, cells // side, 0 * cells], 1).astype(np.float32)
+        # The n-th Gaussian along a curve through space goes to the n-th cell along one through the grid.
+        order = torch.empty(side**2, dtype=torch.int64)
+        order[morton_order(along_grid)] = torch.from_numpy(morton_order(means.detach().float().cpu().numpy()))
+        order = order.to(means.device)
+    else:
+        rows = torch.cat([splats[name].reshape(side**2, -1) for name in _SORTED_BY if name in splats], dim=1)
+        # It finds better arrangements from one without any order.
+        shuffled = torch.randperm(side**2, device=rows.device)
+        grid = rows[shuffled].reshape(side, side, -1).permute(2, 0, 1)
+        order = shuffled[sort_with_plas(grid, improvement_break=1e-4, verbose=verbose)[1].flatten()]
+    return {name: tensor[order] for name, tensor in splats.items()}
+
+
+def k_means(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Centroids [K, D] and each row's nearest one [N], int64; K is `count` or N if that is less. The same for the same rows.
+
+    Args:
+        rows: [N, D] float32, N at least 1.
+    """
+    if len(rows) <= count:
+        return rows, torch.arange(len(rows), device=rows.device)
+    generator = torch.Generator().manual_seed(0)
+    centroids = rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)].clone()
+    labels = _nearest(rows, centroids)
+    for _ in range(_MOST_ROUNDS):
+        sums = torch.zeros_like(centroids).index_add_(0, labels, rows)
+        sizes = labels.bincount(minlength=count)
+        # Centroids that nothing is near stay where they are.
+        centroids = torch.where(sizes[:, None] > 0, sums / sizes.clamp(min=1)[:, None], centroids)
+        before, labels = labels, _nearest(rows, centroids)
+        if (labels != before).float().mean() < _SETTLED:
+            break
+    return centroids, labels
+
+
+def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
+    # |r - c|² without |r|², which is the same for all centroids.
+    squares = centroids.square().sum(1)
+    parts = rows.split(max(_MOST_DISTANCES // len(centroids), 1))
+    return torch.cat([torch.addmm(squares, part, centroids.T, alpha=-2).argmin(1) for part in parts])

@@ -1,1 +1,0 @@
-"""The names of `gsplat.cuda`, where scripts import stages from. Nothing here is about CUDA."""

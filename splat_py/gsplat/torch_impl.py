@@ -1,0 +1,103 @@
+"""gsplat's torch functions, from its own package, which needs no CUDA for them: `pip install gsplat==1.5.3`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gsplat.checks import check_camera_model, leading
+from splat_py.render.tensors import check_shape
+
+_PROJECTIONS = {"pinhole": "_persp_proj", "ortho": "_ortho_proj", "fisheye": "_fisheye_proj"}
+
+
+class MissingPackageError(SplatError, ImportError):
+    """gsplat's own package is not installed."""
+
+
+def own_package(module: str) -> Any:
+    """A module of gsplat's own package."""
+    try:
+        return import_module(f"gsplat.{module}")
+    except ImportError as error:
+        raise MissingPackageError(
+            f"gsplat.{module} is gsplat's own, which cannot be imported ({error}); pip install gsplat==1.5.3"
+        ) from error
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(own_package("cuda._torch_impl"), name)
+
+
+def quat_scale_to_covar_preci(
+    quats: Tensor,
+    scales: Tensor,
+    compute_covar: bool = True,
+    compute_preci: bool = True,
+    triu: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Covariances R diag(s)² Rᵀ and their inverses R diag(s)⁻² Rᵀ. Differentiable.
+
+    Args:
+        quats: [..., 4] (w, x, y, z), normalised here.
+        scales: [..., 3] standard deviations.
+        compute_covar, compute_preci: which of the two to compute; the other is None.
+        triu: give upper triangles (xx, xy, xz, yy, yz, zz), [..., 6], instead of matrices [..., 3, 3].
+
+    Raises:
+        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
+    """
+    check_shape("scales", scales, (*leading("quats", quats, 4), 3))
+    covars, precis = own_package("cuda._torch_impl")._quat_scale_to_covar_preci(
+        quats, scales, compute_covar, compute_preci, triu
+    )
+    return covars, precis
+
+
+def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tensor, Tensor]:
+    """Means [..., C, N, 3] and covariances [..., C, N, 3, 3] in the frames of C cameras. Differentiable.
+
+    Args:
+        means: [..., N, 3] in the world.
+        covars: [..., N, 3, 3].
+        viewmats: [..., C, 4, 4] world → camera.
+
+    Raises:
+        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
+    """
+    *batch, count = leading("means", means, 3)
+    check_shape("covars", covars, (*batch, count, 3, 3))
+    check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
+    in_camera, rotated = own_package("cuda._torch_impl")._world_to_cam(means, covars, viewmats)
+    return in_camera, rotated
+
+
+def proj(
+    means: Tensor, covars: Tensor, Ks: Tensor, width: int, height: int, camera_model: str = "pinhole"
+) -> tuple[Tensor, Tensor]:
+    """Gaussians in the frames of C cameras on their image planes: means2d [..., C, N, 2] in pixels, J Σ Jᵀ [..., C, N, 2, 2].
+
+    Differentiable in means, covars and Ks.
+
+    Args:
+        means: [..., C, N, 3].
+        covars: [..., C, N, 3, 3].
+        Ks: [..., C, 3, 3] intrinsics in pixels.
+        width, height: of the images; of a pinhole, J is taken at a point held within them and 15 % of a side beyond.
+        camera_model: "pinhole", "ortho" (Ks then are pixels a world unit) or "fisheye" (equidistant, without distortion).
+
+    Raises:
+        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
+    """
+    check_camera_model(camera_model)
+    *cameras, count = leading("means", means, 3)
+    check_shape("covars", covars, (*cameras, count, 3, 3))
+    check_shape("Ks", Ks, (*cameras, 3, 3))
+    project = getattr(own_package("cuda._torch_impl"), _PROJECTIONS[camera_model])
+    means2d, covars2d = project(means, covars, Ks, width, height)
+    return means2d, covars2d

@@ -1,0 +1,253 @@
+"""Pages that open from disk with a scene inside."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import lzma
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.errors import SplatError
+from splat_py.files import atomic_path
+from splat_py.pages.playground_kernels import fit_plan, scene_plan
+from splat_py.pages.playground_plan import Json, WgslKernels
+from splat_py.scene.camera import Camera, find_focus, mean_up
+from splat_py.scene.dataset import NEAR
+from splat_py.scene.editing import transform
+from splat_py.scene.formats import sog
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.similarity import Similarity, rotation_matrices
+
+_FOLDER = Path(__file__).parent
+_VIEWER = _FOLDER / "supersplat-viewer"
+# Field of view if no camera is known.
+_FOV_DEGREES = 60.0
+# The viewer's world from a PLY's axes.
+_TURN = np.array([-1.0, -1.0, 1.0])
+# In the text of a script these would end it, or hide its end, whatever the language.
+_ENDS = re.compile(r"<(?=/script|!--|script)", re.IGNORECASE)
+# In this order; a file uses those before it.
+SCRIPTS = ("plan.js", "fit.js", "main.js")
+_MODULES = re.compile(r'^import .*? from "\./\w+\.js";\n|^export ', re.MULTILINE)
+# Most buffers that a kernel binds, and bytes that the radix sort shares in a workgroup.
+MOST_BUFFERS, _SHARED_BYTES = 10, 16384
+# The largest finite number of 16 bits.
+_LARGEST_HALF = 65504.0
+
+
+def write_viewer(
+    path: str | os.PathLike[str], gaussians: Gaussians, cameras: Sequence[Camera] = (), background: ArrayLike = (0.0, 0.0, 0.0)
+) -> list[str]:
+    """Write a page, complete or not at all, that begins with the view of the first camera, upright.
+
+    Args:
+        cameras: of the capture; without any, the page begins with the whole scene, and a PLY's -y up.
+        background: rgb [3] from 0 to 1.
+
+    Returns:
+        What the page does not hold of the scene, a clause each.
+    """
+    path = Path(path)
+    gaussians.validate()
+    losses = []
+    if gaussians.splat != "Gaussian":
+        name = gaussians.types["splat"][0]
+        raise SplatError(f"the page's viewer draws Gaussians only, and these splats are of type {name}; export a .ply")
+    if gaussians.color != "SphericalHarmonics":
+        losses.append(f"colours of type {gaussians.types['color'][0]}, which look the same from all directions in it")
+        gaussians = Gaussians(*(getattr(gaussians, n) for n in ("means", "quats", "log_scales", "logit_opacities", "sh")))
+    if not len(gaussians):
+        raise SplatError("there are no Gaussians to look at")
+    first = first_camera(gaussians, cameras)
+    means = gaussians.positions
+    middle, (low, high) = np.median(means, axis=0), np.quantile(means, (0.02, 0.98), axis=0)
+    target = target_of(first, find_focus(cameras)[0] if len(cameras) > 1 else middle)
+    upright = _upright(first, mean_up(cameras) if cameras else np.array([0.0, -1.0, 0.0]), target)
+    position, target = upright.points(np.stack([first.position, target])) * _TURN
+    settings = {
+        "position": position.tolist(),
+        "target": target.tolist(),
+        "background": [float(x) for x in np.asarray(background, np.float64).reshape(3)],
+        "tangents": [first.width / first.K[0, 0] / 2, first.height / first.K[1, 1] / 2],
+        "antialiased": gaussians.antialiased,
+        # Among the Gaussians, as in a room, or before them, as before a table.
+        "mode": "fly" if ((first.position > low) & (first.position < high)).all() else "orbit",
+    }
+    scene = sog.encode(transform(gaussians, upright).arrays())
+    page = Template((_FOLDER / "viewer.html").read_text(encoding="utf-8")).substitute(
+        title=html.escape(path.stem),
+        version=(_VIEWER / "VERSION").read_text(encoding="utf-8").strip(),
+        license=(_VIEWER / "LICENSE").read_text(encoding="utf-8").replace("--", "- -"),
+        style=(_VIEWER / "index.css").read_text(encoding="utf-8"),
+        settings=_in_script(json.dumps(settings)),
+        scene=base64.b64encode(scene).decode(),
+        script=_in_script(lzma.decompress((_VIEWER / "index.js.xz").read_bytes()).decode()),
+    )
+    with atomic_path(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return losses
+
+
+def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
+    """The camera that a page begins with: the first one, made upright, or one that has the whole scene in view."""
+    if not cameras:
+        means = gaussians.positions
+        middle = np.median(means, axis=0)
+        extent = max(float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9)), 1e-6)
+        distance = extent / np.sin(np.deg2rad(_FOV_DEGREES) / 2)
+        eye = middle + distance * np.array([0.0, -0.35, -1.0]) / np.hypot(0.35, 1)
+        return Camera.look_at(eye, middle, (0, -1, 0), _FOV_DEGREES, 1280, 1280)
+    first = cameras[0]
+    look = Camera.look_at(first.position, first.position + first.forward, mean_up(cameras), 60, first.width, first.height)
+    matrix = first.K.copy()
+    matrix[:2, 2] = first.width / 2, first.height / 2
+    return Camera(look.viewmat, matrix, first.width, first.height, first.name)
+
+
+def target_of(first: Camera, focus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The point on the first camera's axis that it orbits: the nearest to `focus`, what all cameras look at."""
+    ahead = float((focus - first.position) @ first.forward)
+    distance = ahead if ahead > 0 else max(float(np.linalg.norm(focus - first.position)), 1e-3)
+    return first.position + distance * first.forward
+
+
+def _upright(first: Camera, up: NDArray[np.float64], target: NDArray[np.float64]) -> Similarity:
+    """The scene with its up as -y, the first camera's direction along +z, and what it looks at near the origin."""
+    ahead = first.forward - (first.forward @ up) * up
+    if np.linalg.norm(ahead) < 1e-6:
+        ahead = -first.viewmat[1, :3] + (first.viewmat[1, :3] @ up) * up
+    ahead /= np.linalg.norm(ahead)
+    rotation = np.stack([np.cross(-up, ahead), -up, ahead])
+    return Similarity(rotation, translation=-rotation @ target)
+
+
+def _in_script(text: str) -> str:
+    """Text of JSON or JavaScript, in whose strings `<` can be written otherwise, as a page's script may have it."""
+    return _ENDS.sub(r"\\u003c", text)
+
+
+@dataclass(frozen=True)
+class View:
+    """A page's first camera. Points are in the world."""
+
+    eye: tuple[float, ...]
+    target: tuple[float, ...]
+    up: tuple[float, ...]
+    # Tangent of half the angle that the picture's shorter side covers.
+    tangent: float = 0.45
+
+    @classmethod
+    def of_cameras(cls, cameras: list[Camera]) -> View:
+        """As the first of a capture's cameras looks, around the point in its middle that is nearest to what all look at."""
+        first = cameras[0]
+        tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
+        return cls(
+            _tuple(first.position), _tuple(target_of(first, find_focus(cameras)[0])), _tuple(mean_up(cameras)), float(tangent)
+        )
+
+    @classmethod
+    def of_points(cls, points: NDArray[np.float32]) -> View:
+        """A view from above and aside, if there are no cameras. Up is where the scene is flattest, as grounds and tables
+        are, towards the side on which things stand out."""
+        middle = np.median(points.astype(np.float64), axis=0)
+        offsets = points - middle
+        distances = np.linalg.norm(offsets, axis=1)
+        near = offsets[distances <= np.quantile(distances, 0.8)]
+        radius = float(np.quantile(distances, 0.8)) or 1.0
+        _, axes = np.linalg.eigh(near.T @ near / len(near) + 1e-12 * np.eye(3))
+        up, along = axes[:, 0], axes[:, 2]
+        heights = near @ up
+        up = up if (heights**3).mean() >= 0 else -up
+        eye = middle + 2.2 * radius * (0.45 * up + 0.89 * along)
+        return cls(_tuple(eye), _tuple(middle), _tuple(up))
+
+
+def _tuple(vector: NDArray) -> tuple[float, ...]:
+    return tuple(map(float, vector))
+
+
+def write_playground(
+    path: Path,
+    gaussians: Gaussians,
+    *,
+    title: str = "Scene",
+    view: View | None = None,
+    background: tuple[float, ...] = (0.0, 0.0, 0.0),
+    near: float = NEAR,
+    antialiased: bool = False,
+) -> None:
+    """Write a page whose kernels draw the scene, of Gaussians with harmonics, and fit pictures.
+
+    Args:
+        title: what the page calls the scene; any text.
+        view: where the camera begins; guessed if None.
+        background: rgb from 0 to 1.
+        near, antialiased: as in `render`.
+    """
+    if gaussians.splat != "Gaussian" or gaussians.color != "SphericalHarmonics":
+        raise SplatError("the scene has splats or colours of another type, and a playground draws Gaussians with harmonics")
+    if not len(gaussians):
+        raise SplatError("the scene has no Gaussians, and a playground would show nothing")
+    arrays = scene_arrays(gaussians)
+    kernels = WgslKernels()
+    plans: Json = {
+        "scene": scene_plan(kernels, len(gaussians), gaussians.sh_degree, near, antialiased),
+        "fit": fit_plan(kernels),
+        "layout": [[name, "f16" if a.dtype == np.float16 else "f32", a.size] for name, a in arrays.items()],
+        "view": (view or View.of_points(arrays["means"])).__dict__,
+        "background": list(background),
+        "limits": {"maxStorageBuffersPerShaderStage": MOST_BUFFERS, "maxComputeWorkgroupStorageSize": _SHARED_BYTES},
+    }
+    plans["kernels"] = [{name: kernel[name] for name in kernel if name != "source"} for kernel in kernels.content]
+    assert all("</" not in kernel["source"] for kernel in kernels.content)
+    packed = gzip.compress(b"".join(array.tobytes() for array in arrays.values()), mtime=0)
+    slots = {
+        "title": html.escape(title),
+        "count": f"{len(gaussians):,}",
+        "style": _read("style.css"),
+        # No text in it may end the script that it lies in.
+        "plans": json.dumps(plans, separators=(",", ":")).replace("<", "\\u003c"),
+        # To be read where one looks at the page's source.
+        "kernels": "\n".join(
+            f'<script type="text/wgsl" id="kernel-{i}" title="{html.escape(kernel["name"])}">\n{kernel["source"]}</script>'
+            for i, kernel in enumerate(kernels.content)
+        ),
+        "scene": base64.b64encode(packed).decode(),
+        "script": "\n".join(f"// {name}\n\n{_MODULES.sub('', _read(name)).strip()}\n" for name in SCRIPTS),
+    }
+    text = re.sub(r"\{(\w+)\}", lambda slot: slots[slot[1]], _read("page.html"))
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
+    """The scene's arrays as kernels read them, in the order of the page: coefficients of colours rounded to 16 bits."""
+    with torch.no_grad():
+        quats = torch.nn.functional.normalize(gaussians.quats.double(), dim=1)
+        rotations = torch.from_numpy(rotation_matrices(quats.cpu().numpy())).to(quats.device)
+        axes = rotations * gaussians.log_scales.double().exp()[:, None, :]
+        covariances = axes @ axes.transpose(1, 2)
+        rows, columns = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
+        tensors = {
+            "means": gaussians.means,
+            "covars": covariances[:, rows, columns].float(),
+            "opacities": gaussians.opacities,
+            "features": gaussians.sh.clamp(-_LARGEST_HALF, _LARGEST_HALF).half(),
+        }
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _read(name: str) -> str:
+    return resources.files("splat_py.pages").joinpath("playground", name).read_text(encoding="utf-8")

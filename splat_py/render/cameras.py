@@ -1,0 +1,221 @@
+"""Cameras: models, lenses, rolling shutters; arrays on the device; and gradients, to which every Gaussian contributes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Array, Memory
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.render.options import Options
+from splat_py.shaders.functions import ShaderModule
+from splat_py.shaders.loading import user_type
+
+# gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
+CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
+LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
+# gsplat's `RollingShutterType` by name: the axis along which rows (or columns) are read, and whether from the far end.
+_SHUTTERS = {
+    "ROLLING_TOP_TO_BOTTOM": (1, False),
+    "ROLLING_LEFT_TO_RIGHT": (0, False),
+    "ROLLING_BOTTOM_TO_TOP": (1, True),
+    "ROLLING_RIGHT_TO_LEFT": (0, True),
+}
+# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; its lens, where it has one; with a rolling shutter the last row's
+# [R|t] (kernels/cameras.slang).
+CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
+LENS: int = constant("kernels/cameras", "LENS")
+POSE_ROW: int = constant("kernels/cameras", "POSE_ROW")
+_THREADS: int = constant("parallel/threads", "THREADS")
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """C cameras with images of one size."""
+
+    viewmats: Array  # [C, 4, 4] world → camera, or with a rolling shutter [C, 2, 4, 4]: at its first and at its last row
+    Ks: Array  # [C, 3, 3]
+    width: int
+    height: int
+    # Each has the same number of cameras, and of Gaussians.
+    scenes: int = 1
+    lenses: Array | None = None  # [C, LENS] radial 6, tangential 2, thin prism 4
+    shutter: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        memory: Memory,
+        viewmats: Tensor,
+        Ks: Tensor,
+        width: int,
+        height: int,
+        lenses: Tensor | None = None,
+        viewmats_rs: Tensor | None = None,
+        shutter: str | None = None,
+    ) -> Cameras:
+        """The cameras [..., C, ·] of torch tensors."""
+        poses, scenes = viewmats.detach().flatten(0, -3), math.prod(viewmats.shape[:-3])
+        if viewmats_rs is not None:
+            poses = torch.stack([poses, viewmats_rs.detach().flatten(0, -3)], 1)
+        coefficients = None if lenses is None else memory.array(lenses.detach().reshape(-1, LENS).contiguous())
+        intrinsics = memory.array(Ks.detach().flatten(0, -3).contiguous())
+        return cls(memory.array(poses.contiguous()), intrinsics, width, height, scenes, coefficients, shutter)
+
+    @property
+    def count(self) -> int:
+        """C."""
+        return self.viewmats.shape[0]
+
+    @property
+    def per_scene(self) -> int:
+        """Cameras of each scene."""
+        return self.count // self.scenes
+
+    @property
+    def with_lens(self) -> bool:
+        """Cameras have a lens, or coefficients of a model of one's own."""
+        return self.lenses is not None
+
+    @property
+    def rolling(self) -> bool:
+        """Cameras have a rolling shutter."""
+        return self.shutter is not None
+
+    # When a pixel is read: the centres of the first row at 0, of the last at 1.
+
+    @property
+    def x_rate(self) -> float:
+        """Readout time a pixel along x."""
+        return self._rate(0)
+
+    @property
+    def y_rate(self) -> float:
+        """Readout time a pixel along y."""
+        return self._rate(1)
+
+    @property
+    def read_offset(self) -> float:
+        """Readout time at the image's corner."""
+        rate = self.x_rate + self.y_rate
+        return 1 - 0.5 * rate if rate < 0 else -0.5 * rate
+
+    def _rate(self, axis: int) -> float:
+        along, backwards = _SHUTTERS.get(self.shutter or "", (-1, False))
+        rate = 1 / max((self.width, self.height)[axis] - 1, 1) if along == axis else 0.0
+        return -rate if backwards else rate
+
+    @property
+    def row_length(self) -> int:
+        """Floats of a camera's gradient row."""
+        return CAMERA_ROW + (LENS if self.with_lens else 0) + (POSE_ROW if self.rolling else 0)
+
+
+def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool) -> str | UserType:
+    """The type in slang/splat of a name, or a caller's own."""
+    if isinstance(camera_model, str):
+        return (LENS_MODELS if with_lens else CAMERA_MODELS)[camera_model]
+    return user_type(camera_model, "ICameraModel")
+
+
+def shutter_of(rolling_shutter: Any) -> str | None:
+    """The name of a `RollingShutterType`, gsplat's or ours; None where everything is read at once.
+
+    Raises:
+        SplatError: it is none.
+    """
+    name = getattr(rolling_shutter, "name", None)
+    if rolling_shutter is None or rolling_shutter is False or name == "GLOBAL":
+        return None
+    if name not in _SHUTTERS:
+        raise SplatError(f"rolling_shutter is {rolling_shutter!r}; use a RollingShutterType: {', '.join(_SHUTTERS)} or GLOBAL")
+    return str(name)
+
+
+def lens_coefficients(
+    viewmats: Tensor,
+    radial: Tensor | None,
+    tangential: Tensor | None,
+    thin_prism: Tensor | None,
+    camera_params: Tensor | None,
+) -> Tensor | None:
+    """[..., C, LENS] coefficients of all kinds, or of a model of one's own; zero where not given, None if none are."""
+    pad = torch.nn.functional.pad
+    if camera_params is not None:
+        return pad(camera_params, (0, LENS - camera_params.shape[-1]))
+    given = radial, tangential, thin_prism
+    if all(part is None for part in given):
+        return None
+    parts = [viewmats.new_zeros(*viewmats.shape[:-2], n) if p is None else p for p, n in zip(given, (6, 2, 4), strict=True)]
+    parts[0] = pad(parts[0], (0, 6 - parts[0].shape[-1]))
+    return torch.cat(parts, -1)
+
+
+def midway(viewmats: Tensor, viewmats_rs: Tensor) -> Tensor:
+    """[..., C, 4, 4] with the mean of the two poses' centres, for what only depends on where a camera is."""
+    centres = [-(pose[..., :3, :3].mT @ pose[..., :3, 3:]) for pose in (viewmats, viewmats_rs)]
+    eye = torch.eye(4).to(viewmats).expand_as(viewmats)
+    return eye - torch.nn.functional.pad((centres[0] + centres[1]) / 2, (3, 0, 0, 1))
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Gradients that many threads add to (kernels/shared_rows.slang): where they end, and what workgroups leave on the way."""
+
+    sums: Array
+    parts: Array | None = None
+
+    @property
+    def sum_bits(self) -> Array:
+        """`sums` as bits, for compare-and-swap."""
+        return self.sums.as_uint32
+
+    @classmethod
+    def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> SharedRows:
+        """`sums` [rows, floats] or [floats] that the workgroups of so many Gaussians of each scene add to.
+
+        Args:
+            scenes: those that add to the same row.
+        """
+        if not options.per_isect:
+            return cls(sums)
+        length = sums.shape[-1]
+        # Those that have a Gaussian: a grid of more than a row of them is rounded up.
+        parts = recorder.scratch((sums.size // length, scenes * -(-gaussians // _THREADS), length))
+        recorder.clear(parts)
+        return cls(sums, parts)
+
+    def record_sum(self, recorder: Recorder) -> None:
+        """Add what the workgroups have left in rows of their own."""
+        if self.parts is not None:
+            count, each, row = self.parts.shape
+            recorder.dispatch(
+                "row_sums",
+                "sumGroups",
+                linear_groups(self.sums.size),
+                count=count,
+                rows=count * each,
+                rows_each=each,
+                parts=self.parts,
+                sums=self.sums,
+                ROW=row,
+            )
+
+
+def camera_gradients(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [C, CAMERA_ROW or more] → gradients of viewmats [C, 4, 4], Ks [C, 3, 3] and lenses [C, LENS or 0]."""
+    v_Ks = torch.zeros(rows.shape[0], 3, 3, device=rows.device)
+    v_Ks[:, 0, 0], v_Ks[:, 1, 1] = rows[:, 12], rows[:, 13]
+    v_Ks[:, :2, 2] = rows[:, 14:CAMERA_ROW]
+    return pose_gradients(rows[:, :POSE_ROW]), v_Ks, rows[:, CAMERA_ROW : CAMERA_ROW + LENS]
+
+
+def pose_gradients(rows: Tensor) -> Tensor:
+    """[C, POSE_ROW] → [C, 4, 4]."""
+    return torch.nn.functional.pad(rows.reshape(-1, 3, 4), (0, 0, 0, 1))

@@ -1,0 +1,246 @@
+"""Checks of what `rasterization` is given: each ends in one sentence that names the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
+from splat_py.render.cameras import CAMERA_MODELS
+from splat_py.render.colors import color_model
+from splat_py.render.options import SPLATS, STOPS, Options
+from splat_py.render.rasterize import MAX_CHANNELS
+from splat_py.render.tensors import check_shape
+from splat_py.shaders.functions import ShaderModule
+
+_TILE_SIZES = (4, 8, 16)
+# What the lens of each has, and how many numbers.
+_LENSES: dict[str, dict[str, tuple[int, ...]]] = {
+    "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
+    "fisheye": {"radial_coeffs": (4,)},
+}
+
+
+def check_numbers(
+    width: Any, height: Any, near_plane: float, far_plane: float, radius_clip: float, eps2d: float, tile_size: int | None
+) -> None:
+    """Raise SplatError for a number that makes no sense."""
+    for name, side in (("width", width), ("height", height)):
+        if not isinstance(side, Integral) or side < 1:
+            raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")
+    if tile_size not in (None, *_TILE_SIZES):
+        raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
+    for name, number in (("eps2d", eps2d), ("radius_clip", radius_clip)):
+        if not 0 <= number < math.inf:
+            raise SplatError(f"{name} is {number!r}; it must be a finite number that is not negative")
+    if not 0 < near_plane < far_plane:
+        raise SplatError(f"near_plane is {near_plane} and far_plane {far_plane}; they must satisfy 0 < near_plane < far_plane")
+
+
+def check_choices(
+    render_mode: str,
+    rasterize_mode: str = "classic",
+    camera_model: Any = "pinhole",
+    max_alpha: float = 0.999,
+    backend: str = "auto",
+    packed: bool = False,
+    sparse_grad: bool = False,
+) -> None:
+    """Raise SplatError for a choice that there is not."""
+    if render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
+        raise SplatError(f"render_mode is {render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
+    if isinstance(camera_model, str) and camera_model not in CAMERA_MODELS:
+        raise NotImplementedError(
+            f"splat_py.rasterization does not support camera_model={camera_model!r}; use {', '.join(CAMERA_MODELS)}"
+        )
+    if max_alpha not in STOPS:
+        raise SplatError(f"max_alpha is {max_alpha!r}; use {' or '.join(map(str, STOPS))}")
+    if sparse_grad and not packed:
+        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
+    if rasterize_mode not in ("classic", "antialiased"):
+        raise SplatError(f"rasterize_mode is {rasterize_mode!r}; use classic or antialiased")
+    if backend not in ("auto", "native", "portable"):
+        raise SplatError(f"backend is {backend!r}; use auto, native or portable")
+
+
+def check_gaussians(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor,
+    covars: Tensor | None = None,
+    with_ut: bool = False,
+) -> None:
+    """Raise SplatError unless the tensors belong together."""
+    if means.dim() < 2:
+        raise SplatError(f"means has shape {list(means.shape)}; expected [..., N, 3]")
+    scenes, n = tuple(means.shape[:-2]), means.shape[-2]
+    if 0 in scenes:
+        raise SplatError(f"means has shape {list(means.shape)}, which is no scene at all; give at least one")
+    check_shape("means", means, (*scenes, "N", 3))
+    if covars is None:
+        for name, tensor, width in (("quats", quats, 4), ("scales", scales, 3)):
+            if tensor is None:
+                raise SplatError(f"{name} is None; give quats and scales, or covars instead")
+            check_shape(name, tensor, (*scenes, n, width))
+    else:
+        check_shape("covars", covars, (*scenes, n, 3, 3))
+        if with_ut:
+            raise SplatError("with_ut needs quats and scales, on whose axes the sigma points lie; leave covars out")
+    check_shape("opacities", opacities, (*scenes, n))
+
+
+def check_cameras(
+    means: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    camera_model: Any = "pinhole",
+    shutter: str | None = None,
+    viewmats_rs: Tensor | None = None,
+    coefficients: Mapping[str, Tensor | None] | None = None,
+) -> None:
+    """Raise SplatError unless cameras belong to the scenes, poses are finite and focal lengths positive."""
+    scenes = tuple(means.shape[:-2])
+    check_shape("viewmats", viewmats, (*scenes, "C", 4, 4))
+    c = viewmats.shape[-3]
+    if c == 0:
+        raise SplatError("viewmats holds no camera; give at least one")
+    check_shape("Ks", Ks, (*scenes, c, 3, 3))
+    model = camera_model if isinstance(camera_model, str) else "a type of your own"
+    given = {name: numbers for name, numbers in (coefficients or {}).items() if numbers is not None}
+    for name, numbers in given.items():
+        counts = _LENSES.get(model, {}).get(name)
+        if name == "camera_params":
+            if isinstance(camera_model, str):
+                raise SplatError(
+                    f"camera_params mean nothing to camera_model={model!r}; give the coefficients of its lens by name"
+                )
+            counts = tuple(range(1, 13))
+        elif counts is None:
+            raise SplatError(f"{name} means nothing to camera_model={model!r}; leave {name} out")
+        check_shape(name, numbers, *((*scenes, c, count) for count in counts))
+    if (shutter is None) != (viewmats_rs is None):
+        raise SplatError("rolling_shutter and viewmats_rs belong together: the order of rows, and poses at the last one")
+    if viewmats_rs is not None:
+        check_shape("viewmats_rs", viewmats_rs, (*scenes, c, 4, 4))
+        given["viewmats_rs"] = viewmats_rs
+    for name, numbers in {"viewmats": viewmats, "Ks": Ks, **given}.items():
+        if not torch.isfinite(numbers).all():
+            raise SplatError(f"{name} holds a number that is not finite; check where the cameras come from")
+    if (Ks[..., 0, 0] <= 0).any() or (Ks[..., 1, 1] <= 0).any():
+        raise SplatError("Ks holds a focal length that is not positive; Ks[..., 0, 0] and Ks[..., 1, 1] are in pixels")
+
+
+def check_colors(
+    means: Tensor,
+    viewmats: Tensor,
+    colors: Tensor | None,
+    sh_degree: int | None,
+    backgrounds: Tensor | None,
+    weights: Tensor | None = None,
+    color: str | UserType = "SphericalHarmonics",
+    render_mode: str = "RGB",
+) -> None:
+    """Raise SplatError unless colours are what Gaussians and cameras need, if the images have colours."""
+    if "RGB" not in render_mode:
+        return
+    if colors is None:
+        raise SplatError(f"colors is None; render_mode={render_mode!r} needs them")
+    has_features = color != "SphericalHarmonics"
+    if has_features and sh_degree is not None:
+        raise SplatError("sh_degree is of SphericalHarmonics; leave it or color out")
+    _check_features("colors", colors, "sh_degree", sh_degree, means, viewmats)
+    if weights is not None:
+        check_shape("weights", weights, ("W",))
+    if has_features:
+        color_model(color, colors.shape[-1], 0 if weights is None else len(weights))
+    elif weights is not None:
+        raise SplatError("weights are given, which SphericalHarmonics do not have; leave weights out")
+    if backgrounds is not None:
+        check_shape("backgrounds", backgrounds, (*viewmats.shape[:-2], 3 if has_features else colors.shape[-1]))
+
+
+def check_signals(means: Tensor, viewmats: Tensor, extra_signals: Tensor | None, degree: int | None) -> None:
+    """Raise SplatError unless `extra_signals`, if there are any, are those of the Gaussians."""
+    if extra_signals is not None:
+        _check_features("extra_signals", extra_signals, "extra_signals_sh_degree", degree, means, viewmats)
+
+
+def check_along_rays(options: Options, camera_model: Any, covars: Tensor | None, lenses: Tensor | None) -> None:
+    """Raise NotImplementedError for what Gaussians are not that are evaluated along rays."""
+    refuse(
+        "with_eval3d=True",
+        {
+            f"camera_model={camera_model!r}": camera_model != "pinhole",
+            "a rolling shutter": options.shutter is not None,
+            "distortion coefficients": lenses is not None,
+            "covars": covars is not None,
+            "rasterize_mode='antialiased'": options.antialiased,
+            "splat and splat_params": options.falloff != "GaussianFalloff",
+        },
+    )
+
+
+def check_channels(device: Device, cameras: int, height: int, width: int, channels: int, absgrad: bool) -> None:
+    """Raise for images that are too large for the device, or have too many channels for `absgrad`."""
+    device.memory.limits.check_images(cameras, height, width, min(channels, MAX_CHANNELS))
+    if absgrad and channels > MAX_CHANNELS:
+        # Absolute values of one pass's gradients do not add up to those of all.
+        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
+
+
+def refuse(by: str, unsupported: Mapping[str, bool]) -> None:
+    """Raise NotImplementedError for the first of these that is asked for."""
+    for asked, is_asked in unsupported.items():
+        if is_asked:
+            raise NotImplementedError(f"{by} does not support {asked}; leave one of them out")
+
+
+def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
+    """[..., N, E] of E parameters [..., N].
+
+    Raises:
+        SplatError: there is no such splat, or its parameters are others.
+    """
+    if isinstance(splat, str):
+        if splat not in SPLATS:
+            raise SplatError(f"splat is {splat!r}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
+        names = SPLATS[splat][1]
+        if set(params) != set(names):
+            raise SplatError(f"splat_params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
+        params = {name: params[name] for name in names}
+    elif not isinstance(splat, UserType | ShaderModule):
+        raise SplatError(f"splat is a {type(splat).__name__}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
+    if len(params) > 4:
+        raise SplatError(f"splat_params has {len(params)} parameters; a splat has four at most")
+    for name, tensor in params.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.device != means.device:
+            raise SplatError(f"splat_params[{name!r}] must be a torch.float32 tensor on {means.device}, as means is")
+        if tensor.shape != means.shape[:-1]:
+            raise SplatError(f"splat_params[{name!r}] has shape {list(tensor.shape)}; expected {list(means.shape[:-1])}")
+    return torch.stack(list(params.values()), -1) if params else None
+
+
+def _check_features(name: str, features: Tensor, degree_name: str, degree: int | None, means: Tensor, viewmats: Tensor) -> None:
+    """Colours, or with a degree coefficients, of Gaussians or of each camera's Gaussians."""
+    scenes, n, c = tuple(means.shape[:-2]), means.shape[-2], viewmats.shape[-3]
+    if degree is None:
+        check_shape(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
+    else:
+        if isinstance(degree, bool) or degree not in (0, 1, 2, 3, 4):
+            raise SplatError(f"{degree_name} is {degree!r}; use 0, 1, 2, 3, 4, or None for plain {name}")
+        check_shape(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
+        if features.shape[-2] < (degree + 1) ** 2:
+            raise SplatError(
+                f"{name} holds {features.shape[-2]} coefficients a Gaussian, but {degree_name}={degree} needs "
+                f"{(degree + 1) ** 2}; lower {degree_name} or give more"
+            )
+    if features.shape[-1] == 0:
+        raise SplatError(f"{name} has no channels; give at least one")

@@ -1,0 +1,122 @@
+"""The `meta` dictionary that `rasterization` returns, under gsplat's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splat_py.render.rasterize import RenderedImages
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.tensors import as_tensor
+from splat_py.render.tiles import BinnedTiles
+
+
+class _Later:
+    """A value that is computed when it is first read."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.compute = compute
+
+
+class Meta(dict[str, Any]):
+    """A dictionary some of whose values are computed when they are first read, as they take time that most never need."""
+
+    def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
+        super().__init__(values | {key: _Later(compute) for key, compute in later.items()})
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if isinstance(value, _Later):
+            value = self[key] = value.compute()
+        return value
+
+    # Whoever copies a dictionary that has an iterator of its own asks for each value.
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    # A mapping's methods, which end in `__getitem__`, in the place of a dictionary's, which do not.
+    get: Any = MutableMapping.get
+    popitem: Any = MutableMapping.popitem
+    setdefault: Any = MutableMapping.setdefault
+    keys: Any = MutableMapping.keys
+    items: Any = MutableMapping.items
+    values: Any = MutableMapping.values
+    __eq__: Any = MutableMapping.__eq__
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if key in self:
+            default = (self[key],)
+        return super().pop(key, *default)
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
+    """gsplat's keys, and `final_T` and `n_contrib` of every pixel.
+
+    Args:
+        lead: scenes and cameras, [..., C].
+        gaussians: N of each scene.
+    """
+    grid = tiles.grid
+    cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
+    image_ids, gaussian_ids = splats.image_ids, splats.gaussian_ids
+    values = {
+        "batch_ids": None if image_ids is None else image_ids // cameras,
+        "camera_ids": None if image_ids is None else image_ids % cameras,
+        "gaussian_ids": None if gaussian_ids is None else gaussian_ids % gaussians,
+        "means2d": splats.means2d,
+        "depths": splats.depths,
+        "conics": splats.conics,
+        "opacities": splats.opacities,
+        "radii": splats.radii,
+        "tile_size": grid.tile_size,
+        "tile_width": grid.columns,
+        "tile_height": grid.rows,
+        "isect_offsets": tiles.offsets[:-1].reshape(*lead, grid.rows, grid.columns),
+        "flatten_ids": tiles.ids,
+        "width": width,
+        "height": height,
+        "n_batches": lead[:-1].numel(),
+        "n_cameras": cameras,
+        "backend": "native",
+    }
+    depths, offsets, ids, arrays = splats.depths.detach(), tiles.offsets, tiles.ids, images.arrays
+
+    def of_pixels(name: str) -> Callable[[], Tensor]:
+        # A copy: the backward pass needs the original.
+        return lambda: as_tensor(getattr(arrays, name), depths).clone().reshape(*lead, height, width)
+
+    return Meta(
+        values,
+        {
+            "tiles_per_gauss": lambda: torch.bincount(ids, minlength=depths.numel()).to(torch.int32).reshape(depths.shape),
+            "isect_ids": lambda: _isect_ids(depths, offsets, ids, grid.columns * grid.rows),
+            "final_T": of_pixels("final_T"),
+            "n_contrib": lambda: of_pixels("n_contrib")().view(torch.int32),
+        },
+    )
+
+
+def _isect_ids(depths: Tensor, offsets: Tensor, ids: Tensor, tiles: int) -> Tensor:
+    """[isects] int64 as gsplat sorts by: from the highest bits on, image, tile in the image, and the depth's 32 bits."""
+    counts = (offsets[1:] - offsets[:-1]).long()
+    tile = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    bits = depths.flatten()[ids.long()].view(torch.int32).long()
+    return (tile // tiles << 32 + tiles.bit_length()) | (tile % tiles << 32) | bits

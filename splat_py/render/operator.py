@@ -1,0 +1,256 @@
+"""The splat operator as torch knows operators: `torch.ops.splat_py.splat` and `torch.ops.splat_py.splat_backward`.
+
+torch.compile and torch.export take them into one graph, with sizes that may be symbolic. One name has three kernels, which
+`backend` chooses and which never stand in for each other: "native", the tile renderer; "portable", the baseline of
+`splat_py.portable` in torch; "portable_slang", the baseline in Slang. `decompositions` lowers the baseline to primitive torch
+operations.
+
+An operator is a function of its arguments alone, so the native backward pass renders again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from splat_py import portable
+from splat_py.errors import SplatError
+from splat_py.gpu.autograd import refuse_second_derivative
+from splat_py.gpu.device import device_for
+from splat_py.render.rasterization import rasterization, render_backward
+from splat_py.render.tensors import check_shape
+
+Backend = Literal["native", "portable", "portable_slang"]
+
+_TENSORS = "Tensor positions, Tensor scales, Tensor rotations, Tensor opacities, Tensor colors, Tensor sh"
+_OTHERS = "SymInt width, SymInt height, Tensor? viewmat, Tensor? intrinsics, str backend"
+# The constant spherical harmonic, ½ √(1/π).
+_Y0 = 0.5 / math.sqrt(math.pi)
+# Coefficients of spherical harmonics up to a degree, with none at all first.
+_COUNTS = (0, 1, 4, 9, 16, 25)
+
+
+def splat(
+    positions: Tensor,
+    scales: Tensor,
+    rotations: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    sh: Tensor,
+    width: int,
+    height: int,
+    viewmat: Tensor | None = None,
+    intrinsics: Tensor | None = None,
+    *,
+    backend: Backend = "native",
+) -> Tensor:
+    """Splat Gaussians, differentiable in their six tensors, once.
+
+    Args:
+        positions: [N, 3] centres, world units.
+        scales: [N, 3] standard deviations > 0, world units.
+        rotations: [N, 4] quaternions (w, x, y, z), normalised here.
+        opacities: [N, 1] between 0 and 1.
+        colors: [N, 3] rgb.
+        sh: [N, K, 3] spherical harmonics on top of `colors`: a Gaussian's colour is max(0, colors + Σ Y_k(d) sh_k), or with
+            K = 0 `colors` as they are. The renderer takes K = 0, 1, 4, 9, 16 or 25; the baseline takes any and ignores them.
+        width, height: of the image, pixels.
+        viewmat: [4, 4] world → camera, OpenCV axes. The renderer needs it, the baseline ignores it. No gradient.
+        intrinsics: [3, 3] in pixels; as `viewmat`.
+        backend: "native" renders, in float32, or raises where no device can; "portable" and "portable_slang" fill the image
+            with one flat colour, in torch and any dtype, or in Slang and float32.
+
+    Returns:
+        [height · width · 4] rgb and alpha, pixel by pixel. The backward pass has all gradients in one vector of
+        `portable.gradient_length(N, K)`: positions, scales, rotations, opacities, colors, sh.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
+    """
+    inputs = _Inputs(positions, scales, rotations, opacities, colors, sh, width, height, viewmat, intrinsics, backend)
+    inputs.check()
+    for name, matrix in inputs.cameras().items():
+        if matrix is not None and matrix.requires_grad:
+            raise SplatError(f"{name} requires a gradient, which this operator lacks; detach it, or use splat_py.rasterization")
+    return cast(Tensor, _splat(*inputs.gaussians(), width, height, viewmat, intrinsics, backend))
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The baseline in primitive torch operations, by operator: for `ExportedProgram.run_decompositions` and AOTAutograd.
+
+    Calls of the native backend stay as they are: a flat colour never takes the place of a render.
+    """
+    operators = torch.ops.splat_py
+    return {operators.splat.default: _lower, operators.splat_backward.default: _lower_backward}
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The operator's arguments, in the order of its schema."""
+
+    positions: Tensor
+    scales: Tensor
+    rotations: Tensor
+    opacities: Tensor
+    colors: Tensor
+    sh: Tensor
+    width: int
+    height: int
+    viewmat: Tensor | None
+    intrinsics: Tensor | None
+    backend: str
+
+    def gaussians(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.positions, self.scales, self.rotations, self.opacities, self.colors, self.sh
+
+    def cameras(self) -> dict[str, Tensor | None]:
+        return {"viewmat": self.viewmat, "intrinsics": self.intrinsics}
+
+    def check(self) -> None:
+        """Everything but values, so that tracing checks it too."""
+        portable.check_inputs(*self.gaussians(), self.width, self.height)
+        if self.backend not in get_args(Backend):
+            raise SplatError(f"backend is {self.backend!r}; use native, portable or portable_slang")
+        if self.backend != "portable" and self.colors.dtype != torch.float32:
+            raise SplatError(f'colors has dtype {self.colors.dtype}; convert to torch.float32, or use backend="portable"')
+        for (name, matrix), side in zip(self.cameras().items(), (4, 3), strict=True):
+            if matrix is None:
+                if self.backend == "native":
+                    raise SplatError(f"{name} is None; the native backend needs a [{side}, {side}] tensor")
+            elif not isinstance(matrix, Tensor):
+                raise SplatError(f"{name} is a {type(matrix).__name__}; give a torch tensor")
+            else:
+                check_shape(name, matrix, (side, side))
+        if self.backend == "native" and not any(self.sh.shape[1] == count for count in _COUNTS):
+            raise SplatError(f"sh has {self.sh.shape[1]} coefficients; the native backend takes 0, 1, 4, 9, 16 or 25")
+
+    def rasterization(self) -> dict[str, Any]:
+        """The same as arguments of `rasterization`, whose colours have a ½ where this operator has `colors`."""
+        assert self.viewmat is not None and self.intrinsics is not None
+        coefficients, features = self.sh.shape[1], self.colors
+        if coefficients:
+            constant = self.sh[:, :1] + (self.colors[:, None] - 0.5) / _Y0
+            features = torch.cat([constant, self.sh[:, 1:]], 1)
+        return {
+            "means": self.positions,
+            "quats": self.rotations,
+            "scales": self.scales,
+            "opacities": self.opacities[:, 0],
+            "colors": features,
+            "sh_degree": math.isqrt(coefficients) - 1 if coefficients else None,
+            "viewmats": self.viewmat[None],
+            "Ks": self.intrinsics[None],
+            "width": self.width,
+            "height": self.height,
+            "backend": "native",
+        }
+
+
+# The operators: their kernels, their shapes, and that one differentiates the other
+
+
+@torch.library.custom_op("splat_py::splat", mutates_args=(), schema=f"({_TENSORS}, {_OTHERS}) -> Tensor")
+def _splat(*arguments: Any) -> Tensor:
+    inputs = _Inputs(*arguments)
+    inputs.check()
+    if inputs.backend == "native":
+        with torch.no_grad():
+            images, alphas, _ = rasterization(**inputs.rasterization())
+        return torch.cat([images, alphas], -1).reshape(-1)
+    forward, _ = _baseline(inputs)
+    return forward(inputs.colors, inputs.opacities, inputs.width, inputs.height)
+
+
+@torch.library.custom_op(
+    "splat_py::splat_backward", mutates_args=(), schema=f"(Tensor v_image, {_TENSORS}, {_OTHERS}) -> Tensor"
+)
+def _splat_backward(v_image: Tensor, *arguments: Any) -> Tensor:
+    """The packed gradient, from that of the image, [height · width · 4]."""
+    inputs = _Inputs(*arguments)
+    _check_backward(v_image, inputs)
+    if inputs.backend == "native":
+        return _render_backward(v_image, inputs)
+    _, backward = _baseline(inputs)
+    return backward(v_image.reshape(-1, 4), inputs.colors, inputs.opacities, inputs.sh.shape[1])
+
+
+@_splat.register_fake
+def _(*arguments: Any) -> Tensor:
+    inputs = _Inputs(*arguments)
+    inputs.check()
+    return inputs.colors.new_empty(inputs.height * inputs.width * 4)
+
+
+@_splat_backward.register_fake
+def _(v_image: Tensor, *arguments: Any) -> Tensor:
+    inputs = _Inputs(*arguments)
+    _check_backward(v_image, inputs)
+    return v_image.new_empty(portable.gradient_length(inputs.colors.shape[0], inputs.sh.shape[1]))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    saved = _Inputs(*inputs)
+    ctx.save_for_backward(*saved.gaussians(), saved.viewmat, saved.intrinsics)
+    ctx.width, ctx.height, ctx.backend = saved.width, saved.height, saved.backend
+
+
+def _differentiate(ctx: Any, v_image: Tensor) -> tuple[Tensor | None, ...]:
+    *gaussians, viewmat, intrinsics = ctx.saved_tensors
+    packed = _splat_backward(v_image, *gaussians, ctx.width, ctx.height, viewmat, intrinsics, ctx.backend)
+    count, coefficients = gaussians[-1].shape[:2]
+    return *portable.split_gradient(packed, count, coefficients), *(None,) * 5
+
+
+_splat.register_autograd(_differentiate, setup_context=_save)
+_splat_backward.register_autograd(refuse_second_derivative)
+
+
+def _check_backward(v_image: Tensor, inputs: _Inputs) -> None:
+    inputs.check()
+    if v_image.dim() != 1 or v_image.shape[0] != inputs.height * inputs.width * 4:
+        raise SplatError(f"v_image has shape {list(v_image.shape)}; expected [{inputs.height} · {inputs.width} · 4]")
+    if v_image.dtype != inputs.colors.dtype or v_image.device != inputs.colors.device:
+        raise SplatError(
+            f"v_image is {v_image.dtype} on {v_image.device}; it must be {inputs.colors.dtype} on {inputs.colors.device}"
+        )
+
+
+def _baseline(inputs: _Inputs) -> tuple[portable.Forward, portable.Backward]:
+    if inputs.backend == "portable":
+        return portable.forward, portable.backward
+    kernels = portable.Kernels(device_for(inputs.colors))
+    return kernels.forward, kernels.backward
+
+
+def _render_backward(v_image: Tensor, inputs: _Inputs) -> Tensor:
+    v_pixels = v_image.reshape(1, inputs.height, inputs.width, 4)
+    # Kernels of operators are called with autograd's dispatch keys excluded. This includes them.
+    with torch.inference_mode(False):
+        found = render_backward(v_pixels[..., :3], v_pixels[..., 3:], **inputs.rasterization())
+    v_features = found["colors"]
+    v_colors = v_features[:, 0] / _Y0 if inputs.sh.shape[1] else v_features
+    v_sh = v_features if inputs.sh.shape[1] else inputs.sh
+    parts = (found["means"], found["scales"], found["quats"], found["opacities"], v_colors, v_sh)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+# The lowering
+
+
+def _lower(*arguments: Any) -> Any:
+    inputs = _Inputs(*arguments)
+    if inputs.backend == "native":
+        return NotImplemented
+    return portable.forward(inputs.colors, inputs.opacities, inputs.width, inputs.height)
+
+
+def _lower_backward(v_image: Tensor, *arguments: Any) -> Any:
+    inputs = _Inputs(*arguments)
+    if inputs.backend == "native":
+        return NotImplemented
+    return portable.backward(v_image.reshape(-1, 4), inputs.colors, inputs.opacities, inputs.sh.shape[1])

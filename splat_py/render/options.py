@@ -1,0 +1,162 @@
+"""What a render is told besides tensors: one object from `rasterization` to the kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import Accumulate, accumulation
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
+
+RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
+
+# Built-in falloffs by their names in `rasterization`: the type in slang/splat/falloff.slang, and its numbers of each splat.
+SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Gaussian": ("GaussianFalloff", ()),
+    "GeneralizedExponential": ("GeneralizedExponential", ("beta",)),
+    "BetaKernel": ("BetaKernel", ("b",)),
+}
+# The rule by which a pixel stops (slang/splat/splat2d.slang), by `max_alpha`.
+STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
+
+
+@dataclass(frozen=True)
+class UnscentedTransform:
+    """Sigma points (Wan and van der Merwe 2000), with gsplat's names and defaults."""
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    # Gaussians are culled unless their sigma points, all or one, lie no further beyond the image than so many of its sides.
+    in_image_margin_factor: float = 0.1
+    require_all_sigma_points_valid: bool = True
+
+    @classmethod
+    def of(cls, params: Any) -> UnscentedTransform:
+        """From anything with attributes of these names, such as gsplat's.
+
+        Raises:
+            SplatError: one is missing, or is no number that makes sense.
+        """
+        if params is None:
+            return cls()
+        numbers = {}
+        for name in ("alpha", "beta", "kappa", "in_image_margin_factor"):
+            value = getattr(params, name, None)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise SplatError(f"ut_params.{name} is {value!r}; it must be a finite number")
+            numbers[name] = float(value)
+        if not (numbers["alpha"] > 0 and numbers["kappa"] > -3):
+            raise SplatError("ut_params puts all sigma points into one; alpha must be positive and kappa more than -3")
+        return cls(**numbers, require_all_sigma_points_valid=bool(getattr(params, "require_all_sigma_points_valid", True)))
+
+    # The kernel's numbers (kernels/project.slang).
+
+    @property
+    def spread(self) -> float:
+        """Squared distance of the sigma points from the mean, in standard deviations."""
+        return self.alpha**2 * (3 + self.kappa)
+
+    @property
+    def curvature(self) -> float:
+        """Weight of the mean's own point in the covariance beyond that in the mean."""
+        return self.beta - self.alpha**2
+
+    @property
+    def margin(self) -> float:
+        """`in_image_margin_factor`."""
+        return self.in_image_margin_factor
+
+    @property
+    def require_all(self) -> int:
+        """`require_all_sigma_points_valid`."""
+        return int(self.require_all_sigma_points_valid)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How Gaussians are rendered.
+
+    The kernels take their specialisation and their numbers from here by name: `eps2d` is the number `options.eps2d`,
+    `camera_model` the type `CameraModel`, `raw_params` the constant `RAW_PARAMS`.
+    """
+
+    tile_size: int
+    # PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang); float atomics or compare-and-swap.
+    accumulation: str = "PerWave"
+    native_atomics: bool = True
+    # Gaussians come as an optimiser stores them: log-scales and opacity logits.
+    raw_params: bool = False
+    # A type that implements ICameraModel (splat/camera_model.slang), and the name of a rolling shutter's type.
+    camera_model: str | UserType = "Pinhole"
+    shutter: str | None = None
+    # Project by the unscented transform and not by the Jacobian.
+    with_ut: bool = False
+    ut_params: UnscentedTransform = UnscentedTransform()
+    # "Gaussian" is projected; "Surfel" and "RayGaussian" are evaluated along rays (splat/ray_splat.slang).
+    primitive: Literal["Gaussian", "Surfel", "RayGaussian"] = "Gaussian"
+    # How splats fade, a type of splat/falloff.slang, and how many extra numbers each has for it.
+    falloff: str | UserType = "GaussianFalloff"
+    extras: int = 0
+    stop: str = "SceneStop"
+    # As arguments of `rasterization`.
+    near_plane: float = 0.01
+    far_plane: float = 1e10
+    radius_clip: float = 0.0
+    eps2d: float = 0.3
+    antialiased: bool = False
+    packed: bool = False
+    sparse_grad: bool = False
+    absgrad: bool = False
+    camera_gradient: bool = False
+    render_mode: RenderMode = "RGB"
+    sh_degree: int | None = None
+    extra_signals_sh_degree: int | None = None
+    # A type that implements IColor (splat/color.slang).
+    color_type: str | UserType = "SphericalHarmonics"
+
+    @classmethod
+    def on(cls, device: Device, tile_size: int | None = None, accumulate: Accumulate = "auto", **others: Any) -> Options:
+        """The options with what suits a device.
+
+        Raises:
+            SplatError: `accumulate` means nothing.
+        """
+        ways = accumulation(device, accumulate)
+        # Where nothing is added atomically, how that would be done is not worth a kernel.
+        native = device.native_float_atomics or ways == "PerIntersection"
+        return cls(tile_size or device.tuning.tile_size, ways, native, **others)
+
+    @property
+    def per_isect(self) -> bool:
+        """Gradients have a row for each intersection, and add up in the same order in each run."""
+        return self.accumulation == "PerIntersection"
+
+    @property
+    def along_rays(self) -> bool:
+        """Splats are evaluated where pixels' rays go."""
+        return self.primitive != "Gaussian"
+
+    @property
+    def shape(self) -> str | UserType:
+        """A type that implements IShape (splat/shape.slang)."""
+        if self.along_rays:
+            return self.primitive
+        return self.falloff if isinstance(self.falloff, UserType) and self.falloff.adapter else "Ellipse"
+
+    @property
+    def shape_floats(self) -> int:
+        """Floats of a splat's shape: a conic's 3, or 9."""
+        return 9 if self.along_rays else 3
+
+    @property
+    def has_features(self) -> bool:
+        """Colours are features, of which a type makes rgb."""
+        return self.color_type != "SphericalHarmonics"
+
+    def gradient_row_length(self, channels: int) -> int:
+        """Floats of a splat's gradient: mean2d 2, shape, opacity 1, colours, extras, and |mean2d| 2 with `absgrad`."""
+        return 2 + self.shape_floats + 1 + channels + self.extras + (2 if self.absgrad else 0)

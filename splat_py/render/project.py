@@ -1,0 +1,274 @@
+"""Stage 1, Gaussians → splats (kernels/project.slang, project_along_rays.slang), and its `autograd.Function`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sorting import PrefixSum
+from splat_py.render.cameras import POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
+from splat_py.render.options import Options
+from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows
+from splat_py.render.tensors import as_tensor, check_tensors, side_by_side, sparse_rows, zeros_or
+
+
+@dataclass(frozen=True)
+class Projection:
+    """N Gaussians, C cameras that see them, and the splats they make."""
+
+    gaussians: GaussianArrays
+    cameras: Cameras
+    splats: Splats
+    options: Options
+
+    def record(self, recorder: Recorder) -> None:
+        """Write `splats`."""
+        recorder.stage("project")
+        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
+
+    def record_backward(
+        self, recorder: Recorder, v_splats: StridedRows, v_depths: Array, v_gaussians: GaussianArrays, v_cameras: Array
+    ) -> None:
+        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, `row_length`], added to.
+
+        Args:
+            v_splats: mean2d 2, shape, opacity 1; of what is evaluated along rays also normal 3.
+        """
+        recorder.stage("project backward")
+        shared = SharedRows.over(recorder, v_cameras, self.gaussians.per_scene, self.options)
+        self._dispatch(
+            recorder,
+            "projectBackward",
+            (*linear_groups(self.gaussians.per_scene)[:2], self.cameras.scenes),
+            v_splats=v_splats,
+            v_depths=v_depths,
+            v_gaussians=v_gaussians,
+            v_cameras=shared,
+        )
+        if self.options.camera_gradient:
+            shared.record_sum(recorder)
+
+    def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
+        """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
+        recorder.stage("project")
+        flags = recorder.scratch((visible.count,), np.uint32)
+        self._dispatch(recorder, "findVisible", linear_groups(visible.count), pairs=visible.count, is_visible=flags)
+        visible.record(recorder, flags)
+
+    def record_packing(self, recorder: Recorder, visible: PrefixSum, ids: SplatIds) -> None:
+        """Write `ids`. `record_visible` has run before."""
+        recorder.dispatch(
+            "pack",
+            "packVisible",
+            linear_groups(visible.count),
+            pairs=visible.count,
+            gaussians_per_scene=self.gaussians.per_scene,
+            images_per_scene=self.cameras.per_scene,
+            visible_before=visible.offsets,
+            packed=ids,
+        )
+
+    def pack(self, device: Device) -> Projection:
+        """The same with splats that are packed. Reads back how many there are."""
+        visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
+        recorder = device.record()
+        self.record_visible(recorder, visible)
+        recorder.submit()
+        count = int(visible.total.numpy()[0])
+        ids = SplatIds.empty(device, count, self.cameras.count)
+        recorder = device.record()
+        self.record_packing(recorder, visible, ids)
+        recorder.submit()
+        return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
+
+    def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
+        recorder.dispatch(
+            "project_along_rays" if self.options.along_rays else "project",
+            entry,
+            groups,
+            gaussians=self.gaussians,
+            cameras=self.cameras,
+            splats=self.splats,
+            ids=self.splats.ids,
+            options=self.options,
+            **arguments,
+        )
+
+
+class Placed(NamedTuple):
+    """Gaussians before cameras as `project` takes them; gradients of these, None of what was not given or not asked for."""
+
+    means: Tensor  # [..., N, 3]
+    quats: Tensor | None  # [..., N, 4]
+    scales: Tensor | None  # [..., N, 3]
+    opacities: Tensor  # [..., N]
+    viewmats: Any  # [..., C, 4, 4]
+    Ks: Any  # [..., C, 3, 3]
+    covars: Tensor | None = None  # [..., N, 6] without quats and scales: xx, xy, xz, yy, yz, zz
+    # [..., C, 12] radial 6, tangential 2, thin prism 4; or the coefficients of a camera model of one's own
+    lenses: Tensor | None = None
+    viewmats_rs: Tensor | None = None  # [..., C, 4, 4] at the last row, with a rolling shutter (`Options.shutter`)
+
+
+@graph_break
+def project(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    options: Options,
+    *,
+    extras: Tensor | None = None,
+    device: Device | str | None = None,
+    **others: Tensor | None,
+) -> ProjectedSplats:
+    """First stage: EWA projection (Zwicker et al. 2001), by the unscented transform, or along rays: surfels (Huang et al.
+    2024) or Gaussians (Wu et al. 2025) before pinholes. Everything of a culled splat is zero.
+
+    Differentiable in all tensors but `extras`. Tensors as in `rasterization`.
+
+    Args:
+        options: with `packed`, splats of those alone that are visible; with `sparse_grad`, gradients of means, quats and scales
+            are sparse (COO).
+        extras: [..., N, E] extra numbers of the falloff, on which it depends what is visible.
+        others: covars, lenses and viewmats_rs, as in `Placed`.
+
+    Raises:
+        SplatError: a tensor is not float32, or on another device than the others.
+    """
+    placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
+    check_tensors(placed._asdict())
+    return ProjectedSplats(*_Project.apply(*placed, extras, (width, height), options, device_for(means, device)))
+
+
+class _Project(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Any, ...]:
+        *tensors, extras, size, options, device = arguments
+        placed = Placed(*tensors)
+        work = _projection(placed, extras, size, options, device)
+        if options.packed:
+            work = work.pack(device)
+        else:
+            shape = *placed.viewmats.shape[:-2], placed.means.shape[-2]
+            work = replace(work, splats=Splats.empty(device, *shape, options=options))
+        recorder = device.record()
+        work.record(recorder)
+        recorder.submit()
+        splats = work.splats
+        arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii, splats.normals
+        *outputs, radii, normals = (None if array is None else as_tensor(array, placed.means) for array in arrays)
+        save_state(ctx, (work, device), *placed, radii)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(radii)
+        return *outputs, radii, splats.ids, None, normals
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        work, device = load_state(ctx)
+        v_means2d, v_depths, v_conics, v_opacities, *_, v_normals = gradients
+        # viewmats, Ks, lenses and viewmats_rs
+        of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7, 8))
+        lead = ctx.saved_tensors[5].shape[:-2]
+        v = _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, v_normals, lead=lead, of_cameras=of_cameras)
+        if work.options.sparse_grad:
+            ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
+            sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
+            v = v._replace(means=sparse[0], quats=sparse[1], scales=sparse[2])
+        return *v, None, None, None, None
+
+
+@graph_break
+def project_backward(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    options: Options,
+    splats: ProjectedSplats,
+    v_means2d: Tensor | None = None,
+    v_depths: Tensor | None = None,
+    v_conics: Tensor | None = None,
+    v_opacities: Tensor | None = None,
+    *,
+    device: Device | str | None = None,
+    **others: Tensor | None,
+) -> Placed:
+    """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
+    device = device_for(means, device)
+    placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
+    work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
+    lead = viewmats.shape[:-2]
+    return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, None, lead=lead, of_cameras=True)
+
+
+def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:
+    """What is to be recorded, with no splats yet."""
+    memory = device.memory
+
+    def array(tensor: Tensor | None) -> Array | None:
+        return None if tensor is None else memory.array(tensor.detach().contiguous())
+
+    cameras = Cameras.of(memory, placed.viewmats, placed.Ks, *size, placed.lenses, placed.viewmats_rs, options.shutter)
+    means, quats, scales, opacities = (array(tensor) or memory.empty(0) for tensor in placed[:4])
+    gaussians = GaussianArrays(means, quats, scales, opacities, array(placed.covars), array(extras), cameras.scenes)
+    return Projection(gaussians, cameras, Splats.empty(device, 0, options=options), options)
+
+
+def _gradients(
+    work: Projection,
+    device: Device,
+    v_means2d: Tensor | None,
+    v_depths: Tensor | None,
+    v_conics: Tensor | None,
+    v_opacities: Tensor | None,
+    v_normals: Tensor | None,
+    *,
+    lead: torch.Size,
+    of_cameras: bool,
+) -> Placed:
+    """Those of cameras [*lead, ...] only if asked for."""
+    memory, count, cameras, options = device.memory, work.splats.count, work.cameras, work.options
+    columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
+    if options.along_rays:
+        columns.append((v_normals, 3))
+    v_splats = StridedRows(*side_by_side(memory, count, *columns))
+    v_gaussians = work.gaussians.map(lambda array: memory.empty(array.shape))
+    v_cameras = memory.empty((cameras.count, cameras.row_length))
+    recorder = device.record()
+    recorder.clear(v_cameras)
+    work = replace(work, options=replace(options, camera_gradient=of_cameras))
+    work.record_backward(recorder, v_splats, zeros_or(memory, v_depths, (count,)), v_gaussians, v_cameras)
+    recorder.submit()
+
+    given = (v_means2d, v_depths, v_conics, v_opacities, v_normals)
+    like = next((gradient for gradient in given if gradient is not None), torch.empty(0))
+    v = v_gaussians
+    found = Placed(as_tensor(v.means, like), None, None, as_tensor(v.opacities, like), None, None)
+    if v.covars is None:
+        found = found._replace(quats=as_tensor(v.quats, like), scales=as_tensor(v.scales, like))
+    else:
+        found = found._replace(covars=as_tensor(v.covars, like))
+    if not of_cameras:
+        return found
+    rows = as_tensor(v_cameras, like)
+    v_viewmats, v_Ks, v_lenses = (part.unflatten(0, lead) for part in camera_gradients(rows))
+    v_last = pose_gradients(rows[:, -POSE_ROW:]).unflatten(0, lead) if cameras.rolling else None
+    return found._replace(viewmats=v_viewmats, Ks=v_Ks, lenses=v_lenses if cameras.with_lens else None, viewmats_rs=v_last)

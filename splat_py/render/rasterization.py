@@ -1,0 +1,344 @@
+"""Differentiable Gaussian splatting for torch: `rasterization`, from its checks to images. One autograd function a stage.
+
+Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `splat_py.gpu.device`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.device import Device, Operator, device_for
+from splat_py.gpu.kernels import UserType
+from splat_py.render import checks
+from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
+from splat_py.render.colors import color_model, color_type
+from splat_py.render.flat_color import flat_color
+from splat_py.render.meta import meta_of
+from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
+from splat_py.render.project import project
+from splat_py.render.rasterize import rasterize
+from splat_py.render.shade import shade
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.tensors import check_tensors
+from splat_py.render.tiles import bin_tiles
+from splat_py.shaders.declarations import SPLAT_INTERFACES
+from splat_py.shaders.functions import ShaderModule
+from splat_py.shaders.loading import user_type
+
+Backend = Literal["auto", "native", "portable"]
+# Arguments that may be float16 as well.
+HALVES = ("colors",)
+# Of a symmetric matrix.
+_UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
+
+
+@graph_break
+def rasterization(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor,
+    colors: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    eps2d: float = 0.3,
+    sh_degree: int | None = None,
+    packed: bool = True,
+    tile_size: int | None = None,
+    backgrounds: Tensor | None = None,
+    render_mode: RenderMode = "RGB",
+    sparse_grad: bool = False,
+    absgrad: bool = False,
+    rasterize_mode: Literal["classic", "antialiased"] = "classic",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] | UserType | ShaderModule = "pinhole",
+    covars: Tensor | None = None,
+    with_ut: bool = False,
+    with_eval3d: bool = False,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Tensor | None = None,
+    ut_params: Any = None,
+    extra_signals: Tensor | None = None,
+    extra_signals_sh_degree: int | None = None,
+    *,
+    backend: Backend = "auto",
+    accumulate: Accumulate = "auto",
+    max_alpha: float = 0.999,
+    splat: str | UserType | ShaderModule = "Gaussian",
+    splat_params: Mapping[str, Tensor] | None = None,
+    camera_params: Tensor | None = None,
+    color: str | UserType | ShaderModule = "SphericalHarmonics",
+    weights: Tensor | None = None,
+    device: Device | str | None = None,
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Render Gaussians from C cameras (Kerbl et al. 2023), with the names, the order and the conventions of gsplat, for what
+    both do; gsplat's other arguments are those of `splat_py.gsplat.rasterization`.
+
+    Differentiable in all tensors, once. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
+    of all tensors. Coefficients and features, `colors`, may be float16: they then take half the memory on the device, which
+    computes with float32 all the same, and their gradients become float16 when they are complete. Gaussians whose projection is
+    not finite, or which lie nearer than `near_plane`, are culled and get a zero gradient.
+
+    Args:
+        means: [..., N, 3] centres, world units.
+        quats: [..., N, 4] rotations (w, x, y, z), normalised here.
+        scales: [..., N, 3] standard deviations > 0, world units.
+        opacities: [..., N] between 0 and 1.
+        colors: [..., N, D] or, for each camera, [..., C, N, D], of any D. With `sh_degree` spherical-harmonics coefficients:
+            [..., N, K, D] or [..., C, N, K, D], or [N, K, D] of all scenes. None where `render_mode` has no colours.
+        viewmats: [..., C, 4, 4] world → camera, camera axes +x right, +y down, +z forward (OpenCV).
+        Ks: [..., C, 3, 3] intrinsics in pixels; pixel centres lie at +0.5. Skew is not supported and ignored.
+        width, height: of the images, pixels.
+        near_plane, far_plane: camera depths between which Gaussians are seen; near_plane > 0.
+        radius_clip: splats that reach no further than this many pixels are skipped.
+        eps2d: variance added to every splat, pixel².
+        sh_degree: degree in use, 0 to 4, at most what K allows; None if `colors` are colours.
+        packed: keep what is computed of a Gaussian and a camera only where it is visible: less memory for large scenes of which
+            each camera sees a part. The images are the same to the last bit.
+        tile_size: 4, 8 or 16 pixels; by default what suits the device.
+        backgrounds: [..., C, D] (D as rendered, without depth); black by default.
+        render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last.
+        sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
+        absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
+            pass.
+        rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
+            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
+            distances; splats are cut off at the left and the right edge); or Slang of yours with a type that implements
+            `ICameraModel` (slang/splat/camera_model.slang): `splat_py.shaders.source(text)`.
+        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
+            pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
+            radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
+            fold it back into the image is culled.
+        covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
+        with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) in the place of the
+            Jacobian, with gsplat's `UnscentedTransformParameters`; not with covars.
+        rolling_shutter, viewmats_rs: cameras read out row by row or column by column, from the first to the last of which they
+            move from viewmats to viewmats_rs [..., C, 4, 4]; a `RollingShutterType` of gsplat's or of `splat_py.gsplat`.
+        extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
+            `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
+        with_eval3d: evaluate Gaussians where a pixel's ray comes nearest to their means, without projecting them (Wu et al.
+            2025): exact however wide the view; `eps2d` and `with_ut` have no effect. Pinholes without a lens.
+        backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
+            mean of what is given, anywhere (`splat_py.portable`).
+        accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
+            "pair" (none: a row for each pair of a tile and a Gaussian, summed in a fixed order, so that gradients are the same
+            to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
+            `torch.use_deterministic_algorithms(True)`.
+        max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
+        splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
+            splat_params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with splat_params["b"] (Liu et al.
+            2025); or Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang), or of any form
+            `IFalloff2D` (slang/splat/falloff2d.slang): `splat_py.shaders.source(text)`.
+        splat_params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
+            Differentiable.
+        camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
+        color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
+            features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
+            2025); "ColorNetwork", any number, with weights from `splat_py.render.colors.initial_network` (Lu et al. 2024); or
+            Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
+        weights: [W] that all Gaussians share, where such a type has some. Differentiable.
+        device: where to render; by default that of `splat_py.get_device`, or of CUDA or MPS tensors the GPU that they are on.
+
+    Returns:
+        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way. Of the splats, with
+        shapes [..., C, N, ·], or packed [nnz, ·]: `means2d`, `depths`, `conics`, `opacities`, `radii` (0 where culled),
+        `tiles_per_gauss`; packed also whose they are, `batch_ids`, `camera_ids`, `gaussian_ids`. Of the tiles: `tile_size`,
+        `tile_width`, `tile_height`, `isect_offsets` [..., C, tile_height, tile_width], `flatten_ids`, `isect_ids`. Of the
+        pixels [..., C, H, W]: `final_T`, `n_contrib`. And `width`, `height`, `n_batches`, `n_cameras`. Call
+        `meta["means2d"].retain_grad()` to see its gradient. `backend` is "native" or "portable", which has nothing else but
+        sizes to tell.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
+        NotImplementedError: arguments that each work do not work together.
+    """
+    if covars is not None:
+        quats = scales = None
+    if "RGB" not in str(render_mode):
+        colors = backgrounds = weights = None
+    extras = checks.stack_params(splat, splat_params or {}, means)
+    coefficients = {
+        "radial_coeffs": radial_coeffs,
+        "tangential_coeffs": tangential_coeffs,
+        "thin_prism_coeffs": thin_prism_coeffs,
+        "camera_params": camera_params,
+    }
+    tensors = {
+        **{"means": means, "quats": quats, "scales": scales, "covars": covars, "opacities": opacities, "extras": extras},
+        **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
+        **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
+    }
+    shutter, shading = shutter_of(rolling_shutter), color_type(color)
+    check_tensors(tensors, halves=HALVES)
+    checks.check_numbers(width, height, near_plane, far_plane, radius_clip, eps2d, tile_size)
+    checks.check_choices(render_mode, rasterize_mode, camera_model, max_alpha, backend, packed, sparse_grad)
+    checks.check_gaussians(means, quats, scales, opacities, covars, with_ut and not with_eval3d)
+    checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
+    checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, weights, shading, render_mode)
+    checks.check_signals(means, viewmats, extra_signals, extra_signals_sh_degree)
+    # NumPy's integers overflow, and lack methods.
+    width, height, lead = int(width), int(height), viewmats.shape[:-2]
+    if backend == "portable":
+        unsupported = {"absgrad": absgrad, "sparse_grad": sparse_grad, f"color={shading}": shading != "SphericalHarmonics"}
+        unsupported |= {f"render_mode={render_mode!r}": render_mode != "RGB", "extra_signals": extra_signals is not None}
+        checks.refuse("the portable backend", unsupported)
+        return flat_color(means, quats, scales, opacities, colors, lead, width, height, sh_degree, backgrounds)
+    device = device_to_render(means, device, tensors.values())
+    lenses = lens_coefficients(viewmats, *coefficients.values())
+    options = Options.on(
+        device,
+        tile_size,
+        accumulate,
+        near_plane=near_plane,
+        far_plane=far_plane,
+        radius_clip=radius_clip,
+        eps2d=eps2d,
+        antialiased=rasterize_mode == "antialiased",
+        packed=packed,
+        sparse_grad=sparse_grad,
+        absgrad=absgrad,
+        render_mode=render_mode,
+        sh_degree=sh_degree,
+        extra_signals_sh_degree=extra_signals_sh_degree,
+        color_type=shading,
+        camera_model=camera_type(camera_model, lenses is not None),
+        shutter=shutter,
+        with_ut=with_ut and not with_eval3d,
+        ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
+        primitive="RayGaussian" if with_eval3d else "Gaussian",
+        falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, *SPLAT_INTERFACES),
+        extras=0 if extras is None else extras.shape[-1],
+        stop=STOPS[max_alpha],
+    )
+    if with_eval3d:
+        checks.check_along_rays(options, camera_model, covars, lenses)
+
+    # 1: Gaussians → splats.
+    splats = project(
+        means,
+        quats,
+        scales,
+        opacities,
+        viewmats,
+        Ks,
+        width,
+        height,
+        options,
+        extras=extras,
+        covars=None if covars is None else covars[..., *_UPPER],
+        lenses=lenses,
+        viewmats_rs=viewmats_rs,
+        device=device,
+    )
+    if extras is not None:
+        splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
+    # 2: what is blended of each: colours, depth, further signals.
+    poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
+    features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
+    checks.check_channels(device, lead.numel(), height, width, features.shape[-1], absgrad)
+    # 3: splats → every tile's list, front to back.
+    lists = bin_tiles(splats, width, height, options, device=device)
+    # 4: lists → pixels.
+    rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+    images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
+
+    meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
+    if with_eval3d:
+        del meta["conics"]
+    if extra_signals is not None:
+        of_signals = extra_signals.shape[-1]
+        images, meta["render_extra_signals"] = images[..., :-of_signals], images[..., -of_signals:]
+    if "ED" in render_mode:
+        images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
+    return images, alphas, meta
+
+
+def blended_features(
+    means: Tensor,
+    colors: Tensor | None,
+    viewmats: Tensor,
+    backgrounds: Tensor | None,
+    weights: Tensor | None,
+    extra_signals: Tensor | None,
+    splats: ProjectedSplats,
+    options: Options,
+    device: Device,
+) -> tuple[Tensor, Tensor | None]:
+    """Features [..., C, N, D] or, packed, [M, D]: colours, depth and further signals, as far as they are asked for, one after
+    another; and backgrounds [..., C, D], 0 behind what is no colour."""
+    on_device: dict[str, Any] = {"options": options, "ids": splats.ids, "device": device}
+
+    def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
+        if degree is None:
+            return splats.gather(features.float(), means.shape[-2], each_camera=features.dim() > means.dim())
+        if features.dim() < means.dim() + 1:
+            features = features.expand(*means.shape[:-2], *features.shape)
+        # The kernel shades three channels at a time.
+        channels = features.shape[-1]
+        padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
+        parts = padded.split(3, -1)
+        shaded = [shade(means, part, viewmats, splats.radii, degree, as_color=as_color, **on_device) for part in parts]
+        return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
+
+    parts = []
+    if colors is not None and options.has_features:
+        model = color_model(options.color_type, colors.shape[-1], 0 if weights is None else len(weights))
+        parts.append(shade(means, colors, viewmats, splats.radii, model, weights=weights, **on_device))
+    elif colors is not None:
+        parts.append(of_splats(colors, options.sh_degree, True))
+    if "D" in options.render_mode:
+        parts.append(splats.depths[..., None])
+    if extra_signals is not None:
+        degree = options.extra_signals_sh_degree
+        signals = of_splats(extra_signals, degree, False)
+        parts.append(signals if degree is None else signals + 0.5)
+    features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    if backgrounds is not None:
+        backgrounds = torch.nn.functional.pad(backgrounds, (0, features.shape[-1] - backgrounds.shape[-1]))
+    return features, backgrounds
+
+
+@graph_break
+def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
+    """The gradients of `rasterization` without a graph: renders again.
+
+    Args:
+        v_images, v_alphas: gradients of its images and alphas.
+        arguments: what it was given, by name.
+
+    Returns:
+        The gradients of its tensors, by name.
+    """
+    leaves = {
+        name: value.detach().requires_grad_()
+        for name, value in arguments.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    with torch.enable_grad():
+        images, alphas, _ = rasterization(**arguments | leaves)
+    outputs, gradients = ([images], [v_images]) if v_alphas is None else ([images, alphas], [v_images, v_alphas])
+    found = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
+    return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
+
+
+def device_to_render(means: Tensor, device: Device | str | None, tensors: Iterable[Tensor | None]) -> Device:
+    """A device that renders and, if one of these tensors asks for it, differentiates; by default the one for the tensors."""
+    device = device_for(means, device)
+    differentiated = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    device.require(*((Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)))
+    return device

@@ -1,0 +1,395 @@
+"""Stage 4, splats → pixels (kernels/rasterize.slang): what it records, and its `autograd.Function`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.render.cameras import SharedRows
+from splat_py.render.options import Options
+from splat_py.render.splats import ProjectedSplats, Splats
+from splat_py.render.tensors import as_tensor, check_tensors
+from splat_py.render.tiles import BinnedTiles, TileLists
+
+# Channels blended in one pass; more are blended in several over the same tile lists.
+MAX_CHANNELS = 32
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the rasteriser writes for C cameras; the last two are kept for its backward pass: eight bytes a pixel."""
+
+    colors: Array  # [C, H, W, D]
+    alphas: Array  # [C, H, W, 1]
+    final_T: Array  # [C, H, W]
+    n_contrib: Array  # [C, H, W] uint32
+    # Where the last channel is the distortion of the one before it: [C, H, W] the blended depth, also kept.
+    saved: Array | None = None
+    # Where asked for: [C, H, W] uint32, one past the median's position in its tile's list, 0 where there is none.
+    medians: Array | None = None
+
+    @classmethod
+    def empty(
+        cls,
+        device: Device,
+        cameras: int,
+        height: int,
+        width: int,
+        channels: int,
+        distortion: bool = False,
+        median: bool = False,
+    ) -> Image:
+        """Arrays for images of this size.
+
+        Raises:
+            SplatError: a kernel could not index them.
+        """
+        device.memory.limits.check_images(cameras, height, width, channels)
+        shape = (cameras, height, width)
+        empty = device.memory.empty
+        saved, medians = empty(shape) if distortion else None, empty(shape, np.uint32) if median else None
+        return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32), saved, medians)
+
+    @property
+    def width(self) -> int:
+        """W, pixels."""
+        return self.final_T.shape[2]
+
+    @property
+    def height(self) -> int:
+        """H, pixels."""
+        return self.final_T.shape[1]
+
+    @property
+    def median(self) -> bool:
+        """Medians are asked for."""
+        return self.medians is not None
+
+    @property
+    def blending(self) -> str:
+        """A type of slang/splat/blending.slang."""
+        return "OverBlending" if self.saved is None else "DistortionBlending"
+
+
+@dataclass(frozen=True)
+class ListSegment:
+    """The part of each tile's list that a dispatch blends: all of it, unless lists are `segmented`."""
+
+    first: int = 0
+    length: int = 0
+    is_last: int = 1
+    segmented: bool = False
+
+
+@dataclass(frozen=True)
+class Rasterization:
+    """Splats with colours [M, D], in tiles, over backgrounds [C, D], and the image they make (kernels/rasterize.slang)."""
+
+    device: Device
+    splats: Splats
+    colors: Array
+    backgrounds: Array
+    lists: TileLists
+    image: Image
+    options: Options
+    packed_splats: Array  # [M, its floats padded to whole float4s] all numbers of a splat, which `packSplats` writes
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        splats: Splats,
+        colors: Array,
+        backgrounds: Array,
+        lists: TileLists,
+        image: Image,
+        options: Options,
+    ) -> Rasterization:
+        """The parts put together, with the array that the kernels need besides."""
+        floats = 2 + options.shape_floats + 1 + colors.shape[-1] + options.extras
+        packed = device.memory.empty((splats.count, -(-floats // 4) * 4))
+        return cls(device, splats, colors, backgrounds, lists, image, options, packed)
+
+    def record(self, recorder: Recorder) -> None:
+        """Blend the splats into `image`."""
+        self.record_pack(recorder)
+        for segment in self._segments():
+            self._dispatch(recorder, "rasterizeForward", self._groups, segment=segment)
+
+    def record_pack(self, recorder: Recorder) -> None:
+        """Put what there is of a splat side by side."""
+        recorder.stage("rasterize")
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
+
+    def record_backward(self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array) -> None:
+        """Gradients of the image → gradient rows of splats, [M, `gradient_row_length`], overwritten; `record` has run."""
+        recorder.stage("rasterize backward")
+        lists, pixels = self.lists, self.image.final_T.shape
+        parts, undone, undone_saved = None, None, None
+        if self.options.per_isect:
+            parts = recorder.scratch((lists.capacity, v_splats.shape[-1]))
+        recorder.clear(v_splats if parts is None else parts)
+        if lists.segments > 1:
+            undone = recorder.scratch((*pixels, 2))
+            undone_saved = None if self.image.saved is None else recorder.scratch((*pixels, 2))
+        for segment in reversed(self._segments()):
+            self._dispatch(
+                recorder,
+                "rasterizeBackward",
+                self._groups,
+                segment=segment,
+                v_colors=v_colors,
+                v_alphas=v_alphas,
+                v_splats=SharedRows(v_splats, parts),
+                undone=undone,
+                undone_saved=undone_saved,
+            )
+        if parts is not None:
+            recorder.dispatch(
+                "row_sums",
+                "sumIsects",
+                linear_groups(v_splats.size),
+                count=self.splats.count,
+                rows=parts.shape[0],
+                parts=parts,
+                order=lists.order,
+                isect_offsets=lists.isect_offsets,
+                sums=v_splats,
+                ROW=v_splats.shape[-1],
+            )
+
+    def _segments(self) -> list[ListSegment]:
+        """The parts that lists are blended in, front to back."""
+        count, length = self.lists.segments, self.device.tuning.segment or 0
+        if count == 1:
+            return [ListSegment()]
+        return [ListSegment(i * length, length, int(i == count - 1), True) for i in range(count)]
+
+    @property
+    def _groups(self) -> tuple[int, int, int]:
+        grid = self.lists.grid
+        return grid.columns, grid.rows, grid.cameras
+
+    def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
+        tuning, channels = self.device.tuning, self.colors.shape[-1]
+        most = _most_pixels(channels + self.options.shape_floats - 3)
+        switches: dict[str, Any] = {"BROADCAST_FROM_LANE": True} if tuning.broadcast_from_lane else {}
+        recorder.dispatch(
+            "rasterize",
+            entry,
+            groups,
+            splats=self.splats,
+            colors=self.colors,
+            backgrounds=self.backgrounds,
+            lists=self.lists,
+            image=self.image,
+            options=self.options,
+            packed_splats=self.packed_splats,
+            CHANNELS=channels,
+            PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
+            **switches,
+            **arguments,
+        )
+
+
+def _most_pixels(channels: int) -> int:
+    """Of a thread. Their code is unrolled for each pixel and channel, and compiling it may take longer than running it.
+
+    Numbers that a splat has more than an ellipse count as channels.
+    """
+    return 8 if channels <= 4 else 4 if channels <= 8 else 2
+
+
+@graph_break
+def rasterize_to_pixels(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    options: Options,
+    *,
+    device: Device | str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Last stage: blend splats over backgrounds → images [C, H, W, D], alphas [C, H, W, 1]. C are the cameras of all scenes.
+
+    Differentiable in means2d, conics, opacities, colours and backgrounds.
+
+    Args:
+        colors: [..., C, N, D], or of packed splats [M, D].
+        backgrounds: [..., C, D], black if None.
+    """
+    rendered = rasterize(splats, colors, tiles, width, height, backgrounds, options, device=device)
+    return rendered.colors, rendered.alphas
+
+
+@graph_break
+def rasterize(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    options: Options,
+    *,
+    distortion: bool = False,
+    median: bool = False,
+    device: Device | str | None = None,
+) -> RenderedImages:
+    """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
+
+    Args:
+        distortion: what is rendered in the last channel, whatever the colours are there, is distortion of the one before it,
+            whose background is to be 0 (`DistortionBlending` in slang/splat/blending.slang).
+        median: find out which splat is the last that more than half the light comes to.
+    """
+    inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
+    check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
+    device = device_for(colors, device)
+    if options.absgrad:
+        splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
+    images = []
+    channels = colors.shape[-1]
+    # Depth and distortion are in one pass, the last.
+    length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
+    for first in range(0, max(channels, 1), length):
+        part = slice(first, first + length)
+        is_last = first + length >= channels
+        behind = None if backgrounds is None else backgrounds[..., part]
+        size = tiles.grid.cameras, height, width, len(range(channels)[part])
+        image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last)
+        placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras
+        images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
+    parts, alphas, arrays = zip(*images, strict=True)
+    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[-1])
+
+
+@dataclass(frozen=True)
+class RenderedImages:
+    """C images, and what more was written with their last channels."""
+
+    colors: Tensor  # [C, H, W, D]
+    alphas: Tensor  # [C, H, W, 1]
+    arrays: Image
+
+
+class _Rasterize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Image]:
+        *tensors, splats, tiles, image, options, device = arguments
+        means2d, _, _, colors, backgrounds, _ = tensors
+        work = _rasterization(splats, colors, tiles, backgrounds, image, options, device)
+        recorder = device.record()
+        work.record(recorder)
+        recorder.submit()
+        save_state(ctx, work, *tensors, tiles.offsets, tiles.ids)
+        # Its gradient's absolute values go there.
+        ctx.means2d = means2d if options.absgrad else None
+        return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        work = load_state(ctx)
+        of_backgrounds = ctx.needs_input_grad[4]
+        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds)
+        if work.options.absgrad:
+            ctx.means2d.absgrad = v.absgrad
+        v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
+        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, *(None,) * 5
+
+
+class RasterizationGradients(NamedTuple):
+    """Of the tensors that `rasterize_to_pixels` was given."""
+
+    means2d: Tensor
+    conics: Tensor
+    opacities: Tensor
+    colors: Tensor
+    backgrounds: Tensor | None  # [C, D], C of all scenes
+    absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Options.absgrad`
+    extras: Tensor | None = None
+
+
+@graph_break
+def rasterize_backward(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    options: Options,
+    rendered: RenderedImages,
+    v_images: Tensor,
+    v_alphas: Tensor | None = None,
+    *,
+    device: Device | str | None = None,
+) -> RasterizationGradients:
+    """The gradients of `rasterize` without autograd: what it was given and returned, and the gradients of that.
+
+    Raises:
+        SplatError: there are more channels than one pass blends.
+    """
+    if colors.shape[-1] > MAX_CHANNELS:
+        raise SplatError(f"colors has {colors.shape[-1]} channels; give at most {MAX_CHANNELS} at a time")
+    device = device_for(colors, device)
+    work = _rasterization(splats, colors, tiles, backgrounds, rendered.arrays, options, device)
+    recorder = device.record()
+    work.record_pack(recorder)
+    recorder.submit()
+    v_alphas = torch.zeros_like(rendered.alphas) if v_alphas is None else v_alphas
+    return _gradients(work, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True)
+
+
+def _rasterization(
+    splats: ProjectedSplats,
+    colors: Tensor,
+    tiles: BinnedTiles,
+    backgrounds: Tensor | None,
+    image: Image,
+    options: Options,
+    device: Device,
+) -> Rasterization:
+    array, cameras, channels = device.memory.array, tiles.grid.cameras, colors.shape[-1]
+    behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
+    blended = array(colors.detach().contiguous()), array(behind.detach().contiguous())
+    return Rasterization.of(device, splats.arrays(device), *blended, tiles.arrays, image, options)
+
+
+def _gradients(
+    work: Rasterization, v_images: Tensor, v_alphas: Tensor, splats: torch.Size, of_backgrounds: bool
+) -> RasterizationGradients:
+    """Of splats of this shape; of backgrounds only if asked for."""
+    memory, options, channels = work.device.memory, work.options, work.colors.shape[-1]
+    rows = memory.empty((work.splats.count, options.gradient_row_length(channels)))
+    recorder = work.device.record()
+    v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
+    work.record_backward(recorder, v_colors, v_opacities, rows)
+    recorder.submit()
+    widths = 2, options.shape_floats, 1, channels, options.extras, 2 * options.absgrad
+    parts = as_tensor(rows, v_images).unflatten(0, splats).split(widths, -1)
+    means2d, conics, opacities, colors, extras, absgrad = parts
+    v_backgrounds = None
+    if of_backgrounds:
+        v_backgrounds = (v_images * as_tensor(work.image.final_T, v_images)[..., None]).sum((1, 2))
+    return RasterizationGradients(
+        means2d,
+        conics,
+        opacities[..., 0],
+        colors,
+        v_backgrounds,
+        absgrad if options.absgrad else None,
+        extras if options.extras else None,
+    )

@@ -1,0 +1,177 @@
+"""What goes from stage to stage: on the device, a dataclass for each struct of slang/kernels; and for torch, `ProjectedSplats`.
+
+N Gaussians, of one or more scenes, and C cameras, as many of each scene. M splats, D channels. Dense, there is a splat for each
+camera and Gaussian of its scene; packed, only for those that are visible (slang/kernels/splat_ids.slang).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.render.options import Options
+from splat_py.render.tensors import as_tensor
+
+# Where colours begin in an ellipse's gradient row (`Options.gradient_row_length`).
+COLOR_OFFSET = 6
+
+
+@dataclass(frozen=True)
+class GaussianArrays:
+    """N Gaussians, activated or raw (`Options.raw_params`); also their gradients.
+
+    With `covars`, quaternions and scales are empty.
+    """
+
+    means: Array  # [N, 3]
+    quats: Array  # [N, 4]
+    scales: Array  # [N, 3]
+    opacities: Array  # [N]
+    covars: Array | None = None  # [N, 6] xx, xy, xz, yy, yz, zz
+    extras: Array | None = None  # [N, Options.extras]
+    scenes: int = 1
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.opacities.size
+
+    @property
+    def per_scene(self) -> int:
+        """Gaussians of each scene."""
+        return self.count // self.scenes
+
+    @property
+    def has_covars(self) -> bool:
+        """Gaussians have covariances."""
+        return self.covars is not None
+
+    def map(self, function: Callable[[Array], Array]) -> GaussianArrays:
+        """A function applied to each array but `extras`."""
+        means, quats, scales, opacities = (function(a) for a in (self.means, self.quats, self.scales, self.opacities))
+        return GaussianArrays(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
+
+
+@dataclass(frozen=True)
+class SplatIds:
+    """Whose packed splats are: camera by camera, Gaussians ascending. Dense splats need no arrays for that."""
+
+    images: Array | None = None  # [M] uint32, cameras
+    gaussians: Array | None = None  # [M] uint32
+    offsets: Array | None = None  # [C + 1] uint32, where the rows of each camera begin
+
+    @property
+    def packed(self) -> bool:
+        """Only visible splats have a row."""
+        return self.images is not None
+
+    @classmethod
+    def empty(cls, device: Device, splats: int, cameras: int) -> SplatIds:
+        """Arrays for so many packed splats, with offsets to be overwritten."""
+        empty = device.memory.empty
+        return cls(empty(splats, np.uint32), empty(splats, np.uint32), empty(cameras + 1, np.uint32))
+
+
+# Splats that are not packed.
+DENSE = SplatIds()
+
+
+@dataclass(frozen=True)
+class Splats:
+    """Gaussians on the cameras' image planes. Shapes are of dense ones; packed, M takes the place of C, N."""
+
+    means2d: Array  # [C, N, 2] pixels
+    depths: Array  # [C, N] camera z, or the distance
+    conics: Array  # [C, N, Options.shape_floats]
+    opacities: Array  # [C, N]
+    radii: Array  # [C, N, 2] int32, pixels; 0 where culled
+    ids: SplatIds = DENSE
+    extras: Array | None = None  # [C, N, Options.extras]
+    normals: Array | None = None  # [C, N, 3] of what is evaluated along rays
+
+    @classmethod
+    def empty(cls, device: Device, *shape: int, options: Options | None = None, ids: SplatIds | None = None) -> Splats:
+        """Arrays for that many splats, cameras × Gaussians or packed."""
+        empty = device.memory.empty
+        floats, along_rays = (options.shape_floats, options.along_rays) if options else (3, False)
+        return cls(
+            empty((*shape, 2)),
+            empty(shape),
+            empty((*shape, floats)),
+            empty(shape),
+            empty((*shape, 2), np.int32),
+            ids or DENSE,
+            normals=empty((*shape, 3)) if along_rays else None,
+        )
+
+    @property
+    def count(self) -> int:
+        """M."""
+        return self.depths.size
+
+
+@dataclass(frozen=True)
+class StridedRows:
+    """Values of splats that lie `stride` floats apart in an array, from `offset` on; if `stride` is 0, all of it in order."""
+
+    rows: Array
+    stride: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class ProjectedSplats:
+    """Gaussians on the cameras' image planes, as torch tensors. `...` are scenes; packed, M takes the place of ..., C, N."""
+
+    means2d: Tensor  # [..., C, N, 2] pixels
+    depths: Tensor  # [..., C, N] camera z, or the distance
+    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²; or the 9 numbers of what rays meet
+    opacities: Tensor  # [..., C, N] after antialiasing
+    radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
+    ids: SplatIds = DENSE
+    extras: Tensor | None = None  # [..., C, N, E] of what they fade by
+    normals: Tensor | None = None  # [..., C, N, 3] in camera space, of surfels; of Gaussians along rays zero
+
+    def arrays(self, device: Device) -> Splats:
+        """The same on a device, but for normals."""
+        tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
+        means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
+        extras = None if self.extras is None else device.memory.array(self.extras.detach().contiguous())
+        return Splats(means2d, depths, conics, opacities, radii, self.ids, extras)
+
+    @property
+    def cameras(self) -> int:
+        """C of all scenes."""
+        return self.ids.offsets.size - 1 if self.ids.offsets is not None else self.depths.shape[:-1].numel()
+
+    @property
+    def image_ids(self) -> Tensor | None:
+        """Packed: [M] int64, the camera that sees each, counted through all scenes."""
+        return self._index(self.ids.images)
+
+    @property
+    def gaussian_ids(self) -> Tensor | None:
+        """Packed: [M] int64, the Gaussian that each is of, counted through all scenes."""
+        return self._index(self.ids.gaussians)
+
+    def _index(self, array: Array | None) -> Tensor | None:
+        # torch knows few operations on uint32.
+        return None if array is None else as_tensor(array, self.depths).view(torch.int32).long()
+
+    def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
+        """Features [..., N, D] of Gaussians, or of `each_camera`'s own [..., C, N, D] → those of splats.
+
+        Args:
+            gaussians: N of each scene.
+        """
+        if not self.ids.packed:
+            return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
+        rows, ids, images = features.reshape(-1, features.shape[-1]), self.gaussian_ids, self.image_ids
+        assert ids is not None and images is not None
+        return rows[images * gaussians + ids % gaussians if each_camera else ids]

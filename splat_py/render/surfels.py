@@ -1,0 +1,245 @@
+"""2D Gaussian splatting for torch: `rasterization_2dgs`, gsplat's function of that name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.autograd import first_derivative, graph_break
+from splat_py.gpu.device import Device
+from splat_py.render import checks
+from splat_py.render.depth_maps import depth_to_normal
+from splat_py.render.meta import meta_of
+from splat_py.render.options import STOPS, Options, RenderMode
+from splat_py.render.project import project
+from splat_py.render.rasterization import HALVES, blended_features, device_to_render
+from splat_py.render.rasterize import MAX_CHANNELS, RenderedImages, rasterize
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.tensors import as_tensor, check_tensors
+from splat_py.render.tiles import BinnedTiles, bin_tiles
+
+
+@graph_break
+def rasterization_2dgs(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    eps2d: float = 0.3,
+    sh_degree: int | None = None,
+    packed: bool = False,
+    tile_size: int | None = None,
+    backgrounds: Tensor | None = None,
+    render_mode: RenderMode = "RGB",
+    sparse_grad: bool = False,
+    absgrad: bool = False,
+    distloss: bool = False,
+    depth_mode: Literal["expected", "median"] = "expected",
+    *,
+    accumulate: Accumulate = "auto",
+    max_alpha: float = 0.999,
+    device: Device | str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, dict[str, Any]]:
+    """Render surfels, flat Gaussians, from C pinhole cameras (Huang et al. 2024), with gsplat's signature and conventions.
+
+    A pixel's ray meets each surfel's plane in a point, and the surfel fades with that point's distance from its mean; but no
+    surfel is smaller on the image than a Gaussian of ½ pixel² variance, so that those seen edge on stay visible. Surfels that
+    reach behind the camera within one standard deviation are culled, and of planes nothing is seen that is behind the camera
+    (gsplat draws it). Depths are those of the means, as with gsplat, and not of the points.
+
+    Differentiable in all tensors, intrinsics included, once. Arguments as of `rasterization`, and:
+
+    Args:
+        scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third is ignored: the third axis
+            is the surfel's normal.
+        eps2d: of no effect, as with gsplat.
+        distloss: also render depth distortion, Σ 2 w_i w_j (z_i - z_j) over all i and all j in front of i; not with "RGB".
+        depth_mode: which depth `surf_normals` are of, "expected" (the image's last channel) or "median".
+
+    Returns:
+        Images [..., C, H, W, D'] and alphas [..., C, H, W, 1], as of `rasterization`.
+        Normals Σ w n [..., C, H, W, 3] in the world, towards the camera.
+        Normals of the depth map [..., C, H, W, 3], a first dimension of 1 left out, as gsplat does; None where `render_mode`
+        is not "RGB+D" or "RGB+ED".
+        Distortion [..., C, H, W, 1], zero without `distloss`.
+        Median depth [..., C, H, W, 1], of the last surfel that more than half the light comes to; 0 where there is none.
+        A dictionary as of `rasterization`, but in the place of `conics` with `ray_transforms` [..., C, N, 3, 3] and `normals`
+        [..., C, N, 3] in camera space; with `render_distort`; and with `gradient_2dgs` [..., C, N, 2], zeros whose gradient is
+        about that of the means on the image: `DefaultStrategy(key_for_gradient="gradient_2dgs")` refines by it.
+
+    Raises:
+        SplatError: an argument has the wrong shape, dtype, device or value, or no device can render.
+        NotImplementedError: absgrad with more channels than one pass takes, 32 with normals and distortion.
+    """
+    if depth_mode not in ("expected", "median"):
+        raise SplatError(f"depth_mode is {depth_mode!r}; use expected or median")
+    if "D" not in str(render_mode) and distloss:
+        raise SplatError(f"distloss needs depth, which render_mode={render_mode!r} does not have; use D, ED, RGB+D or RGB+ED")
+    if "RGB" not in str(render_mode):
+        colors = backgrounds = None
+    tensors: dict[str, Tensor | None] = {"means": means, "quats": quats, "scales": scales, "opacities": opacities}
+    tensors |= {"colors": colors, "backgrounds": backgrounds, "viewmats": viewmats, "Ks": Ks}
+    check_tensors(tensors, halves=HALVES)
+    checks.check_numbers(width, height, near_plane, far_plane, radius_clip, eps2d, tile_size)
+    checks.check_choices(render_mode, max_alpha=max_alpha, packed=packed, sparse_grad=sparse_grad)
+    checks.check_gaussians(means, quats, scales, opacities)
+    checks.check_cameras(means, viewmats, Ks)
+    checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, render_mode=render_mode)
+    device = device_to_render(means, device, tensors.values())
+    options = Options.on(
+        device,
+        tile_size,
+        accumulate,
+        primitive="Surfel",
+        near_plane=near_plane,
+        far_plane=far_plane,
+        radius_clip=radius_clip,
+        packed=packed,
+        sparse_grad=sparse_grad,
+        absgrad=absgrad,
+        render_mode=render_mode,
+        sh_degree=sh_degree,
+        stop=STOPS[max_alpha],
+    )
+    size, lead = (int(width), int(height)), viewmats.shape[:-2]
+    splats = project(means, quats, scales, opacities, viewmats, Ks, *size, options, device=device)
+    densify = torch.zeros_like(splats.means2d, requires_grad=torch.is_grad_enabled())
+    ray_transforms = splats.conics.unflatten(-1, (3, 3))
+    drawn = replace(splats, conics=with_densify(ray_transforms.flatten(-2), densify))
+    lists = bin_tiles(splats, *size, options, device=device)
+    features, behind = blended_features(means, colors, viewmats, backgrounds, None, None, splats, options, device)
+    surface = rasterize_surface(drawn, features, lists, *size, behind, options, distortion=distloss, device=device)
+    images, alphas, of_surfels, distortion = (
+        part.unflatten(0, lead) for part in (surface.images, surface.alphas, surface.normals, surface.distortion)
+    )
+    median = surface.median_of(splats.depths).unflatten(0, lead)
+    poses = torch.linalg.inv(viewmats)
+    of_surfels = torch.einsum("...ij,...hwj->...hwi", poses[..., :3, :3], of_surfels)
+    if "ED" in render_mode:
+        images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
+    of_depths = None
+    if render_mode in ("RGB+D", "RGB+ED"):
+        depth_map = images[..., -1:] if depth_mode == "expected" else median
+        of_depths = depth_to_normal(depth_map, poses, Ks).squeeze(0)
+
+    meta = meta_of(splats, lists, surface.rendered, lead, means.shape[-2])
+    del meta["conics"]
+    meta |= {
+        "ray_transforms": ray_transforms,
+        "normals": splats.normals,
+        "render_distort": distortion,
+        "gradient_2dgs": densify,
+    }
+    return images, alphas, of_surfels, of_depths, distortion, median, meta
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What C cameras see of surfels."""
+
+    images: Tensor  # [C, H, W, D]
+    alphas: Tensor  # [C, H, W, 1]
+    normals: Tensor  # [C, H, W, 3] Σ w n, in camera space
+    distortion: Tensor  # [C, H, W, 1]; zero if nobody has asked
+    rendered: RenderedImages
+    tiles: BinnedTiles
+
+    def median_of(self, values: Tensor) -> Tensor:
+        """[C, H, W, 1] of values [..., C, N] or, packed, [M] of splats, that of each pixel's median; 0 where nothing is seen.
+
+        Differentiable in them.
+        """
+        medians, tiles = self.rendered.arrays.medians, self.tiles
+        assert medians is not None
+        past = as_tensor(medians, values).view(torch.int32).long()
+        if not len(tiles.ids):
+            return torch.zeros_like(self.alphas)
+        cameras, height, width = past.shape
+        grid = tiles.grid
+        camera, y, x = (torch.arange(size, device=past.device) for size in (cameras, height, width))
+        rows = camera[:, None] * grid.rows + y // grid.tile_size
+        tile = rows[..., None] * grid.columns + x // grid.tile_size
+        places = (tiles.offsets[tile].long() + past - 1).clamp(min=0)
+        ids = tiles.ids[places].long()
+        return torch.where(past > 0, values.flatten()[ids], 0.0)[..., None]
+
+
+def rasterize_surface(
+    splats: ProjectedSplats,
+    features: Tensor,
+    tiles: BinnedTiles,
+    width: int,
+    height: int,
+    backgrounds: Tensor | None,
+    options: Options,
+    *,
+    distortion: bool = False,
+    device: Device | None = None,
+) -> Surface:
+    """Blend surfels over backgrounds. Differentiable in splats, features and backgrounds.
+
+    Args:
+        features: [..., C, N, D] or, packed, [M, D]. With `distortion` the last is depth, and its background 0.
+        backgrounds: [..., C, D], black if None.
+
+    Raises:
+        NotImplementedError: absgrad with more channels than one pass blends, of which three are normals and one is distortion.
+    """
+    more = int(distortion)
+    assert splats.normals is not None
+    channels = features.shape[-1]
+    if options.absgrad and channels + 3 + more > MAX_CHANNELS:
+        most = MAX_CHANNELS - 3 - more
+        raise NotImplementedError(f"absgrad is not supported for more than {most} channels; leave absgrad out")
+    parts = [splats.normals, features, *([torch.zeros_like(features[..., :1])] if distortion else [])]
+    behind = None if backgrounds is None else F.pad(backgrounds, (3, more))
+    rendered = rasterize(
+        splats,
+        torch.cat(parts, -1),
+        tiles,
+        width,
+        height,
+        behind,
+        options,
+        distortion=distortion,
+        median=True,
+        device=device,
+    )
+    of_normals, images, rest = rendered.colors.split([3, channels, more], -1)
+    rest = rest if distortion else torch.zeros_like(rendered.alphas)
+    return Surface(images, rendered.alphas, of_normals, rest, rendered, tiles)
+
+
+def with_densify(ray_transforms: Tensor, densify: Tensor) -> Tensor:
+    """Ray transforms [..., 9] as they are; with their gradient, `densify` [..., 2] gets one.
+
+    It is the gradient of the first two rows' last numbers times the mean's depth: about that of the mean on the image.
+    """
+    return cast(Tensor, _Densify.apply(ray_transforms, densify))
+
+
+class _Densify(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ray_transforms: Tensor, densify: Tensor) -> Tensor:
+        ctx.save_for_backward(ray_transforms)
+        return ray_transforms.view_as(ray_transforms)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor]:
+        (ray_transforms,) = ctx.saved_tensors
+        return v, v[..., [2, 5]] * ray_transforms[..., 8:]

@@ -1,0 +1,271 @@
+"""Stage 3, splats → every tile's list of them, front to back (kernels/tiles.slang). Not differentiable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.render.cameras import Cameras
+from splat_py.render.options import Options
+from splat_py.render.splats import ProjectedSplats, Splats
+from splat_py.render.tensors import as_tensor
+
+# Of tile lists, where a device blends them whole (kernels/status.slang).
+ANY_LENGTH = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """Square tiles over the images of C cameras, row by row, camera by camera."""
+
+    tile_size: int
+    columns: int
+    rows: int
+    cameras: int
+
+    @classmethod
+    def over(cls, cameras: Cameras, tile_size: int) -> TileGrid:
+        """The tiles that cover the cameras' images."""
+        return cls(tile_size, -(-cameras.width // tile_size), -(-cameras.height // tile_size), cameras.count)
+
+    @property
+    def count(self) -> int:
+        """Tiles of all cameras."""
+        return self.columns * self.rows * self.cameras
+
+
+class Binning:
+    """Every tile's list of splats, front to back (kernels/tiles.slang).
+
+    `record_count` finds out how many intersections of splats with tiles there are; `reserve` allocates arrays for them;
+    `record_lists` writes the lists. A caller that has reserved enough before may record both at once and read `isect_count`
+    later: if it exceeds `capacity`, the lists are not complete. The same holds for `record_max_tile_count` and segments.
+
+    Args:
+        by_depth: sort by depth; otherwise a splat's index is its depth.
+        options: where splats are visible, and whether lists tell which intersection each element is (`Options.per_isect`).
+    """
+
+    def __init__(
+        self, device: Device, splats: Splats, grid: TileGrid, options: Options | None = None, by_depth: bool = True
+    ) -> None:
+        self.splats = splats
+        self.grid = grid
+        self._options = options or Options(grid.tile_size)
+        self._keep_isects, self._by_depth = self._options.per_isect, by_depth
+        # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
+        self.max_tile_count = device.memory.full((1,), 0, np.uint32)
+        self._device = device
+        empty = device.memory.empty
+        self._depth_keys = empty(splats.count, np.uint32)
+        self._order = device.memory.arange(splats.count)
+        self._splat_count = device.memory.full((1,), splats.count, np.uint32)
+        self._depth_sort = RadixSort(device, splats.count)
+        self._sorted_order = self._order
+        self._tile_counts = empty(splats.count, np.uint32)
+        self._isect_offsets = PrefixSum(device, splats.count)
+        self._offsets = empty(grid.count + 1, np.uint32)
+        self.reserve(0)
+
+    @property
+    def isect_count(self) -> Array:
+        """[1] uint32 on the device: intersections in all, 2³² - 1 if there are more."""
+        return self._isect_offsets.total
+
+    def reserve(self, capacity: int) -> None:
+        """Allocate arrays for `capacity` intersections.
+
+        Raises:
+            SplatError: lists cannot hold so many.
+        """
+        tuning = self._device.tuning
+        self._device.memory.limits.check_intersections(capacity, tuning.sort_threads * tuning.sort_items)
+        self.capacity = capacity
+        empty = self._device.memory.empty
+        splats = empty(capacity, np.uint32) if self._keep_isects else None
+        self._isects = Isects(empty(capacity, np.uint32), empty(capacity, np.uint32), capacity, splats)
+        self._tile_sort = RadixSort(self._device, capacity)
+        self._ids = self._isects.ids
+        self._list_isects: Array | None = None
+
+    def record_count(self, recorder: Recorder) -> None:
+        """Sort the splats by depth and count the tiles each one touches."""
+        if self._by_depth:
+            recorder.stage("sort depths")
+            self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order, depth_keys=self._depth_keys)
+            _, self._sorted_order = self._depth_sort.record(recorder, self._depth_keys, self._order, self._splat_count, bits=32)
+        recorder.stage("bin")
+        counts = self._tile_counts
+        self._dispatch(recorder, "countTiles", self.splats.count, order=self._sorted_order, tile_counts=counts)
+        self._isect_offsets.record(recorder, counts)
+
+    def record_lists(self, recorder: Recorder) -> None:
+        """Write the lists."""
+        recorder.stage("bin")
+        before = {"order": self._sorted_order, "isect_offsets": self._isect_offsets.offsets}
+        self._dispatch(recorder, "emitIsects", self.splats.count, isects=self._isects, **before)
+        recorder.stage("sort tiles")
+        # One more than there are tiles: intersections without a tile.
+        bits = self.grid.count.bit_length()
+        isects = self._isects
+        tiles, ids = self._tile_sort.record(recorder, isects.tiles, isects.ids, self.isect_count, bits)
+        recorder.stage("bin")
+        lists = None
+        if self._keep_isects:
+            lists = self._device.memory.empty(self.capacity, np.uint32)
+        self._list_isects, self._ids = (ids, lists) if lists is not None else (None, ids)
+        sorted_isects = replace(isects, tiles=tiles, ids=ids)
+        counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": lists}
+        self._dispatch(recorder, "findTileOffsets", self.capacity + 1, isects=sorted_isects, **counted)
+
+    def record_max_tile_count(self, recorder: Recorder) -> None:
+        """Find out how many splats the largest list has."""
+        recorder.clear(self.max_tile_count)
+        counted: dict[str, Any] = {"tile_offsets": self._offsets, "max_tile_count": self.max_tile_count}
+        recorder.dispatch("tiles", "findMaxTileCount", linear_groups(self.grid.count), grid=self.grid, **counted)
+
+    def record_capacity_check(self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH) -> None:
+        """Write an `Overflow` to `status` if the lists exceed their capacity, or one of them `max_list_length`."""
+        recorder.dispatch(
+            "status",
+            "checkCapacity",
+            (1, 1, 1),
+            capacity=self.capacity,
+            max_list_length=max_list_length,
+            step=step,
+            isect_count=self.isect_count,
+            max_tile_count=self.max_tile_count,
+            status=status,
+        )
+
+    def lists(self, segments: int = 1) -> TileLists:
+        """What `record_lists` writes, to be blended in so many segments."""
+        rows = self._list_isects, self._sorted_order, self._isect_offsets.offsets
+        return TileLists(self._offsets, self._ids, self.grid, segments, *rows)
+
+    def _dispatch(self, recorder: Recorder, entry: str, threads: int, **arguments: Any) -> None:
+        splats = self.splats
+        recorder.dispatch(
+            "tiles",
+            entry,
+            linear_groups(threads),
+            splats=splats,
+            ids=splats.ids,
+            grid=self.grid,
+            options=self._options,
+            **arguments,
+        )
+
+
+@dataclass(frozen=True)
+class Isects:
+    """Intersections of splats with tiles, in the order of emission or sorted by tile."""
+
+    tiles: Array  # [capacity] uint32
+    ids: Array  # [capacity] uint32 splats, or with `Options.per_isect` numbers of intersections
+    capacity: int
+    splats: Array | None = None  # [capacity] uint32 in the order of emission: splats
+
+
+@dataclass(frozen=True)
+class TileLists:
+    """Splats by tile: those of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
+
+    offsets: Array  # [tiles + 1] uint32
+    ids: Array  # [isects] uint32, indices of splats
+    grid: TileGrid
+    # Parts that lists are blended in, a dispatch each: `segments_for`.
+    segments: int = 1
+    # For gradients with a row an intersection: [isects] that of each element of `ids`; [M] splats by depth and
+    # [M + 1] where the intersections of each begin.
+    isects: Array | None = None
+    order: Array | None = None
+    isect_offsets: Array | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Elements of all lists."""
+        return self.ids.size
+
+    @property
+    def tile_size(self) -> int:
+        """Pixels along a tile's side."""
+        return self.grid.tile_size
+
+    @property
+    def columns(self) -> int:
+        """Tiles along an image's x."""
+        return self.grid.columns
+
+    @property
+    def rows(self) -> int:
+        """Tiles along an image's y."""
+        return self.grid.rows
+
+
+def segments_for(device: Device, max_tile_count: int) -> int:
+    """Segments that lists of at most so many splats are blended in on a device (`Tuning.segment`)."""
+    segment = device.tuning.segment
+    return 1 if segment is None else max(-(-max_tile_count // segment), 1)
+
+
+@dataclass(frozen=True)
+class BinnedTiles:
+    """Every tile's splats, front to back: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
+
+    offsets: Tensor  # [C · rows · columns + 1] int32
+    ids: Tensor  # [isects] int32, indices of splats
+    arrays: TileLists
+
+    @property
+    def grid(self) -> TileGrid:
+        """The tiles."""
+        return self.arrays.grid
+
+
+@graph_break
+def bin_tiles(
+    splats: ProjectedSplats,
+    width: int,
+    height: int,
+    options: Options,
+    *,
+    device: Device | str | None = None,
+) -> BinnedTiles:
+    """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
+
+    Raises:
+        SplatError: there are more intersections than lists can hold.
+    """
+    device = device_for(splats.means2d, device)
+    arrays = splats.arrays(device)
+    tile = options.tile_size
+    grid = TileGrid(tile, int(-(-width // tile)), int(-(-height // tile)), splats.cameras)
+    binning = Binning(device, arrays, grid, options)
+    recorder = device.record()
+    binning.record_count(recorder)
+    recorder.submit()
+    binning.reserve(int(binning.isect_count.numpy()[0]))
+    recorder = device.record()
+    binning.record_lists(recorder)
+    # No list is longer than there are Gaussians: most often nobody has to ask.
+    max_tile_count = splats.depths.shape[-1]
+    asks = segments_for(device, max_tile_count) > 1
+    if asks:
+        binning.record_max_tile_count(recorder)
+    recorder.submit()
+    if asks:
+        max_tile_count = int(binning.max_tile_count.numpy()[0])
+    lists = binning.lists(segments_for(device, max_tile_count))
+    # torch knows few operations on uint32; no index here comes near 2³¹.
+    offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
+    return BinnedTiles(offsets, ids, lists)

@@ -1,0 +1,226 @@
+"""Pictures of Gaussians through cameras: `render`, with a mode; and depths, normals and blending weights as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.errors import SplatError
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
+from splat_py.render.colors import require_features
+from splat_py.render.depth_maps import depth_to_normal
+from splat_py.render.environment import Environment
+from splat_py.render.rasterization import rasterization
+from splat_py.render.render_modes import MODES
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import NEAR, Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.shaders.declarations import SlangSource
+
+# So many contributions to a pixel are shown white.
+_HOTTEST = 1024
+_BLACK = (0.0, 0.0, 0.0)
+
+
+@torch.no_grad()
+def render(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike | Environment = _BLACK,
+    *,
+    mode: str = "color",
+    scene_scale: float = 1.0,
+    antialiased: bool = False,
+    near: float = NEAR,
+    device: Device | str | None = None,
+) -> NDArray[np.float32]:
+    """A picture [H, W, 3], from 0 to 1, of what a camera sees, through its lens if it has one.
+
+    Args:
+        background: rgb from 0 to 1, or what was learnt with the scene.
+        mode: "color"; "depth", grey as s / (s + depth) with s the `scene_scale`; "normals" as (normal + 1) / 2; "alpha";
+            "contributions", how many splats of its tile's list a pixel was blended from (`n_contrib`), by their square root
+            from black by red and yellow to white, which is 1024 and more. Where nothing is, depth and normals are black.
+        antialiased: as the Gaussians were trained.
+        near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
+        device: where to render; by default as `rasterization`.
+
+    Raises:
+        SplatError: there is no such mode, or the splats are of Slang source from a file, which nobody has trusted.
+    """
+    how: dict[str, Any] = {"antialiased": antialiased, "near": near, "device": device}
+    if mode not in MODES:
+        raise SplatError(f"mode is {mode!r}; use {', '.join(MODES)}")
+    if mode == "color":
+        return render_tensor(gaussians, camera, background, **how).clamp(0, 1).cpu().numpy()
+    if mode == "normals":
+        normals = render_normals(gaussians, camera, **how)
+        return np.where(normals.any(-1, keepdims=True), (normals + 1) / 2, 0).astype(np.float32)
+    if mode == "depth":
+        depths = render_depth(gaussians, camera, **how)[..., None]
+        grey = np.where(depths > 0, scene_scale / (scene_scale + depths), 0)
+    else:
+        _, alphas, meta = _rasterized(gaussians, camera, **how)
+        if mode == "contributions":
+            heat = (meta["n_contrib"][0].float() / _HOTTEST).sqrt()[..., None].cpu().numpy()
+            return np.clip(3 * heat - np.arange(3, dtype=np.float32), 0, 1)
+        grey = alphas.clamp(0, 1).cpu().numpy()
+    return np.repeat(grey, 3, axis=2).astype(np.float32)
+
+
+def render_tensor(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike | Environment = _BLACK,
+    *,
+    viewmat: torch.Tensor | None = None,
+    **how: Any,
+) -> torch.Tensor:
+    """Colours before they are limited to 1, [H, W, 3]: differentiable in `viewmat` [4, 4], the camera's if None.
+
+    Other arguments and errors as of `render`.
+    """
+    behind = _BLACK if isinstance(background, Environment) else background
+    image, alphas, _ = _rasterized(gaussians, camera, behind, viewmat=viewmat, **how)
+    if isinstance(background, Environment):
+        return image + (1 - alphas) * torch.from_numpy(background.colors(camera)).to(image.device)
+    return image
+
+
+@torch.no_grad()
+def render_depth(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
+    """Expected depths [H, W] in world units, 0 where there is nothing. Other arguments and errors as of `render`."""
+    images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
+    return torch.where(alphas > 0, images[..., 3:], 0.0)[..., 0].cpu().numpy()
+
+
+@torch.no_grad()
+def render_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
+    """Normals [H, W, 3] in the world's frame, towards the camera, of the surface that expected depths are
+    (splat_py/render/depth_maps.py); zero at the edges, and where there is nothing. A lens is left out.
+
+    Other arguments and errors as of `render`.
+
+    Raises:
+        SplatError: the camera is no pinhole camera without its lens either.
+    """
+    lens, model = camera.distortion, camera.model
+    if model not in (None, "pinhole") or (lens is not None and lens.fisheye):
+        raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, and normals need one; undistort the photographs")
+    camera = replace(camera, distortion=None)
+    images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
+    pose, K = (torch.tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
+    normals = depth_to_normal(images[..., 3:], pose, K)
+    return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
+
+
+def blending_weights(gaussians: Gaussians, camera: Camera, counts: torch.Tensor, **how: Any) -> NDArray[np.float32]:
+    """Σ α T [N] of each Gaussian over the pixels, times `counts` [H, W]: the gradient of the sum of a picture for its colour.
+
+    Other arguments and errors as of `render`, and `accumulate` as of `rasterization`.
+    """
+    with torch.enable_grad():
+        colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
+        images, _, _ = _rasterized(gaussians, camera, colors=colors, **how)
+        (images[..., 0] * counts.to(images)).sum().backward()
+    assert colors.grad is not None
+    return colors.grad[:, 0].cpu().numpy()
+
+
+def _rasterized(
+    gaussians: Gaussians,
+    camera: Camera,
+    background: ArrayLike = _BLACK,
+    *,
+    render_mode: Any = "RGB",
+    colors: torch.Tensor | None = None,
+    viewmat: torch.Tensor | None = None,
+    antialiased: bool = False,
+    near: float = NEAR,
+    accumulate: Accumulate = "auto",
+    device: Device | str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """An image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; with `colors` [N, 3], these and not the scene's."""
+    splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
+    degree, weights = None, None
+    if colors is not None:
+        color = "SphericalHarmonics"
+    elif color == "SphericalHarmonics":
+        colors, degree = gaussians.sh, gaussians.sh_degree
+    else:
+        colors, weights = require_features(gaussians)
+
+    def row(values: ArrayLike) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
+
+    images, alphas, meta = rasterization(
+        gaussians.means,
+        gaussians.quats,
+        gaussians.scales,
+        gaussians.opacities,
+        colors,
+        row(camera.viewmat) if viewmat is None else viewmat[None].to(gaussians.means.device),
+        row(camera.K),
+        camera.width,
+        camera.height,
+        sh_degree=degree,
+        color=color,
+        weights=weights,
+        backgrounds=row(background),
+        near_plane=near,
+        packed=False,
+        render_mode=render_mode,
+        accumulate=accumulate,
+        rasterize_mode="antialiased" if antialiased else "classic",
+        **_lens_of(camera, row),
+        splat=splat,
+        splat_params=gaussians.params,
+        device=device,
+    )
+    return images[0], alphas[0], meta
+
+
+def _compiled(kind: str | UserType | SlangSource) -> str | UserType:
+    if isinstance(kind, SlangSource):
+        raise SplatError(
+            f"the scene carries Slang source of its own, {kind.name}, which could read and write any memory; "
+            "call its trust_source() if you trust it"
+        )
+    return kind
+
+
+def through(dataset: Dataset, model: str | UserType) -> Dataset:
+    """A dataset whose cameras project as `model` says: "dataset" as they do."""
+    if model == "dataset":
+        return dataset
+    views = [replace(view, camera=with_model(view.camera, model)) for view in dataset.views]
+    return replace(dataset, views=views, _images=dataset._images)
+
+
+def with_model(camera: Camera, model: str | UserType) -> Camera:
+    """A camera that projects otherwise. Coefficients of a lens stay where they mean something."""
+    lens = camera.distortion
+    means = lens is not None and model == ("fisheye" if lens.fisheye else "pinhole")
+    return replace(camera, model=model, distortion=lens if means or not isinstance(model, str) else None)
+
+
+def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[str, Any]:
+    """The arguments of `rasterization`."""
+    lens = camera.distortion
+    own = camera.model is not None and not isinstance(camera.model, str)
+    if own:
+        coefficients = None if lens is None else row([*lens.radial, *lens.tangential])
+        return {"camera_model": camera.model, "camera_params": coefficients}
+    arguments: dict[str, Any] = {"camera_model": camera.model or ("fisheye" if lens and lens.fisheye else "pinhole")}
+    if lens is not None:
+        arguments["radial_coeffs"] = row(lens.radial[: 4 if lens.fisheye else 6])
+    if lens is not None and not lens.fisheye:
+        arguments["tangential_coeffs"] = row(lens.tangential)
+    return arguments

@@ -1,0 +1,352 @@
+"""Cases of rendering: sums and sorts, the stages of a render, whole renders, images of blobs, radiance fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+
+from splat_py import portable, volume
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.device import Device, Operator
+from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.image.fitting import ImageFitter
+from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.render.options import Options
+from splat_py.render.project import project
+from splat_py.render.rasterization import rasterization
+from splat_py.render.rasterize import rasterize_to_pixels
+from splat_py.render.shade import shade
+from splat_py.render.splats import ProjectedSplats
+from splat_py.render.surfels import rasterization_2dgs
+from splat_py.render.tiles import bin_tiles
+from splat_py.selftest import inputs
+from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, recording, with_gradients
+from splat_py.volume.config import VolumeConfig
+from splat_py.volume.fitting import Views, VolumeCheckpoint, VolumeTrainer
+from splat_py.volume.grid import row_floats
+from splat_py.volume.hash_grid import HashShape
+
+_FORWARD = (Operator.SPLAT_FORWARD,)
+_TILE_SIZES = (4, 8, 16)
+# Ways to add up gradients, and whether by float atomics (else by compare-and-swap).
+_ACCUMULATIONS = [*product(("PerPixel", "PerWave", "PerGroup"), (True, False)), ("PerIntersection", True)]
+# Splats of a list that one dispatch blends: many segments of the crowded tile.
+_SEGMENT = 256
+CHANNELS = (1, 3, 4, 32)
+Filtering = Literal["classic", "antialiased"]
+# Modes of `rasterization`: what is rendered, and how it is filtered.
+RENDERS: tuple[tuple[Any, Filtering], ...] = (
+    ("RGB", "classic"),
+    ("RGB", "antialiased"),
+    ("D", "classic"),
+    ("RGB+ED", "antialiased"),
+)
+RAY_KINDS = ("surfels", "gaussians")
+# Gaussians along rays, and the picture's sides: few pixels are enough.
+_ALONG_RAYS, RAY_SIDES = 12, (9, 7)
+VOLUME_CONFIG = VolumeConfig((max(inputs.VOLUME_SIZE),), sh_degree=0, total_variation=0.01)
+# Coefficients, and whether samples jitter.
+VOLUME_RENDERS = ((1, False), (4, True), (9, False))
+# Dense levels and hashed ones, as many as a fit's.
+HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
+
+
+_MARCHED = ("colors", "transmittances", "depths")
+_RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
+    "group": GroupRasterizer,
+    "tiles": TileRasterizer,
+    "autodiff": AutodiffRasterizer,
+}
+
+
+def cases() -> list[Case]:
+    found = [
+        Case("prefix sum", "prefix sum", _prefix_sum, allowed=0, needs=()),
+        Case("radix sort", "radix sort", _radix_sort, allowed=0, needs=_FORWARD),
+        *(Case(f"shade, degree {d}", f"shade {d}", partial(_shade, d, None)) for d in range(4)),
+        *(Case(f"tile lists, {t} px", f"tiles {t}", partial(_tiles, t), allowed=0, needs=_FORWARD) for t in _TILE_SIZES),
+    ]
+    for mode in ("classic", "antialiased"):
+        options = Options(16, antialiased=mode == "antialiased")
+        found.append(_accumulating(f"project, {mode}", f"project {mode}", options, partial(_project, options)))
+    for channels, tile, (how, native) in product(CHANNELS, _TILE_SIZES, _ACCUMULATIONS):
+        # Every number of channels and every tile size with what a device would take, and every way to add up with rgb.
+        if (channels == 3) + (tile == 16) + (how == "PerWave" and native) >= 2:
+            options = Options(tile, absgrad=True, accumulation=how, native_atomics=native)
+            name = f"rasterise, {channels} ch, {tile} px, {how}"
+            found.append(_accumulating(name, f"rasterize {channels}", options, partial(_rasterize, channels, options)))
+    for how, native in (("PerPixel", False), ("PerGroup", True), ("PerIntersection", True)):
+        # Cameras' gradients: the only ones that add up in these two.
+        options = Options(16, accumulation=how, native_atomics=native)
+        found += [
+            _accumulating(f"project, cameras, {how}", "project classic", options, partial(_project, options)),
+            _accumulating(f"shade, cameras, {how}", "shade 3", options, partial(_shade, 3, options)),
+        ]
+    for (how, native), segment in product(_ACCUMULATIONS, (None, _SEGMENT)):
+        if native:
+            options = Options(16, accumulation=how)
+            name = f"rasterise, crowded tile, {how}{f', {segment} a dispatch' if segment else ''}"
+            found.append(_accumulating(name, "crowd", options, partial(_crowd, options, segment)))
+    plain = Options(16)
+    found.append(_accumulating("rasterise, without absgrad", "rasterize 3", plain, partial(_rasterize, 3, plain)))
+    for mode, filtering in RENDERS:
+        name = f"render {mode} {filtering}"
+        found.append(Case(f"render, {mode}, {filtering}", name, partial(_render, mode, filtering, "auto")))
+    found.append(Case("render, per intersection", "render RGB classic", partial(_render, "RGB", "classic", "pair")))
+    for kind, packed in product(RAY_KINDS, (False, True)):
+        name = f"{kind} along rays{', packed' if packed else ''}"
+        found.append(Case(name, f"rays {kind}", partial(_along_rays, kind, packed)))
+    return [*found, Case("portable baseline", "portable", _portable, needs=())]
+
+
+def _accumulating(name: str, reference: str, options: Options, run: Callable[[Device, Arrays], Arrays]) -> Case:
+    """A case whose gradients add up as `options` say: what that asks of the device."""
+    case = Case(name, reference, run)
+    if not options.native_atomics:
+        return replace(case, name=f"{name}, compare-and-swap")
+    return case if options.per_isect else replace(case, needs=(*case.needs, Operator.FLOAT_ATOMICS))
+
+
+def _prefix_sum(device: Device, stored: Arrays) -> Arrays:
+    values = device.memory.array(inputs.bits(61, inputs.VALUES) >> np.uint32(16))
+    total = PrefixSum(device, inputs.VALUES)
+    with recording(device) as recorder:
+        total.record(recorder, values)
+    return {"offsets": total.offsets.numpy()[::16], "total": total.total.numpy()}
+
+
+def _radix_sort(device: Device, stored: Arrays) -> Arrays:
+    """Sort 20-bit keys with repetitions, which keep their order."""
+    array = device.memory.array
+    keys, values = array(inputs.bits(62, inputs.KEYS) >> np.uint32(12)), array(np.arange(inputs.KEYS, dtype=np.uint32))
+    sort = RadixSort(device, inputs.KEYS)
+    with recording(device) as recorder:
+        _, order = sort.record(recorder, keys, values, array(np.array([inputs.KEYS], np.uint32)), bits=20)
+    return {"order": order.numpy()}
+
+
+def _project(options: Options, device: Device, stored: Arrays) -> Arrays:
+    s = inputs.scene(cameras=2)
+    leaves = leaves_of(means=s.means, quats=s.quats, scales=s.scales, opacities=s.opacities, viewmats=s.viewmats, Ks=s.Ks)
+    splats = project(**leaves, width=WIDTH, height=HEIGHT, options=options, device=device)
+    outputs = {name: getattr(splats, name) for name in ("means2d", "depths", "conics", "opacities")}
+    return with_gradients(outputs, leaves, 70, stored)
+
+
+def _shade(degree: int, options: Options | None, device: Device, stored: Arrays) -> Arrays:
+    s = inputs.scene(cameras=2)
+    leaves = leaves_of(means=s.means, sh=s.sh[:, : (degree + 1) ** 2], viewmats=s.viewmats)
+    radii = torch.ones(2, inputs.GAUSSIANS, 2, dtype=torch.int32)
+    colors = shade(leaves["means"], leaves["sh"], leaves["viewmats"], radii, degree, options, device=device)
+    # A colour of degree 0 is the same from everywhere.
+    return with_gradients({"colors": colors}, leaves if degree else {"sh": leaves["sh"]}, 75, stored)
+
+
+def _tiles(tile_size: int, device: Device, stored: Arrays) -> Arrays:
+    tiles = bin_tiles(_projected(inputs.splats(1)), WIDTH, HEIGHT, Options(tile_size), device=device)
+    return {"offsets": tiles.offsets.numpy(), "ids": tiles.ids.numpy()}
+
+
+def _rasterize(channels: int, options: Options, device: Device, stored: Arrays) -> Arrays:
+    return _rasterized(inputs.splats(channels), *size_for(channels), options, device, stored)
+
+
+def size_for(channels: int) -> tuple[int, int]:
+    """Width and height of the image: many channels on few pixels, but still on more than one tile."""
+    return (WIDTH, HEIGHT) if channels <= 4 else (18, 17)
+
+
+def _crowd(options: Options, segment: int | None, device: Device, stored: Arrays) -> Arrays:
+    tuning = device.tuning
+    # One dispatch blends no more splats of a tile than this.
+    device.tuning = replace(tuning, segment=segment)
+    try:
+        results = _rasterized(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, options, device, stored)
+    finally:
+        device.tuning = tuning
+    sampled = ("v_means2d", "v_conics", "v_opacities", "v_colors")
+    return {name: values[:, :: inputs.CROWD_EVERY] if name in sampled else values for name, values in results.items()}
+
+
+def _rasterized(s: SimpleNamespace, width: int, height: int, options: Options, device: Device, stored: Arrays) -> Arrays:
+    leaves = leaves_of(means2d=s.means2d, conics=s.conics, opacities=s.opacities, colors=s.colors, backgrounds=s.backgrounds)
+    plain = _projected(s)
+    splats = replace(plain, **{name: leaves[name] for name in ("means2d", "conics", "opacities")})
+    tiles = bin_tiles(plain, width, height, options, device=device)
+    colors, backgrounds = leaves["colors"], leaves["backgrounds"]
+    image, alphas = rasterize_to_pixels(splats, colors, tiles, width, height, backgrounds, options, device=device)
+    results = with_gradients({"image": image, "alphas": alphas}, leaves, 81, stored)
+    if options.absgrad:
+        results["absgrad"] = cast(Any, leaves["means2d"]).absgrad.cpu().numpy()
+    return results
+
+
+def _projected(s: SimpleNamespace) -> ProjectedSplats:
+    means2d, depths, conics, opacities = (torch.from_numpy(array) for array in (s.means2d, s.depths, s.conics, s.opacities))
+    return ProjectedSplats(means2d, depths, conics, opacities, torch.ones(*s.depths.shape, 2, dtype=torch.int32))
+
+
+def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Device, stored: Arrays) -> Arrays:
+    """All stages in a row, by two cameras."""
+    s = inputs.scene(cameras=2)
+    leaves = leaves_of(**vars(s))
+    arguments = {name: leaf for name, leaf in leaves.items() if name != "sh"}
+    image, alphas, _ = rasterization(
+        **arguments,
+        colors=leaves["sh"],
+        width=WIDTH,
+        height=HEIGHT,
+        sh_degree=3,
+        render_mode=mode,
+        rasterize_mode=filtering,
+        accumulate=accumulate,
+        backend="native",
+        device=device,
+    )
+    wanted = {name: leaf for name, leaf in leaves.items() if "RGB" in mode or name not in ("sh", "backgrounds")}
+    outputs, weights = {"image": image, "alphas": alphas}, {}
+    if "ED" in mode:
+        # Where next to nothing covers a pixel, its expected depth is a quotient of two small numbers.
+        weights["image"] = np.concatenate([np.ones_like(stored["image"][..., :-1]), stored["alphas"]], -1)
+    results = with_gradients(outputs, wanted, 83, stored, **weights)
+    if "ED" in mode:
+        results["image"][..., -1:] *= results["alphas"]
+    return results
+
+
+def ray_inputs() -> dict[str, Floats]:
+    s = inputs.scene()
+    found = {name: getattr(s, name)[:_ALONG_RAYS] for name in ("means", "quats", "scales", "opacities")}
+    ratio = np.array([[RAY_SIDES[0] / WIDTH], [RAY_SIDES[1] / HEIGHT], [1]], np.float32)
+    return found | {"viewmats": s.viewmats, "Ks": s.Ks * ratio, "colors": inputs.uniform(17, 0, 1, _ALONG_RAYS, 3)}
+
+
+def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arrays:
+    """Splats that are evaluated along rays: surfels, with distortion; and Gaussians."""
+    leaves = leaves_of(**ray_inputs())
+    width, height = RAY_SIDES
+    how: dict[str, Any] = {**leaves, "width": width, "height": height, "packed": packed, "device": device}
+    if kind == "surfels":
+        image, _, _, _, distortion, _, _ = rasterization_2dgs(**how, render_mode="RGB+D", distloss=True)
+        outputs = {"image": image, "distortion": distortion}
+    else:
+        image, alphas, _ = rasterization(**how, with_eval3d=True)
+        outputs = {"image": image, "alphas": alphas}
+    del leaves["colors"]
+    return with_gradients(outputs, leaves, 85, stored)
+
+
+def portable_inputs() -> tuple[Floats, Floats]:
+    """Colours [N, 3] and opacities [N, 1]."""
+    return inputs.uniform(97, 0, 1, 70, 3), inputs.uniform(98, 0, 1, 70, 1)
+
+
+def _portable(device: Device, stored: Arrays) -> Arrays:
+    colors, opacities = portable_inputs()
+    leaves, n = leaves_of(colors=colors, opacities=opacities), len(colors)
+    positions, scales, rotations, sh = torch.zeros(n, 3), torch.zeros(n, 3), torch.zeros(n, 4), torch.zeros(n, 0, 3)
+    image = portable.splat_slang(positions, scales, rotations, leaves["opacities"], leaves["colors"], sh, 5, 3, device=device)
+    return with_gradients({"image": image}, leaves, 99, stored)
+
+
+def fit_cases() -> list[Case]:
+    """Every rasteriser of images with both kinds of atomic addition, fields with every number of coefficients, and steps."""
+    needs = (Operator.IMAGE,)
+    found = []
+    for kind in ("group", "tiles", "autodiff"):
+        native, looped = partial(_draw, kind, True), partial(_draw, kind, False)
+        found += [
+            Case(f"image, {kind}, float atomics", "image", native, needs=(*needs, Operator.FLOAT_ATOMICS)),
+            Case(f"image, {kind}, compare-and-swap", "image", looped, needs=needs),
+        ]
+    for kind in ("group", "tiles"):
+        found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
+    needs = (Operator.VOLUME,)
+    for k, jitter in VOLUME_RENDERS:
+        name = f"volume, {k} coefficients{', jitter' if jitter else ''}"
+        found.append(Case(name, f"volume {k} {jitter}", partial(_march, k, jitter), needs=needs))
+    found.append(Case("volume, hash grid", "volume hash", _march_hash_grid, needs=needs))
+    return [*found, Case("volume, fitting step", "volume step", _volume_step, needs=needs)]
+
+
+def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
+    raw = inputs.blobs()
+    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT, native)
+    parameters, v_parameters = device.memory.array(raw), device.memory.empty(raw.shape)
+    image = device.memory.empty((HEIGHT, WIDTH, 3))
+    rasterizer.reserve(parameters)
+    with recording(device) as recorder:
+        rasterizer.record_render(recorder, parameters, image)
+        v_image = device.memory.array(inputs.v(43, stored["image"]))
+        rasterizer.record_backward(recorder, parameters, v_image, v_parameters)
+    return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
+
+
+def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
+    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT)
+    picture = inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3)
+    fitter = ImageFitter(picture, inputs.blobs(), steps=10, device=device, rasterizer=rasterizer)
+    fitter.advance()
+    return {"blobs": fitter.params()}
+
+
+def _march(coefficients: int, jitter: bool, device: Device, stored: Arrays) -> Arrays:
+    f = inputs.field(coefficients)
+    leaves = leaves_of(density=f.density, sh=f.sh, background=f.background)
+    results = volume.render(
+        **leaves,
+        rays_o=torch.from_numpy(f.origins),
+        rays_d=torch.from_numpy(f.directions),
+        box=inputs.VOLUME_BOX,
+        steps_per_unit=inputs.STEPS_PER_UNIT,
+        jitter=jitter,
+        seed=inputs.JITTER_SEED,
+        device=device,
+    )
+    return with_gradients(dict(zip(_MARCHED, results, strict=True)), leaves, 56, stored)
+
+
+def _march_hash_grid(device: Device, stored: Arrays) -> Arrays:
+    f, (table, weights) = inputs.field(1), inputs.hash_grid(HASH_SHAPE.entries, HASH_SHAPE.weights)
+    leaves = leaves_of(table=table, weights=weights, origins=f.origins, directions=f.directions)
+    box = np.array(inputs.VOLUME_BOX)
+    field = volume.HashRadianceField(leaves["table"], leaves["weights"], HASH_SHAPE, box, f.background)
+    rays = leaves["origins"], leaves["directions"]
+    results = field.march(*rays, steps_per_unit=inputs.STEPS_PER_UNIT, skip_empty=False, device=device)
+    return with_gradients(dict(zip(_MARCHED, results, strict=True)), leaves, 73, stored)
+
+
+def volume_checkpoint() -> VolumeCheckpoint:
+    f = inputs.field(1)
+    grid = np.zeros((*f.density.shape, row_floats(1)), np.float32)
+    grid[..., 0] = f.density
+    grid[..., 1:] = f.sh[..., 0, :]
+    state = {
+        "grid": grid,
+        "m": np.zeros_like(grid),
+        "v": np.zeros_like(grid),
+        "box": np.array(inputs.VOLUME_BOX),
+        "background": f.background,
+    }
+    return VolumeCheckpoint(0, VOLUME_CONFIG, state)
+
+
+def volume_photograph() -> inputs.Floats:
+    """[H, W, 4]: rgb and weight."""
+    camera = inputs.volume_camera()
+    return inputs.uniform(59, 0, 1, camera.height, camera.width, 4)
+
+
+def _volume_step(device: Device, stored: Arrays) -> Arrays:
+    views = Views([inputs.volume_camera()], lambda _: volume_photograph())
+    trainer = VolumeTrainer(views, inputs.VOLUME_BOX, device=device, resume=volume_checkpoint())
+    trainer.advance()
+    state = trainer.checkpoint().state
+    return {name: state[name] for name in stored}

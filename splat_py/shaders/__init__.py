@@ -1,0 +1,64 @@
+"""The functions of `slang/splat` and `slang/parallel`, one at a time, on NumPy arrays: for notebooks and unit tests.
+
+A Slang module is an attribute of this one, compiled when it is first asked for, and has its public functions:
+
+    from splat_py import shaders
+
+    R = shaders.gaussian.quatToRotation(quats)  # [N, 4] → [N, 3, 3]
+
+    # A generic's arguments stand in brackets.
+    rgb = shaders.spherical_harmonics.shColor[16](directions, sh)
+
+    # Structs are dicts.
+    gaussians = {"mean": means, "quat": quats, "scale": scales, "opacity": opacities}
+    splats = shaders.projection.projectGaussian["Pinhole"](gaussians, camera, image, settings)
+
+    # The gradient of Σ depth for every argument.
+    v_gaussians, v_camera, _, _ = shaders.gradients(
+        shaders.projection.projectGaussian["Pinhole"], {"depth": 1.0}, gaussians, camera, image, settings)
+
+Any argument may have leading batch dimensions, which broadcast; what a batch shares gets the batch's sum as
+its gradient. `dir(shaders.projection)` lists what there is. `load` serves a Slang file of your own, which
+may import `splat.projection` and the others. SlangPy does the work: `shaders.gaussian.sigmoid.slangpy`
+is its function object, with `.bwds`, `.map` and all the rest. Nothing here is fast: a call copies its arrays
+to the device and back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from splat_py.shaders.checks import check
+    from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
+    from splat_py.shaders.loading import load, source
+
+__all__ = ["ShaderFunction", "ShaderModule", "check", "gradients", "load", "source"]
+
+_HOMES = {
+    "ShaderFunction": "functions",
+    "ShaderModule": "functions",
+    "check": "checks",
+    "gradients": "functions",
+    "load": "loading",
+    "source": "loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if not name.startswith("_"):
+        from splat_py.shaders.loading import built_in
+
+        with suppress(KeyError):
+            return built_in(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from splat_py.shaders.functions import library
+
+    return [*globals(), *__all__, *(file.stem for file in library())]

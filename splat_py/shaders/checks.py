@@ -1,0 +1,426 @@
+"""Checks of types that kernels are linked with: derivatives against finite differences, what their interfaces promise, and
+whether they can be compiled for other devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.fields import Range, require_number, shown
+from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.messages import first_error
+from splat_py.gpu.sources import constant, shader_folder
+from splat_py.shaders.declarations import takes_of
+from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients, types_of
+from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
+
+Inputs = dict[str, NDArray[np.float32]]
+
+# Samples, and the share of them that may be off: functions may have kinks.
+_SAMPLES, _KINKS = 2000, 0.02
+_ALPHA_MIN = constant("splat/blending", "ALPHA_MIN")
+# Coefficients of a lens.
+_COEFFICIENTS = {"radial": 3, "radialMore": 3, "tangential": 2, "thinPrism": 4}
+# Features and weights of built-in colours, and the features of those that take any number.
+_COLORS = {"SphericalHarmonics": (12, 0), "HarmonicSum": (12, 0), "ColorNetwork": (6, 60 + 19)}
+_ANY_FEATURES = 9
+# Places where a radiance field is asked, and numbers of it whose derivatives are compared.
+_PLACES, _NUMBERS = 400, 200
+
+
+def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
+    """Check a type that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss or IFieldFunction, or several,
+    each of another one.
+
+    At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's
+    `sigmaMax` is compared with its values, which must lie from 0 to 1, in all directions; a camera is asked where its
+    `isInDomain` says that it may be, and a radiance field with the numbers that it begins with. Then the kernels that it is
+    linked with are compiled to Metal's and WebGPU's languages.
+
+    Args:
+        kind: from `source` or `load`, or the name of a built-in type.
+        ranges: of a falloff's extra numbers, in the order in which `extras` has them, or of a camera's lens coefficients in the
+            order of `Camera`: the lowest and the highest value. The others are 0.
+
+    Raises:
+        SplatError: something is wrong; the message says what and where, or has the line of the source.
+    """
+    if not isinstance(kind, str | ShaderModule | UserType):
+        wanted = "what splat_py.shaders.source or load returns, or a built-in name"
+        raise SplatError(f"kind is a {type(kind).__name__}; give {wanted}")
+    for name, limits in ranges.items():
+        if not isinstance(limits, tuple | list) or len(limits) != 2:
+            raise SplatError(f"{name} is {shown(limits)}; give its lowest and its highest value, such as {name}=(0.5, 2.0)")
+        require_number(**{f"the range of {name}": limits[0], f"the end of the range of {name}": limits[1]})
+        if limits[0] > limits[1]:
+            raise SplatError(f"{name} is {limits}; give its lowest value first")
+    found = {name: _named(kind, name) for name in _CHECKS}
+    kinds = {name: value for name, value in found.items() if value is not None}
+    if not kinds:
+        name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
+        raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
+    for interface, (module, linked) in kinds.items():
+        try:
+            constants = _CHECKS[interface][0](module, linked, ranges)
+        # SlangPy's own, of what the compiler refuses only where a function is called.
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, SplatError):
+                raise
+            name = linked if isinstance(linked, str) else linked.name
+            raise SplatError(f"{name} cannot be compiled: {first_error(str(error))}") from error
+        _check_emission(interface, linked, constants)
+
+
+Module = ShaderModule | str
+
+
+def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module, str | UserType] | None:
+    """A type that implements an interface: the argument of generics, and the type that kernels are linked with."""
+    if isinstance(kind, str):
+        files = (shader_folder() / "splat").glob("*.slang")
+        declared = re.compile(rf"\bstruct {re.escape(kind)} : {interface}\b")
+        return (kind, kind) if any(declared.search(file.read_text("utf-8")) for file in files) else None
+    if not types_of(kind.text, interface):
+        return None
+    module = source(kind.text) if isinstance(kind, UserType) else kind
+    return module, user_type(module, interface)
+
+
+# --- how splats fade ---
+
+
+def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    value_of, furthest_of = built_in("falloff").falloffOf[module], built_in("falloff").sigmaMaxThrough[module]
+    extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
+    names = {"extras": list(ranges)}
+    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, least={"sigma": 0.0})
+    return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Like one that depends on σ alone, in random directions of random ellipses."""
+    value_of, furthest_of = built_in("falloff2d").falloff2DOf[module], built_in("falloff2d").sigmaMaxOfOffsets[module]
+
+    def inputs_at(sigma: NDArray, extras: NDArray, rng: np.random.Generator) -> Inputs:
+        root, angle = rng.normal(size=(len(sigma), 2, 2)), rng.uniform(0, 2 * np.pi, len(sigma))
+        matrix = root @ root.swapaxes(1, 2) + 0.2 * np.eye(2)
+        unit = np.stack([np.cos(angle), np.sin(angle)], 1)
+        d = unit * np.sqrt(sigma / np.einsum("ni,nij,nj->n", unit, matrix, unit))[:, None]
+        conic = np.stack([matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]], 1)
+        return {"d": d.astype(np.float32), "conic": conic.astype(np.float32), "extras": extras}
+
+    extras, sigma = _check_values(lambda *at: value_of(*inputs_at(*at).values()), furthest_of, ranges)
+    inputs = inputs_at(sigma, extras, np.random.default_rng(2))
+    _check_derivatives("value", value_of, inputs, names={"extras": list(ranges)})
+    return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_values(
+    value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Check that a falloff lies from 0 to 1, and below 1/255 beyond its `sigmaMax`.
+
+    Args:
+        value_at: a function of σ and extras.
+
+    Returns:
+        Extras, and a σ below `sigmaMax`, at which it may be differentiated.
+    """
+    if len(ranges) > 4:
+        raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
+    rng = np.random.default_rng(0)
+    extras = np.zeros((_SAMPLES, 4), np.float32)
+    for column, limits in enumerate(ranges.values()):
+        extras[:, column] = rng.uniform(*limits, _SAMPLES)
+    opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
+    furthest = np.asarray(furthest_of(opacity, extras))
+    _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
+
+    for beyond in (1.002, 1.1, 1.5, 2, 4, 10):
+        sigma = (furthest * beyond + 1e-3).astype(np.float32)
+        alpha = opacity * np.asarray(value_at(sigma, extras, rng))
+        text = f"opacity · value is {{}} and not below 1/255 at {beyond:g} times sigmaMax; let that return more"
+        _refuse(~(alpha < _ALPHA_MIN * 1.001), text, alpha, opacity, extras)
+
+    sigma = (furthest * rng.uniform(0, 1, _SAMPLES)).astype(np.float32)
+    value = np.asarray(value_at(sigma, extras, rng))
+    _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, extras)
+    return extras, sigma
+
+
+def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        place = ", ".join(f"{x:.3g}" for x in extras[i])
+        raise SplatError(f"{what.format(f'{values[i]:.4g}')} with opacity {opacity[i]:.3g} and extras ({place})")
+
+
+# --- cameras ---
+
+
+def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Its projection, and the derivative of it that shapes splats, which is differentiated once more."""
+    if len(ranges) > sum(_COEFFICIENTS.values()):
+        raise SplatError(f"{len(ranges)} ranges are given; a lens has {sum(_COEFFICIENTS.values())} coefficients at most")
+    rng = np.random.default_rng(0)
+    coefficients = np.zeros((_SAMPLES, sum(_COEFFICIENTS.values())), np.float32)
+    for column, limits in enumerate(ranges.values()):
+        coefficients[:, column] = rng.uniform(*limits, _SAMPLES)
+    lens = np.split(coefficients, np.cumsum(list(_COEFFICIENTS.values()))[:-1], 1)
+    # In front of the camera, and anywhere.
+    ahead = np.append(rng.uniform(-0.8, 0.8, (_SAMPLES, 2)), np.ones((_SAMPLES, 1)), 1) * rng.uniform(1, 6, (_SAMPLES, 1))
+    around = rng.normal(size=(_SAMPLES, 3)) * 2
+    point = np.where(rng.random((_SAMPLES, 1)) < 0.7, ahead, around).astype(np.float32)
+    fixed = {"rotation": np.eye(3), "translation": np.zeros(3)}
+    inputs = {
+        "point": point,
+        "focal": rng.uniform(80, 120, (_SAMPLES, 2)).astype(np.float32),
+        "principal": rng.uniform(40, 60, (_SAMPLES, 2)).astype(np.float32),
+        **dict(zip(_COEFFICIENTS, lens, strict=True)),
+    }
+
+    def camera_of(inputs: Inputs) -> dict[str, Any]:
+        return fixed | {name: value for name, value in inputs.items() if name != "point"}
+
+    model = built_in("camera_model")
+    camera = camera_of(inputs)
+    may_be = np.asarray(model.isInDomainThrough[module](camera, point)) & (np.asarray(model.depthThrough[module](point)) > 0.3)
+    if may_be.mean() < 0.05:
+        raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to be checked")
+    inputs = {name: value[may_be] for name, value in inputs.items()}
+    identity = np.eye(3, dtype=np.float32)
+
+    def project(inputs: Inputs) -> NDArray:
+        return np.asarray(model.projectThrough[module](camera_of(inputs), inputs["point"]))
+
+    def v_project(v: NDArray, inputs: Inputs) -> Inputs:
+        of_camera, of_point = gradients(model.projectThrough[module], v, camera_of(inputs), inputs["point"])
+        return of_camera | {"point": of_point}
+
+    def jacobian(inputs: Inputs) -> NDArray:
+        rows = model.linearise[module](camera_of(inputs), inputs["point"], identity)
+        return np.stack([rows["x"], rows["y"]], 1)
+
+    def v_jacobian(v: NDArray, inputs: Inputs) -> Inputs:
+        rows = {"x": v[:, 0], "y": v[:, 1]}
+        of_camera, of_point, _ = gradients(model.linearise[module], rows, camera_of(inputs), inputs["point"], identity)
+        return of_camera | {"point": of_point}
+
+    _compare("project", project, v_project, inputs)
+    # By the forward derivative: column by column what the reverse one gives row by row.
+    columns, rows = jacobian(inputs), []
+    for v in np.eye(2, dtype=np.float32):
+        rows.append(v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"])
+    off = np.abs(columns - np.stack(rows, 1)).max((1, 2)) > 1e-3 * np.abs(columns).max((1, 2)) + 1e-3
+    if off.mean() > _KINKS:
+        raise SplatError("the forward derivative of project is not the transpose of the reverse one; is one of them your own?")
+    _compare("the Jacobian of project", jacobian, v_jacobian, inputs)
+    return {"CameraModel": linked} | ({"WITH_LENS": True} if ranges else {})
+
+
+# --- colours and losses ---
+
+
+def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    takes = takes_of(linked) if isinstance(linked, UserType) else _COLORS.get(linked, (None, 0))
+    features, weights = takes[0] or _ANY_FEATURES, takes[1]
+    rng = np.random.default_rng(0)
+    direction = rng.normal(size=(_SAMPLES, 3))
+    vectors = -(-features // 3)
+    values = rng.normal(size=(_SAMPLES, vectors * 3))
+    values[:, features:] = 0
+    inputs = {
+        "direction": direction / np.linalg.norm(direction, axis=1, keepdims=True),
+        "features": values.reshape(_SAMPLES, vectors, 3),
+        "weights": rng.normal(size=(_SAMPLES, max(weights, 1))) * (weights > 0),
+    }
+    function = built_in("color").colorOf[vectors, max(weights, 1), module]
+    names = {"features": [str(i) for i in range(features)], "weights": [str(i) for i in range(weights)]}
+    _check_derivatives("color", function, {name: value.astype(np.float32) for name, value in inputs.items()}, names=names)
+    return {"Color": linked, "FEATURES": features} | ({"WEIGHTS": weights} if weights else {})
+
+
+def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    rendered = rng.uniform(0, 1, (_SAMPLES, 3))
+    # Beyond the kink that losses may have where both are equal.
+    error = rng.choice([-1, 1], rendered.shape) * np.exp(rng.uniform(-3, 0, rendered.shape))
+    inputs = {"rendered": rendered.astype(np.float32), "photograph": (rendered + error).astype(np.float32)}
+    function = built_in("pixel_loss").pixelLossOf[3, module]
+    _check_derivatives("loss", function, inputs)
+    # A root's derivative is infinite where there is nothing left to improve.
+    slopes = gradients(function, np.ones(_SAMPLES), inputs["rendered"], inputs["rendered"])
+    if not all(np.isfinite(slope).all() for slope in slopes):
+        raise SplatError("the derivative of loss is not finite where both colours are equal; add something small below a root")
+    return {"PixelLoss": linked} | ({"JOINT": True} if isinstance(linked, UserType) else {})
+
+
+# --- radiance fields ---
+
+
+def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    queries, rng = FieldQueries(module), np.random.default_rng(0)
+    params = first_values(linked, 0) if isinstance(linked, UserType) else np.full(4, 0.5, np.float32)
+    direction = rng.normal(size=(_PLACES, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    place = rng.uniform(0.02, 0.98, (_PLACES, 3)).astype(np.float32)
+    inputs = {"place": place, "direction": direction.astype(np.float32)}
+
+    def query(inputs: Inputs) -> NDArray:
+        return queries.values(params, **inputs)
+
+    def v_query(v: NDArray, inputs: Inputs) -> Inputs:
+        return dict(zip(inputs, queries.gradients(params, **inputs, v=v)[1:], strict=True))
+
+    # Voxels of a fine grid are small, and have a kink at each face.
+    _compare("query", query, v_query, inputs, steps={"place": 1e-4}, kinks=0.1)
+    _check_numbers(queries, params, inputs)
+    return {"Field": "OwnField", "FieldFunction": linked}
+
+
+def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> None:
+    """The derivatives by the numbers, each summed over all places."""
+    rng = np.random.default_rng(2)
+    v = rng.normal(size=(_PLACES, 4)).astype(np.float32)
+    found = queries.gradients(params, **inputs, v=v)[0]
+    if not np.isfinite(found).all():
+        raise SplatError(f"the derivative of query by number {int(np.argmin(np.isfinite(found)))} is not finite")
+    some = rng.choice(len(params), min(_NUMBERS, len(params)), replace=False)
+    expected, noise = np.zeros(len(some)), np.zeros(len(some))
+    for i, number in enumerate(some):
+        ends, moved = [], params.copy()
+        for sign in (1, -1):
+            moved[number] = params[number] + sign * 1e-2 * max(abs(params[number]), 0.1)
+            ends.append((float(moved[number]), queries.values(moved, **inputs)))
+        (above, high), (below, low) = ends
+        expected[i] = ((high - low) * v).sum() / (above - below)
+        noise[i] = 1e-6 * np.linalg.norm(high * v) / (above - below)
+    worst = _worst(found[some], expected, noise, _KINKS)
+    if worst is not None:
+        raise SplatError(
+            f"the derivative of query by number {int(some[worst])} is {found[some][worst]:.4g}, summed over {_PLACES} places, "
+            f"where finite differences have {expected[worst]:.4g}; is it read by weightAt, rowAt or networkAt, and is every "
+            "function [Differentiable]?"
+        )
+
+
+# --- derivatives ---
+
+
+def _check_derivatives(
+    what: str,
+    function: ShaderFunction,
+    inputs: Inputs,
+    names: Mapping[str, list[str]] | None = None,
+    least: Mapping[str, float] | None = None,
+) -> None:
+    """Compare the derivatives of a function by all of its `inputs` with finite differences."""
+
+    def value_of(inputs: Inputs) -> NDArray:
+        return np.asarray(function(*inputs.values()))
+
+    def derivative(v: NDArray, inputs: Inputs) -> Inputs:
+        return dict(zip(inputs, gradients(function, v, *inputs.values()), strict=True))
+
+    _compare(what, value_of, derivative, inputs, names or {}, least or {})
+
+
+def _compare(
+    what: str,
+    function: Callable[[Inputs], NDArray],
+    derivative: Callable[[NDArray, Inputs], Inputs],
+    inputs: Inputs,
+    names: Mapping[str, list[str]] | None = None,
+    least: Mapping[str, float] | None = None,
+    steps: Mapping[str, float] | None = None,
+    kinks: float = _KINKS,
+) -> None:
+    """Every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
+
+    Args:
+        names: of an input's numbers; of those that have none nothing is asked.
+        least: of an input.
+        steps: of an input; else a hundredth of it.
+        kinks: the share of places that may be off.
+    """
+    value = function(inputs)
+    bad = ~np.isfinite(value).reshape(len(value), -1).all(1)
+    if bad.any():
+        raise SplatError(f"{what} is not finite at {_place(inputs, int(np.argmax(bad)))}")
+    v = np.random.default_rng(1).normal(size=value.shape).astype(np.float32)
+    found = derivative(v, inputs)
+    for name, values in inputs.items():
+        numbers = list(np.ndindex(values.shape[1:]))
+        labels = (names or {}).get(name, ["".join(f"[{i}]" for i in index) for index in numbers])
+        for index, label in zip(numbers, labels, strict=False):
+            at = values[:, *index]
+            step = ((steps or {}).get(name) or 1e-2 * np.maximum(np.abs(at), 0.1)) * np.ones(len(at), np.float32)
+            ends, moved = [], values.copy()
+            for sign in (1, -1):
+                moved[:, *index] = np.maximum(at + sign * step, (least or {}).get(name, -np.inf))
+                ends.append((moved[:, *index].copy(), np.asarray(function(inputs | {name: moved}), np.float64)))
+            (above, high), (below, low) = ends
+            expected = ((high - low) * v).reshape(len(at), -1).sum(1) / (above - below)
+            actual = found[name][:, *index]
+            # Sums of large numbers of both signs have the errors of those.
+            noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
+            worst = _worst(actual, expected, noise, kinks)
+            if worst is not None:
+                bracketed = label if not label or label.startswith("[") else f"[{label}]"
+                by = label if label and bracketed != label and name == "extras" else f"{name}{bracketed}"
+                place = _place(inputs, worst, names)
+                raise SplatError(
+                    f"the derivative of {what} by {by} is {actual[worst]:.4g} at {place}, where finite differences have "
+                    f"{expected[worst]:.4g}; is every function in it [Differentiable], and no bare scalar left of a vector?"
+                )
+
+
+def _worst(actual: NDArray, expected: NDArray, noise: NDArray, kinks: float) -> int | None:
+    """The derivative that is furthest off, if more than a share of `kinks` is."""
+    error = np.abs(actual - expected) - 0.02 * np.abs(expected)
+    wrong = ~(error <= 0.02 * np.sqrt(np.mean(expected**2)) + 1e-4 + noise)
+    return int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if np.mean(wrong) > kinks else None
+
+
+def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None) -> str:
+    """A sample's inputs, in a few numbers."""
+    parts = []
+    for name, values in inputs.items():
+        numbers = np.ravel(values[i])[: len((names or {}).get(name, values[i].flat))]
+        if len(numbers) and (np.any(numbers) or name == "sigma"):
+            shown = ", ".join(f"{x:.3g}" for x in numbers[:6]) + (", …" if len(numbers) > 6 else "")
+            parts.append(f"{name} = {shown if values.ndim == 1 else f'({shown})'}")
+    return ", ".join(parts)
+
+
+# --- sources for other devices ---
+
+_Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]
+_SPLAT_KERNELS = (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles"))
+# By interface: the check, and the kernels that are linked with a type.
+_CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
+    "IFalloff": (_check_falloff, _SPLAT_KERNELS),
+    "IFalloff2D": (_check_falloff2d, _SPLAT_KERNELS),
+    "ICameraModel": (_check_camera, (("project", "projectForward"), ("project", "projectBackward"))),
+    "IColor": (_check_color, (("shade", "shadeForward"), ("shade", "shadeBackward"))),
+    "IPixelLoss": (_check_pixel_loss, (("loss", "ssimAlongColumns"), ("loss", "lossGradient"))),
+    "IFieldFunction": (_check_field, (("volume", "volumeForward"), ("volume", "volumeBackward"))),
+}
+
+
+def _check_emission(interface: str, linked: str | UserType, constants: dict[str, Any]) -> None:
+    for language, emit in (("Metal", emit_metal), ("WebGPU", emit_wgsl)):
+        for module, entry in _CHECKS[interface][1]:
+            try:
+                emit(module, entry, constants)
+            except CompilerError as error:
+                name = linked.name if isinstance(linked, UserType) else linked
+                # Messages on a whole function have no line.
+                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
+                raise SplatError(f"{name} cannot be compiled for {language}, in {entry}: {what}") from error

@@ -1,0 +1,162 @@
+"""Types of a user's own in a run's options and in scenes: named by a file, kept as text, and compiled only if trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from splat_py.errors import SplatError
+from splat_py.shaders.declarations import BUILT_IN, SPLAT_INTERFACES, SlangSource
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
+    from splat_py.shaders.functions import ShaderModule
+
+# A frozen dataclass with the fields that slots name.
+Config = TypeVar("Config", bound=Any)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for a type in a configuration: the field `option` has its name, `<option>_source` the text of one's own.
+
+    Attributes:
+        interfaces: the type implements one of them.
+        names: of the built-in types.
+    """
+
+    option: str
+    interfaces: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def validate(self, name: str, source: str) -> None:
+        """Raise SplatError unless these may be a type's."""
+        if source:
+            SlangSource(name, source)
+        elif name not in self.names:
+            from splat_py.files import is_file
+
+            if not is_file(Path(name)):
+                raise SplatError(f"{self.option} is {name[:60]!r}; use {', '.join(self.names)}, or the name of a Slang file")
+
+    def resolve(self, given: str | UserType | ShaderModule) -> str | UserType:
+        """A built-in type's name, or the type in a module or in a Slang file of this name."""
+        if not isinstance(given, str):
+            return self.own(given)
+        self.validate(given, "")
+        if given in self.names:
+            return given
+        from splat_py.shaders.loading import load
+
+        return self.own(load(given))
+
+    def own(self, module: ShaderModule | UserType) -> UserType:
+        """The type in a module."""
+        from splat_py.shaders.loading import user_type
+
+        return user_type(module, *self.interfaces)
+
+    def of(self, config: Any) -> str | SlangSource:
+        """The type of a configuration, as text."""
+        name, source = self.fields(config)
+        return SlangSource(name, source) if source else name
+
+    def fields(self, config: Any) -> tuple[str, str]:
+        """Its name and its source, if it has one."""
+        return getattr(config, self.option), getattr(config, f"{self.option}_source")
+
+    def trusted(
+        self,
+        kind: str | UserType | SlangSource,
+        given: str | UserType | ShaderModule | None,
+        trust_source: bool,
+        what: str,
+    ) -> str | UserType:
+        """A type that may be compiled: one of a file only if the user has named its source again, or says so.
+
+        Args:
+            given: what the user names, if anything.
+            what: carries the type, for messages.
+
+        Raises:
+            SplatError: nobody says that the source is trusted, or `given` is something else.
+        """
+        named = None if given is None else self.resolve(given)
+        own = kind if isinstance(kind, str) else kind.name
+        if isinstance(named, str) or isinstance(kind, str):
+            if named not in (None, kind):
+                other = getattr(named, "name", named)
+                raise SplatError(f"{what} has the {self.option} {own}, and not {other}; leave --{self.option} out")
+            if isinstance(kind, str):
+                return kind
+        if named is not None and not isinstance(named, str):
+            if named.text != kind.text:
+                raise self._another_source(what, own)
+            return named
+        if not isinstance(kind, SlangSource):
+            return kind
+        if not trust_source:
+            raise SplatError(
+                f"{what} carries Slang source of its own, {own}, which could read and write any memory; "
+                f"name its file again (--{self.option} FILE), or say that you trust it (--trust-source)"
+            )
+        from splat_py.shaders.loading import source
+
+        return self.own(source(kind.text))
+
+    def begun_with(
+        self, config: Config, asked: str | UserType | ShaderModule | None, *, resumed: bool, trust_source: bool
+    ) -> tuple[Config, str | UserType]:
+        """The configuration of a run with the type that is asked for in the place of its own, and that type.
+
+        Args:
+            resumed: `config` is of a run that goes on.
+        """
+        was, source = self.fields(config)
+        given = was if asked is None and not source else asked
+        if given is None:
+            return config, self.trusted(SlangSource(was, source), None, trust_source, "the checkpoint")
+        kind = self.resolve(given)
+        name, text = (kind, "") if isinstance(kind, str) else (kind.name, kind.text)
+        if resumed and source and text and text != source:
+            raise self._another_source("the checkpoint", was)
+        if resumed and (name, text) != (was, source):
+            raise SplatError(
+                f"{self.option} is {name}, but the checkpoint was begun with {was}; resume it without {self.option}"
+            )
+        return replace(config, **{self.option: name, f"{self.option}_source": text}), kind
+
+    def refuse_another(self, root: Path, recorded: Config, saved: Config, asked: Config) -> None:
+        """Compare the types of a run that is resumed, as text: the same file may be elsewhere now."""
+        if self.fields(recorded) != self.fields(saved):
+            raise SplatError(f"the checkpoint and the run.json in {root} are of two runs: their types differ")
+        (name, source), (was, text) = self.fields(asked), self.fields(recorded)
+        if source not in ("", text):
+            raise SplatError(
+                f"--{self.option} is a source of {name}, but the run in {root} was begun with {was} of another source, "
+                "or without; name the same, or choose another --out"
+            )
+
+    def _another_source(self, what: str, name: str) -> SplatError:
+        return SplatError(f"this source is not the one of {what}, of type {name}; name the one that it was trained with")
+
+
+@dataclass(frozen=True)
+class OwnTypes:
+    """Slang files that a scene was trained with, named again."""
+
+    # The Slang file with the scene's splats, if it was trained with one.
+    splat: str | None = None
+    # The file with its camera; for a .ply any camera that `splat train` takes.
+    camera: str | None = None
+    # The file with its colours.
+    color: str | None = None
+    # Compile the Slang source that the scene carries, without its file. It could read and write any memory of yours.
+    trust_source: bool = False
+
+
+SPLAT = Slot("splat", SPLAT_INTERFACES, tuple(BUILT_IN))
+CAMERA = Slot("camera", ("ICameraModel",), ("dataset", "pinhole", "fisheye", "ortho", "equirectangular"))
+COLOR = Slot("color", ("IColor",), ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork"))
+SLOTS = (SPLAT, CAMERA, COLOR)

@@ -1,0 +1,109 @@
+"""Types as files and options declare them: names, parameters and source text. Nothing here compiles or imports a compiler."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from splat_py.errors import SplatError
+from splat_py.gpu.sources import constant_of
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
+
+# Characters of a source, and parameters of a splat.
+MOST_SOURCE, MOST_PARAMS = 1 << 16, 4
+_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SlangSource:
+    """The name and the source of a type that a file brings with it, compiled only when somebody says that they trust it."""
+
+    name: str
+    text: str
+
+    def __post_init__(self) -> None:
+        require_name("the type", self.name)
+        if len(self.text) > MOST_SOURCE:
+            raise SplatError(f"the Slang source has {len(self.text):,} characters; {MOST_SOURCE:,} are the most")
+        if not all(character.isprintable() or character in "\n\t" for character in self.text):
+            raise SplatError("the Slang source holds characters that no text has")
+
+
+def require_name(what: str, name: object) -> None:
+    """Raise SplatError unless this is a name that Slang and PLY know."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SplatError(f"{what} is called {str(name)[:40]!r}; use at most 64 letters, digits and _, and no digit first")
+
+
+# Interfaces of splats; if a module has types of both, the first counts.
+SPLAT_INTERFACES = ("IFalloff2D", "IFalloff")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that each Gaussian has for its splat: where training begins, and what it stays between."""
+
+    initial: float
+    least: float = -math.inf
+    largest: float = math.inf
+
+
+# Built-in splats and their parameters. An exponent that falls to zero would reach everywhere.
+BUILT_IN: dict[str, dict[str, Parameter]] = {
+    "Gaussian": {},
+    "GeneralizedExponential": {"beta": Parameter(1.0, 0.2, 8.0)},
+    "BetaKernel": {"b": Parameter(0.0, -4.0, 4.0)},
+}
+
+
+def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[str, Parameter]:
+    """The parameters of a splat, in their order.
+
+    Args:
+        given: initial values, "NAME=VALUE" each: all of a user's type, those of a built-in type that differ from its own.
+    """
+    known = dict(BUILT_IN[splat]) if built_in else {}
+    names = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        names.append(name)
+        try:
+            initial = float(value) if equals else math.nan
+        except ValueError:
+            initial = math.nan
+        if not math.isfinite(initial):
+            raise SplatError(f"splat_params is {text[:60]!r}; write NAME=VALUE, such as beta=1")
+        require_name("a parameter in splat_params", name)
+        if built_in and name not in known:
+            raise SplatError(f"splat_params is {text!r}; {splat} takes {', '.join(known) or 'none'}")
+        limits = known.get(name, Parameter(initial))
+        if not limits.least <= initial <= limits.largest:
+            raise SplatError(f"splat_params is {text!r}; {name} must lie between {limits.least:g} and {limits.largest:g}")
+        known[name] = Parameter(initial, limits.least, limits.largest)
+    if len(set(names)) < len(names):
+        raise SplatError(f"splat_params names a parameter twice: {' '.join(given)}")
+    if len(known) > MOST_PARAMS:
+        raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_PARAMS} at most")
+    return known
+
+
+def takes_of(color: UserType) -> tuple[int | None, int]:
+    """The FEATURES, None for any number, and the WEIGHTS that a colour's source declares."""
+    features, weights = constant_in(color, "FEATURES"), constant_in(color, "WEIGHTS", 0)
+    for name, value in (("FEATURES", 1 if features is None else features), ("WEIGHTS", weights)):
+        if not isinstance(value, int) or value < (name == "FEATURES"):
+            raise SplatError(f"{color.name} has {name} = {value}; it must be a whole number of {name.lower()}")
+    return features, weights
+
+
+def constant_in(kind: UserType, name: str, default: Any = None) -> Any:
+    """The value of a `static const` in a type's source; `default` if there is none."""
+    try:
+        return constant_of(kind.text, name, default)
+    except ValueError as error:
+        raise SplatError(f"{error}; write it with numbers and other constants of the source") from error

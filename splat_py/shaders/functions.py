@@ -1,0 +1,364 @@
+"""Slang modules and functions as Python objects that take and return NumPy arrays: numbers, arrays, and dicts for structs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import slangpy as spy
+from numpy.typing import NDArray
+from slangpy.reflection import StructType
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import Device
+from splat_py.gpu.sources import shader_folder
+
+# A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
+Value: TypeAlias = Any
+
+_SCALAR = re.compile("float|uint|int|bool")
+_DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
+
+
+def products(slang_type: Any, path: str = "") -> Iterator[str]:
+    """The products of all numbers in result_ with those in v_, as Slang."""
+    if isinstance(slang_type, StructType):
+        for name, field in slang_type.fields.items():
+            yield from products(field.type, f"{path}.{name}")
+    else:
+        for index in np.ndindex(*slang_type.shape):
+            element = path + "".join(f"[{i}]" for i in index)
+            yield f"result_{element} * v_{element}"
+
+
+def _dtype(slang_type: Any) -> np.dtype:
+    """NumPy's type of a number, or of the numbers in a vector, matrix or array."""
+    scalar = _SCALAR.search(slang_type.full_name)
+    if scalar is None:
+        raise SplatError(f"Slang's {slang_type.full_name} has no NumPy twin; use the function's `.slangpy`")
+    return np.dtype(_DTYPES[scalar.group()])
+
+
+def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False) -> Any:
+    """A value as SlangPy takes it: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
+    if _is_slangpys(value):
+        return value
+    if not isinstance(slang_type, StructType):
+        return leaf(np.array(value, _dtype(slang_type), order="C"))
+    fields = slang_type.fields
+    if not isinstance(value, dict) or not (partial or set(fields) <= set(value)) or set(value) - set(fields):
+        given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
+
+    def zeros(field_type: Any) -> Value:
+        return {} if isinstance(field_type, StructType) else np.zeros(tuple(field_type.shape))
+
+    return {
+        name: bind(
+            field.type,
+            value[name] if name in value else zeros(field.type),
+            f"{name} of {what}",
+            leaf,
+            partial=partial,
+        )
+        for name, field in fields.items()
+    }
+
+
+def _is_slangpys(value: Value) -> bool:
+    """True if a value is a tensor, a buffer or the like, which is passed on as it is."""
+    return type(value).__module__.startswith("slangpy")
+
+
+def constant(array: NDArray) -> Any:
+    # SlangPy takes no arrays without dimensions.
+    return array if array.ndim else array.item()
+
+
+def variable(device: spy.Device, array: NDArray) -> spy.Tensor:
+    return spy.Tensor.from_numpy(device, np.atleast_1d(array)).with_grads()
+
+
+def gradient(value: Value, bound: Any) -> Any:
+    """The gradient that `.bwds` left with what `value` was bound to."""
+    if isinstance(bound, dict):
+        fields = {name: gradient(value[name], field) for name, field in bound.items()}
+        return None if all(field is None for field in fields.values()) else fields
+    if value is bound or not hasattr(bound, "grad"):
+        return None
+    return bound.grad.to_numpy().reshape(np.shape(value))
+
+
+def batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
+    """The leading dimensions of every array in a value."""
+    if _is_slangpys(value):
+        return
+    if isinstance(slang_type, StructType):
+        for name in value:
+            yield from batch_shapes(slang_type.fields[name].type, value[name])
+    else:
+        shape = np.shape(value)
+        yield shape[: len(shape) - len(slang_type.shape)]
+
+
+def to_numpy(slang_type: Any, result: Any) -> Any:
+    """A result of SlangPy's as numbers, arrays and dicts of them."""
+    if result is None:
+        return None
+    if hasattr(result, "cursor"):
+        # SlangPy's own `to_numpy` shows structs as bytes and reads bools with the wrong stride.
+        layout = result.cursor().element_type_layout
+        size = int(np.prod(result.shape)) * layout.stride
+        rows = result.storage.to_numpy().view(np.uint8)[:size].reshape(*result.shape, layout.stride)
+        return _from_bytes(slang_type, layout, rows)
+    if isinstance(result, dict):
+        return {name: to_numpy(slang_type.fields[name].type, value) for name, value in result.items()}
+    if np.isscalar(result):
+        return result
+    return np.array(result.to_numpy() if hasattr(result, "to_numpy") else result, _dtype(slang_type))
+
+
+def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
+    """The values [batch, …] that lie at the beginning of `rows` [batch, bytes]."""
+    if isinstance(slang_type, StructType):
+        types = {name: field.type for name, field in slang_type.fields.items()}
+        return {
+            field.name: _from_bytes(types[field.name], field.type_layout, rows[..., field.offset :]) for field in layout.fields
+        }
+    shape = tuple(slang_type.shape)
+    values = np.ascontiguousarray(rows[..., : layout.size])
+    if _dtype(slang_type) == np.bool_:
+        return values.reshape(*rows.shape[:-1], *shape, -1).any(axis=-1)
+    return values.view(_dtype(slang_type)).reshape(*rows.shape[:-1], *shape)
+
+
+_PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
+_PUBLIC_STRUCT = re.compile(r"^public struct (\w+)", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
+
+
+class ShaderFunction:
+    """A Slang function that takes and returns NumPy arrays."""
+
+    def __init__(self, module: ShaderModule, name: str, parameters: str = "") -> None:
+        self._module = module
+        self._name = name
+        # A generic's parameters as in the source, "<let K : int>", while it has no arguments.
+        self._parameters = parameters
+
+    def __repr__(self) -> str:
+        return f"{self._module.name}.{self._name}{self._parameters}"
+
+    def __getitem__(self, arguments: Any) -> ShaderFunction:
+        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`.
+
+        Types are named, of any of our modules, or given as a module of yours that declares one.
+        """
+        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        parameters = self._parameters.strip("<>").split(",")
+        names, theirs = [], []
+        for argument, parameter in zip_longest(given, parameters[: len(given)], fillvalue=""):
+            if isinstance(argument, ShaderModule):
+                interface = re.match(r"\s*\w+ : (\w+)", parameter)
+                if interface is None:
+                    raise SplatError(f"{self!r} takes a number where {argument.name} is given")
+                theirs.append(argument.path)
+                argument = argument.type_of(interface[1])
+            names.append(str(argument))
+        several = ", ".join(names)
+        return ShaderFunction(self._module.importing(several, tuple(theirs)), f"{self._name}<{several}>")
+
+    @property
+    def slangpy(self) -> spy.Function:
+        """SlangPy's function object."""
+        self._require_arguments()
+        return self._module.slangpy.require_function(self._name)
+
+    @property
+    def reflection(self) -> Any:
+        """SlangPy's description of the parameters and of the result."""
+        self._require_arguments()
+        found = self._module.slangpy.layout.find_function_by_name(self._name)
+        if found is None:
+            raise SplatError(f"{self._module.name} has no function {self._name}; what stands in brackets does not fit")
+        return found
+
+    def __call__(self, *arguments: Value) -> Any:
+        """The result [batch, …]: an array, a struct's dict, or a number; `out` arrays are set."""
+        result = to_numpy(self.reflection.return_type, self.slangpy(*self._bind(arguments, constant)))
+        if isinstance(result, bool):
+            # SlangPy reads a lone bool as false, but one in a batch as it is.
+            *others, last = arguments
+            batch = (
+                {name: np.asarray(v)[None] for name, v in last.items()} if isinstance(last, dict) else np.asarray(last)[None]
+            )
+            return self(*others, batch)[0]
+        return result
+
+    def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
+        parameters = self.reflection.parameters
+        if len(arguments) != len(parameters):
+            names = ", ".join(parameter.name for parameter in parameters)
+            raise SplatError(f"{self!r} takes {len(parameters)} arguments ({names}), not {len(arguments)}")
+        bound = []
+        for parameter, value in zip(parameters, arguments, strict=True):
+            differentiated = parameter.type.differentiable and not parameter.no_diff
+            what = f"argument {parameter.name} of {self!r}"
+            if parameter.io_type.name == "out":
+                bound.append(value)
+            else:
+                bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
+        return bound
+
+    def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
+        """See `gradients` of this Python module."""
+        if not self.reflection.differentiable:
+            raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
+        handle = self._module.device.handle
+        result = self.reflection.return_type
+        weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
+        bound = self._bind(arguments, lambda array: variable(handle, array))
+        batch = np.broadcast_shapes(
+            *batch_shapes(result, weights),
+            *(
+                shape
+                for parameter, value in zip(self.reflection.parameters, arguments, strict=True)
+                for shape in batch_shapes(parameter.type, value)
+            ),
+        )
+        one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
+        # SlangPy may write the value, so that needs memory of its own.
+        product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
+        product = product.with_grads(grad_in=one, zero=False)
+        self._module.inner_product(self._name).bwds(*bound, weights, product)
+        return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
+
+    def _require_arguments(self) -> None:
+        if self._parameters:
+            raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self._name}[…]")
+
+
+class ShaderModule:
+    """A Slang module; its public functions are attributes."""
+
+    def __init__(
+        self, device: Device, path: Path, session: spy.SlangSession | None = None, types: tuple[Path, ...] = ()
+    ) -> None:
+        self.device = device
+        self._session = session or device.handle
+        self.path = path
+        self.name = path.stem
+        self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
+        self.text = source = path.read_text(encoding="utf-8")
+        self._functions: dict[str, str] = dict(_PUBLIC_FUNCTION.findall(source))
+        # SlangPy generates code with the parameters' types in it, so that must see what the module imports.
+        self._files = list(dict.fromkeys([path, *_imported(source), *types]))
+        self._imports = "".join(f'__exported import "{file.as_posix()}";\n' for file in self._files)
+        self.slangpy = self._compile("", "")
+        self._inner_products: dict[str, spy.Function] = {}
+        self._importing: dict[tuple[Path, ...], ShaderModule] = {(): self}
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._functions]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {', '.join(name + generic for name, generic in self._functions.items())}"
+
+    def __getattr__(self, name: str) -> ShaderFunction:
+        if name.startswith("_") or name not in self._functions:
+            raise AttributeError(f"no public function {name} in {self!r}")
+        return ShaderFunction(self, name, self._functions[name])
+
+    def type_of(self, interface: str) -> str:
+        """The name of the type that implements an interface."""
+        names = types_of(self.text, interface)
+        if len(names) != 1:
+            found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
+            mine = f"struct Mine : {interface.split()[0]}"
+            name = "the source" if self.name.startswith("source_") else self.name
+            raise SplatError(f"{name} has {found} that implements {interface}; declare one: {mine}")
+        return names[0]
+
+    def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
+        """The module, with files and the types that a generic's arguments name and that it does not import itself."""
+        named = set(re.findall(r"[A-Za-z]\w*", arguments))
+        types = files + tuple(
+            file for file in (library() if named else ()) if file not in self._files and named & public_types(file)
+        )
+        if types not in self._importing:
+            self._importing[types] = ShaderModule(self.device, self.path, self._session, types)
+        return self._importing[types]
+
+    def inner_product(self, name: str) -> spy.Function:
+        """⟨f(x), v⟩ as a function of x and v, with the derivative v·∂f/∂x.
+
+        Through it a struct result can be differentiated as well, of which SlangPy itself takes no gradient.
+        """
+        if name not in self._inner_products:
+            function = self.slangpy.layout.find_function_by_name(name)
+            parameters = [
+                f"{'no_diff ' if parameter.no_diff else ''}{parameter.type.full_name} {parameter.name}"
+                for parameter in function.parameters
+            ]
+            names = ", ".join(parameter.name for parameter in function.parameters)
+            result = function.return_type.full_name
+            source = f"""
+                [Differentiable]
+                public float innerProduct({", ".join(parameters)}, no_diff {result} v_)
+                {{
+                    {result} result_ = {name}({names});
+                    return {" + ".join(products(function.return_type))};
+                }}"""
+            module = self._compile(f"_{name}", source)
+            self._inner_products[name] = module.require_function("innerProduct")
+        return self._inner_products[name]
+
+    def _compile(self, suffix: str, source: str) -> spy.Module:
+        name = f"shaders{self._unique_name}{suffix}"
+        return spy.Module(self._session.load_module_from_source(name, self._imports + source))
+
+
+def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
+    """dL/d(argument) of every argument of a differentiable function, from `v_output` = dL/d(result).
+
+    Args:
+        function: for example `shaders.projection.projectGaussian`.
+        v_output: [batch, …] like the result; in a struct's dict what is left out counts as zero.
+        arguments: the function's.
+
+    Returns:
+        One for each argument, of its shape, as arrays, dicts for structs, None for what is not differentiated.
+
+    Raises:
+        SplatError: the function is not differentiable, or as for a call.
+    """
+    return function.gradients(v_output, *arguments)
+
+
+def types_of(source: str, interface: str) -> list[str]:
+    """The names of the types that implement an interface in a source."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    return re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", code)
+
+
+def library() -> list[Path]:
+    """The files of our modules."""
+    return [file for folder in ("splat", "parallel") for file in sorted((shader_folder() / folder).glob("*.slang"))]
+
+
+def public_types(file: Path) -> set[str]:
+    """The names of a file's public types."""
+    return set(_PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
+
+
+def _imported(source: str) -> Iterator[Path]:
+    """The files of ours that a source imports, and those that these import."""
+    for name in _IMPORT.findall(source):
+        file = shader_folder() / f"{name.replace('.', '/')}.slang"
+        if file.is_file():
+            yield file
+            yield from _imported(file.read_text(encoding="utf-8"))

@@ -1,0 +1,271 @@
+"""Slang of a caller's own: files and text as modules, types in them that kernels are linked with, and radiance
+fields asked one place at a time, outside the volume renderer."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import slangpy as spy
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.files import reason
+from splat_py.gpu.device import Device, compiler_options, slang_device
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.messages import first_error
+from splat_py.gpu.sources import shader_folder
+from splat_py.shaders.declarations import BUILT_IN, constant_in
+from splat_py.shaders.functions import ShaderModule, library, public_types, types_of
+
+_REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
+
+# By device and file: the content that a module was made from, and the module, or why it could not be compiled.
+_loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
+
+
+def load(path: str | Path) -> ShaderModule:
+    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes.
+
+    The same file is the same module, until the file or one that it imports has another content: then it is compiled again.
+
+    Raises:
+        SplatError: the file cannot be read or compiled; the message says why.
+    """
+    device, file = slang_device(), Path(path).resolve()
+    if not file.is_file():
+        raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
+    if file.suffix != ".slang":
+        # The compiler would look for another file, of this name and that ending.
+        raise SplatError(f"{path} does not end in .slang; rename it")
+    try:
+        content = _content(file)
+        before, module = _loaded.get((device, file), (None, ""))
+        if before != content:
+            # The compiler reads a file once a session, and takes one that it has refused, or not found, for good the next time.
+            own = before is not None or _imports_others(content)
+            options = compiler_options(device.adapter.backend)
+            try:
+                module = ShaderModule(device, file, device.handle.create_slang_session(options) if own else None)
+            except (OSError, ValueError):
+                raise
+            except Exception as error:  # SlangPy's own, which has another name in each version
+                module = first_error(str(error))
+            _loaded[device, file] = content, module
+    except (OSError, ValueError) as error:
+        raise SplatError(f"{path} cannot be read: {reason(error)}; name a Slang file") from error
+    if isinstance(module, str):
+        raise SplatError(f"{path} cannot be compiled: {module}")
+    return module
+
+
+def built_in(name: str) -> ShaderModule:
+    """The module of slang/splat or slang/parallel with this name."""
+    return load({file.stem: file for file in library()}[name])
+
+
+def source(text: str) -> ShaderModule:
+    """Slang source of your own, which may import all of `splat.…`; its public functions are attributes.
+
+    The module serves wherever the name of a built-in type does, if it declares a type that implements the interface there.
+
+    Raises:
+        SplatError: it cannot be compiled; the message has the line. Or this is no text.
+    """
+    if not isinstance(text, str):
+        raise SplatError(f"the source is a {type(text).__name__}; give the text, or load a file: splat_py.shaders.load(path)")
+    text = text.removeprefix("\ufeff").encode(errors="replace").decode()
+    path = _folder() / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
+    path.write_text(text, encoding="utf-8")
+    try:
+        return load(path)
+    except SplatError as error:
+        raise SplatError(str(error).replace(str(path), "the source")) from error
+
+
+@cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="splat_py-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+# Types that adapt another interface to the one that kernels take.
+_ADAPTERS = {"IFalloff2D": "Falloff2DAdapter"}
+
+
+def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
+    """The type of a module that implements an interface: of several, the first that any type implements."""
+    found = {interface: types_of(module.text, interface) for interface in interfaces}
+    if isinstance(module, UserType):
+        found = {interface: names for interface, names in found.items() if module.name in names}
+    interface = next((interface for interface, names in found.items() if names), " or ".join(reversed(interfaces)))
+    name = module.name if isinstance(module, UserType) else module.type_of(interface)
+    if not name.isascii():
+        raise SplatError(f"{name} is no name that every compiler takes; use letters from A to Z, digits and _")
+    ours = isinstance(module, ShaderModule) and module.path.is_relative_to(shader_folder())
+    if name in _taken_names() and not ours:
+        raise SplatError(f"{name} is also the name of a type of splat_py's own; rename yours")
+    return UserType(name, module.text, _ADAPTERS.get(interface, ""))
+
+
+@cache
+def _taken_names() -> frozenset[str]:
+    """The names of all public types of ours, and of built-in splats."""
+    return frozenset(BUILT_IN).union(*map(public_types, library()))
+
+
+def built_in_or_own(option: str, given: Any, names: Iterable[str], *interfaces: str) -> str | UserType:
+    """The value of an option: a built-in type's name, or a caller's own type, which implements one of the interfaces."""
+    if isinstance(given, UserType | ShaderModule):
+        return user_type(given, *interfaces)
+    if not isinstance(given, str) or given not in names:
+        said = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+        raise SplatError(f"{option} is {said}; use {', '.join(names)}, or a type from splat_py.shaders.source")
+    return given
+
+
+def _content(file: Path) -> dict[Path, bytes]:
+    """A file, and all that it imports or includes and that lies beside it or among ours."""
+    content: dict[Path, bytes] = {}
+    new = [file]
+    while new:
+        path = new.pop()
+        if path in content or not path.is_file():
+            continue
+        content[path] = path.read_bytes()
+        for names in _references(content[path]):
+            new += [folder / name for folder in (path.parent, shader_folder()) for name in names]
+    return content
+
+
+def _references(content: bytes) -> Iterator[set[str]]:
+    """The names that the file of each import and include of a source may have."""
+    for quoted, name in _REFERENCE.findall(content.decode(errors="replace")):
+        yield {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
+
+
+def _imports_others(content: dict[Path, bytes]) -> bool:
+    """True if a source refers to files that are not ours, or that are nowhere."""
+    ours = shader_folder()
+    wanted = [names for text in content.values() for names in _references(text)]
+    return any(not any((ours / name).is_file() for name in names) for names in wanted)
+
+
+# Kernels count numbers, of several replicas, with 32 bits.
+MOST_PARAMS = 1 << 26
+
+
+def params_of(kind: UserType) -> int:
+    """How many numbers a function has, PARAMS in its source."""
+    count = constant_in(kind, "PARAMS")
+    if not isinstance(count, int) or not 1 <= count <= MOST_PARAMS:
+        raise SplatError(
+            f"{kind.name} has PARAMS = {count}; say how many numbers it reads, 1 to {MOST_PARAMS:,}: "
+            "static const int PARAMS = 100;"
+        )
+    return count
+
+
+def first_values(kind: UserType, seed: int) -> NDArray[np.float32]:
+    """[PARAMS], of the source's `first`."""
+    count = params_of(kind)
+    random = np.random.default_rng(seed).uniform(0, 1, count).astype(np.float32)
+    first = built_in("field_function").firstOf[source(kind.text)]
+    values = np.asarray(first(np.arange(count, dtype=np.uint32), random), np.float32).reshape(count)
+    if not np.isfinite(values).all():
+        raise SplatError(f"{kind.name}.first is not finite for number {int(np.argmin(np.isfinite(values)))}")
+    return values
+
+
+# The numbers in a tensor of SlangPy's.
+_QUERIES = """
+import slangpy;
+import splat.field;
+import splat.field_function;
+
+struct TensorWeights : IFieldWeights
+{
+    Tensor<float, 1> numbers;
+    AtomicTensor<float, 1> gradients;
+
+    float load(uint index)
+    {
+        return numbers[index];
+    }
+
+    float[N] loadRow<let N : int>(uint first)
+    {
+        float found[N];
+        for (int i = 0; i < N; i++)
+            found[i] = numbers[first + i];
+        return found;
+    }
+
+    void add(uint index, float v)
+    {
+        gradients.add(vector<uint, 1>(index), v);
+    }
+
+    void addRow<let N : int>(uint first, float v[N])
+    {
+        for (int i = 0; i < N; i++)
+            add(first + i, v[i]);
+    }
+}
+
+public float4 queryAt<Function : IFieldFunction>(
+    Tensor<float, 1> numbers, AtomicTensor<float, 1> gradients, float3 place, float3 direction)
+{
+    TensorWeights weights = { numbers, gradients };
+    return queryOf<Function, TensorWeights>(weights, place, direction);
+}
+
+public QueryGradient queryAt_bwd<Function : IFieldFunction>(
+    Tensor<float, 1> numbers, AtomicTensor<float, 1> gradients, float3 place, float3 direction, float4 v)
+{
+    TensorWeights weights = { numbers, gradients };
+    return queryOf_bwd<Function, TensorWeights>(weights, place, direction, v);
+}
+"""
+
+
+class FieldQueries:
+    """A function with its numbers, asked at places and along directions; and its gradients.
+
+    Args:
+        module: declares a type that implements `IFieldFunction`; or the name of a built-in one.
+    """
+
+    def __init__(self, module: ShaderModule | str) -> None:
+        queries = source(_QUERIES)
+        self._handle = queries.device.handle
+        self._query, self._query_bwd = queries.queryAt[module], queries.queryAt_bwd[module]
+
+    def values(self, params: NDArray, place: NDArray, direction: NDArray) -> NDArray[np.float64]:
+        """Density and rgb, [N, 4], of params [P], place [N, 3] and direction [N, 3]."""
+        numbers, gradients = self._tensor(params), self._tensor(np.zeros(1))
+        return np.asarray(self._query(numbers, gradients, _f32(place), _f32(direction)), np.float64)
+
+    def gradients(
+        self, params: NDArray, place: NDArray, direction: NDArray, v: NDArray
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """The gradients of Σ v · values by params [P], place and direction [N, 3]."""
+        numbers, gradients = self._tensor(params), self._tensor(np.zeros(len(params)))
+        found = self._query_bwd(numbers, gradients, _f32(place), _f32(direction), _f32(v))
+        return gradients.to_numpy(), np.asarray(found["place"]), np.asarray(found["direction"])
+
+    def _tensor(self, values: NDArray) -> Any:
+        return spy.Tensor.from_numpy(self._handle, _f32(values))
+
+
+def _f32(values: NDArray) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values, np.float32)

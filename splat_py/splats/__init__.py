@@ -1,1 +1,0 @@
-"""3D Gaussian splatting: a file a stage, the public functions, training."""

@@ -1,0 +1,1 @@
+"""Training Gaussians on photographs: `Trainer`, what it optimises, its losses and its files."""

@@ -1,0 +1,228 @@
+"""What `splat bench` measures: times of a render forward and backward through torch, of its stages on the device, and of
+training steps; and with --quality the PSNR of held-out views against the time that training has taken until then."""
+
+from __future__ import annotations
+
+import multiprocessing
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import Device, get_device, process_bytes
+from splat_py.gpu.kernels import Profile
+from splat_py.render.rasterization import rasterization
+from splat_py.scene.data_options import DataOptions
+from splat_py.scene.dataset import load_dataset
+from splat_py.scene.gaussians import SH_C0
+from splat_py.train.config import TrainConfig
+from splat_py.train.evaluation import evaluate
+from splat_py.train.trainer import Trainer
+
+Figures = dict[str, float]
+
+
+def random_scene(count: int, side: int, seed: int = 0) -> tuple[dict[str, np.ndarray], float]:
+    """Small Gaussians all over the image of a camera at the origin: σ 0.5–1.5 px an axis, depth 2–6, opacity 0.1–0.9, SH
+    degree 3. Returns activated parameters and the focal length in pixels."""
+    rng = np.random.default_rng(seed)
+    focal = float(side)
+    u, v, z = rng.uniform(0, side, count), rng.uniform(0, side, count), rng.uniform(2, 6, count)
+    means = np.stack([(u - side / 2) * z / focal, (v - side / 2) * z / focal, z], axis=1)
+    scales = rng.uniform(0.5, 1.5, (count, 3)) * z[:, None] / focal
+    quats = rng.normal(size=(count, 4))
+    quats /= np.linalg.norm(quats, axis=1, keepdims=True)
+    opacities = rng.uniform(0.1, 0.9, count)
+    constant = (rng.uniform(0, 1, (count, 1, 3)) - 0.5) / SH_C0
+    sh = np.concatenate([constant, rng.normal(0, 0.05, (count, 15, 3))], axis=1)
+    arrays = {"means": means, "quats": quats, "scales": scales, "opacities": opacities, "colors": sh}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}, focal
+
+
+def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | None) -> dict[str, Any]:
+    """All benchmarks, in milliseconds (and MiB, where a name says so)."""
+    benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(device, gaussians, side, repeats)}
+    if data is not None:
+        for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
+            name, figures = step_times(device, data, downscale, count, repeats)
+            benchmarks[name] = figures
+    return {**header(device), "benchmarks": benchmarks}
+
+
+def header(device: Device) -> dict[str, Any]:
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores",
+        "load": round(psutil.getloadavg()[0], 1),
+        "device": f"{device.adapter.name} ({device.adapter.backend})",
+    }
+
+
+def render_times(device: Device, count: int, side: int, repeats: int) -> Figures:
+    """`rasterization` forward and backward through torch, with gradients of the five parameter tensors."""
+    arrays, focal = random_scene(count, side)
+    tensors = [torch.from_numpy(array).requires_grad_() for array in arrays.values()]
+    means, quats, scales, opacities, sh = tensors
+    viewmats = torch.eye(4)[None]
+    Ks = torch.tensor([[[focal, 0, side / 2], [0, focal, side / 2], [0, 0, 1]]])
+    v_images = torch.from_numpy(np.random.default_rng(1).normal(size=(1, side, side, 3)).astype(np.float32))
+
+    def once() -> Figures:
+        begin = time.perf_counter()
+        images, _, _ = rasterization(
+            means, quats, scales, opacities, sh, viewmats, Ks, side, side, sh_degree=3, packed=False, device=device
+        )
+        middle = time.perf_counter()
+        torch.autograd.grad(images, tensors, v_images)
+        end = time.perf_counter()
+        return {"forward": middle - begin, "backward": end - middle, "forward_and_backward": end - begin}
+
+    figures = _medians(once, repeats)
+    figures["backward_over_forward"] = figures["backward"] / figures["forward"]
+    return figures
+
+
+def step_times(device: Device, data: Path, downscale: float, count: int, repeats: int) -> tuple[str, Figures]:
+    """Training steps with `count` Gaussians from random points: whole, and stage by stage."""
+    dataset = load_dataset(data, downscale=downscale)
+    # Whole photographs from the first step on.
+    config = TrainConfig(init="random", init_num_pts=count, densify_every=1_000_000, coarse_stop=0)
+    trainer = Trainer(dataset, config, device=device)
+    # An epoch, so that every photograph is on the device.
+    for _ in dataset.train:
+        trainer.advance()
+    trainer.finish()
+    trainer.profile = Profile(device.handle)
+
+    def once() -> Figures:
+        begin = time.perf_counter()
+        trainer.advance()
+        trainer.finish()
+        step = time.perf_counter() - begin
+        assert trainer.profile is not None
+        stages = trainer.profile.collect()
+        return {"step": step, **stages, "outside kernels": step - sum(stages.values())}
+
+    # Views differ in what they cost: each as often as any other.
+    figures = _medians(once, max(repeats, len(dataset.train)))
+    camera = dataset.views[dataset.train[0]].camera
+    figures["device memory MiB"] = device.memory.peak_bytes / 2**20
+    figures["process memory MiB"] = process_bytes() / 2**20
+    return f"training step {data.name} {camera.width}×{camera.height} {count:,} Gaussians", figures
+
+
+def _medians(once: Callable[[], Figures], repeats: int) -> Figures:
+    """Medians in milliseconds of what `once` returns in seconds, after a warm-up."""
+    once()
+    samples: dict[str, list[float]] = defaultdict(list)
+    for _ in range(repeats):
+        for name, seconds in once().items():
+            samples[name].append(seconds * 1e3)
+    return {name: float(np.median(values)) for name, values in samples.items()}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of a run.
+
+    Attributes:
+        seconds, processor_seconds: since its process began, without what evaluating has taken; of processors, user and system.
+        psnr, ssim: means over the held-out views. views: the PSNR of each, by name.
+    """
+
+    step: int
+    gaussians: int
+    seconds: float
+    processor_seconds: float
+    psnr: float
+    ssim: float
+    views: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run and the steps after which it is evaluated; the last step always is one."""
+
+    data: DataOptions
+    config: TrainConfig
+    points: int = 8
+    device: str | None = None
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({max(round(self.config.steps * (i + 1) / self.points), 1) for i in range(self.points)})
+
+
+def measure(plan: Plan) -> list[Point]:
+    """Train in a process of its own, so that its set-up counts too, and nothing of another run; SplatError if the capture holds
+    out no view, or training fails."""
+    # As the command line is started: a fresh interpreter.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_points, plan).result()
+
+
+def _points(plan: Plan) -> list[Point]:
+    began, evaluating = np.array([psutil.Process().create_time(), 0.0]), np.zeros(2)
+
+    def now() -> np.ndarray:
+        return np.array([time.time(), time.process_time()]) - began
+
+    device = get_device(plan.device)
+    dataset = plan.data.load()
+    if not dataset.test:
+        raise SplatError(f"{dataset.root} holds out no view to measure; use --test-every of 2 or more")
+    trainer = Trainer(dataset, plan.config, device=device)
+    points = []
+    for until in plan.steps:
+        while trainer.step < until:
+            trainer.advance()
+        trainer.finish()
+        before = now()
+        gaussians = trainer.gaussians()
+        scores = evaluate(gaussians, dataset, antialiased=plan.config.antialiased, device=device)
+        views = {view.name: view.psnr for view in scores.views}
+        seconds, processor_seconds = (float(x) for x in before - evaluating)
+        points.append(Point(until, len(gaussians), seconds, processor_seconds, scores.psnr, scores.ssim, views))
+        evaluating += now() - before
+    return points
+
+
+def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
+    """Of runs that differ by their seed: means at each point, and the standard deviation of PSNR between them."""
+    rows = []
+    for points in zip(*runs, strict=True):
+        names = ("gaussians", "seconds", "processor_seconds", "psnr", "ssim")
+        row: dict[str, float] = {name: float(np.mean([getattr(point, name) for point in points])) for name in names}
+        row = {"step": points[0].step, **row}
+        row["psnr_spread"] = float(np.std([point.psnr for point in points], ddof=1)) if len(points) > 1 else 0.0
+        rows.append(row)
+    return rows
+
+
+def captures(data: Sequence[Path], downscales: Sequence[float]) -> Iterator[tuple[str, DataOptions]]:
+    """Each capture at each size, with a name; NeRF-synthetic's at the size of its protocol, 800×800, and its own split."""
+    for folder in data:
+        if (folder / "transforms_train.json").is_file():
+            yield folder.name, DataOptions(folder)
+            continue
+        for downscale in downscales:
+            yield f"{folder.name} ÷{downscale:g}" if downscale > 1 else folder.name, DataOptions(folder, downscale=downscale)
+
+
+def quality(plans: Sequence[tuple[str, Plan]], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure each plan with so many seeds: by name, what a JSON file keeps."""
+    for name, plan in plans:
+        configs = [replace(plan.config, seed=plan.config.seed + seed) for seed in range(seeds)]
+        runs = [measure(replace(plan, config=config)) for config in configs]
+        points = [[asdict(point) for point in run] for run in runs]
+        yield name, {"steps": plan.config.steps, "seeds": seeds, "mean": summary(runs), "runs": points}

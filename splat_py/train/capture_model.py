@@ -1,0 +1,348 @@
+"""Parts of a capture that training learns beside its scene, each only where it is asked for: how photographs were exposed,
+where and with what they were taken, and what is behind the scene, such as a sky (kernels/capture_model.slang)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from splat_py.errors import SplatError
+from splat_py.fit.steps import Adam
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.render.cameras import CAMERA_ROW, Cameras
+from splat_py.render.environment import require_pinhole
+from splat_py.render.rasterize import Image
+from splat_py.scene.camera import Camera, Distortion
+from splat_py.scene.dataset import Dataset
+from splat_py.train.config import TrainConfig
+from splat_py.train.parameters import MOMENTS, AdamArrays, State
+from splat_py.train.views import RandomBackgrounds
+
+# Their names in checkpoints.
+EXPOSURES, ENVIRONMENT, POSES, INTRINSICS = "exposures", "environment", "poses", "intrinsics"
+EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
+# Coefficients of a channel.
+COEFFICIENTS: int = constant("splat/capture_model", "ENVIRONMENT")
+POSE_CORRECTION, LENS_CORRECTION = (
+    int(constant("splat/capture_model", name)) for name in ("POSE_CORRECTION", "LENS_CORRECTION")
+)
+# Threads of a workgroup, and its pixels in backward passes.
+_THREADS: int = constant("parallel/threads", "THREADS")
+_PIXELS: int = _THREADS * constant("kernels/capture_model", "RUN")
+# A photograph has its turn once an epoch, and a run may have twenty of them: means are of few gradients.
+_ADAM_OF_PHOTOGRAPHS, _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(epsilon=1e-15)
+# Learning rates fall exponentially from the first to the second.
+_EXPOSURE_RATES, _ENVIRONMENT_RATES = (0.05, 0.001), (1e-2, 1e-3)
+# Weight of the exposures' regulariser, for what the pixels of a photograph leave open.
+_EXPOSURE_WEIGHT = 1e-3
+# Learning rates of cameras at first, radians and shares; of translations times the scene's scale. They fall to nothing,
+# quadratically: scenes are sharp, and gradients good, late.
+_ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
+# The share of a run before intrinsics learn: until then a longer focal length is only a way to close the gaps between the first
+# Gaussians.
+_INTRINSICS_START = 0.15
+
+
+class _Learnt:
+    """Parameters on the device with Adam's moments, by their names in checkpoints; those of a `state` if there is one."""
+
+    def __init__(self, device: Device, values: Mapping[str, NDArray[np.float32]], state: Mapping[str, NDArray] | None) -> None:
+        fresh = dict(values)
+        fresh |= {f"{name}.{moment}": np.zeros_like(array) for name, array in values.items() for moment in MOMENTS}
+        self._arrays = {name: device.memory.array(state[name] if state else array) for name, array in fresh.items()}
+
+    def state(self) -> State:
+        """A copy of everything, on the host. Nothing that writes it may still be running."""
+        return {name: array.numpy().copy() for name, array in self._arrays.items()}
+
+    def _dispatch(self, recorder: Recorder, entry: str, threads: int, **arguments: Any) -> None:
+        learnt: dict[str, Any] = {name: AdamArrays.of(self._arrays, name) for name in self._arrays if "." not in name}
+        recorder.dispatch("capture_model", entry, linear_groups(threads), **learnt, **arguments)
+
+
+def _rate(rates: tuple[float, float], progress: float) -> float:
+    first, last = rates
+    return first * (last / first) ** progress
+
+
+def _part_rows(pixels: int) -> int:
+    """Rows of gradients that a picture's workgroups leave in backward passes."""
+    return -(-pixels // _PIXELS)
+
+
+class Exposures(_Learnt):
+    """An affine map of colours for each photograph: what the scene shows there is what the photograph shows.
+
+    Only the photograph of a step learns. Their mean is held at the map that changes nothing: the scene has the brightness and
+    the tint that photographs have on average, which is what is exported and what views without a photograph show. The state
+    in a checkpoint has "exposures", [photographs, 12], and its moments.
+    """
+
+    def __init__(self, device: Device, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
+        neutral = np.eye(3, 4, dtype=np.float32).reshape(1, EXPOSURE)
+        super().__init__(device, {EXPOSURES: np.repeat(neutral, photographs, 0)}, state)
+        self._count = photographs
+
+    def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
+        """What the photograph shows of a render [1, H, W, 3]."""
+        recorder.stage("exposure")
+        shown, pixels = recorder.scratch(colors.shape), colors.size // 3
+        self._dispatch(recorder, "exposePixels", pixels, pixels=pixels, photograph=photograph, colors=colors, shown=shown)
+        return shown
+
+    def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
+        """The gradient of what `record` returned becomes that of `colors`, in place. Returns parts of that of the exposure."""
+        recorder.stage("exposure")
+        pixels = colors.size // 3
+        rows = _part_rows(pixels)
+        parts = recorder.scratch((rows, EXPOSURE))
+        arrays = {"colors": colors, "v_colors": v_shown, "parts": parts}
+        numbers = {"pixels": pixels, "photograph": photograph, "part_rows": rows}
+        self._dispatch(recorder, "exposePixelsBackward", rows * _THREADS, **arrays, **numbers)
+        return parts
+
+    def record_update(
+        self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, progress: float
+    ) -> None:
+        """One step of Adam on the exposure of a photograph that has had its turn `epoch` times before, with `parts` from
+        `record_backward`; `progress` is how much of the run is done, 0 to 1."""
+        settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(_EXPOSURE_RATES, progress))
+        numbers = {
+            "photograph": photograph,
+            "photographs": self._count,
+            "part_rows": parts.shape[0],
+            "weight": _EXPOSURE_WEIGHT,
+        }
+        self._dispatch(recorder, "updateExposure", 1, settings=settings, parts=parts, status=status, **numbers)
+
+
+class LearntEnvironment(_Learnt):
+    """An environment under training; of a checkpoint's "environment", [16, 3], and its moments, if there is one."""
+
+    def __init__(self, device: Device, state: Mapping[str, NDArray] | None = None) -> None:
+        super().__init__(device, {ENVIRONMENT: np.zeros((COEFFICIENTS, 3), np.float32)}, state)
+
+    def record(self, recorder: Recorder, cameras: Cameras, image: Image) -> Array:
+        """A render [1, H, W, 3] that has black behind it, with the environment there."""
+        recorder.stage("environment")
+        shown, pixels = recorder.scratch(image.colors.shape), image.final_T.size
+        arrays = {"colors": image.colors, "final_T": image.final_T, "shown": shown}
+        self._dispatch(recorder, "addEnvironment", pixels, pixels=pixels, cameras=cameras, **arrays)
+        return shown
+
+    def record_backward(self, recorder: Recorder, cameras: Cameras, image: Image, v_shown: Array, v_alphas: Array) -> Array:
+        """From the gradient of what `record` returned, which is the render's too: that of the alphas [1, H, W, 1], overwritten.
+        Returns parts of that of the environment."""
+        recorder.stage("environment")
+        pixels = image.final_T.size
+        rows = _part_rows(pixels)
+        parts = recorder.scratch((rows, 3 * COEFFICIENTS))
+        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas, "parts": parts}
+        self._dispatch(
+            recorder, "addEnvironmentBackward", rows * _THREADS, pixels=pixels, cameras=cameras, part_rows=rows, **arrays
+        )
+        return parts
+
+    def record_update(self, recorder: Recorder, parts: Array, status: Array, step: int, progress: float) -> None:
+        """One step of Adam; `progress` is how much of the run is done, 0 to 1."""
+        settings = _ADAM.settings(step, _rate(_ENVIRONMENT_RATES, progress))
+        self._dispatch(
+            recorder, "updateEnvironment", 1, settings=settings, parts=parts, part_rows=parts.shape[0], status=status
+        )
+
+
+class CameraRefinement(_Learnt):
+    """Corrections of each photograph's pose, and of the focal lengths, the principal point and the lens that all share. A
+    checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments."""
+
+    def __init__(
+        self, device: Device, photographs: int, scene_scale: float, state: Mapping[str, NDArray] | None = None
+    ) -> None:
+        self._scene_scale = scene_scale
+        poses, intrinsics = np.zeros((photographs, POSE_CORRECTION), np.float32), np.zeros(LENS_CORRECTION, np.float32)
+        super().__init__(device, {POSES: poses, INTRINSICS: intrinsics}, state)
+
+    def record(self, recorder: Recorder, photograph: int, cameras: Cameras) -> Cameras:
+        """The camera of a photograph as it is known now; `cameras` as the capture has it."""
+        recorder.stage("cameras")
+        viewmats, Ks = recorder.scratch(cameras.viewmats.shape), recorder.scratch(cameras.Ks.shape)
+        lenses = None if cameras.lenses is None else recorder.scratch(cameras.lenses.shape)
+        refined = replace(cameras, viewmats=viewmats, Ks=Ks, lenses=lenses)
+        arguments = {"photograph": photograph, "cameras": cameras, "refined": refined}
+        self._dispatch(recorder, "refineCamera", 1, **arguments)
+        return refined
+
+    def record_update(
+        self,
+        recorder: Recorder,
+        photograph: int,
+        cameras: Cameras,
+        v_cameras: tuple[Array, Array],
+        status: Array,
+        *,
+        epoch: int,
+        step: int,
+        progress: float,
+    ) -> None:
+        """One step of Adam on a photograph that has had its turn `epoch` times before, when any has had it `step` times.
+        `cameras` is as the capture has it, `v_cameras` are gradient rows of the refined one, [1, CAMERA_ROW or more], of its
+        projection and of its shading; `progress` is how much of the run is done, 0 to 1."""
+        recorder.stage("cameras")
+        decay = (1 - progress) ** 2
+        of_all = decay if progress >= _INTRINSICS_START else 0.0
+        rates = {
+            "rotation_rate": _ROTATION_LR * decay,
+            "translation_rate": _TRANSLATION_LR * self._scene_scale * decay,
+            "focal_rate": _FOCAL_LR * of_all,
+            "principal_rate": _PRINCIPAL_LR * of_all,
+            "lens_rate": _LENS_LR * of_all,
+        }
+        adam = {"pose_settings": _ADAM_OF_PHOTOGRAPHS.settings(epoch), "intrinsic_settings": _ADAM.settings(step)}
+        v = dict(zip(("v_projection", "v_shading"), v_cameras, strict=True))
+        camera = {"photograph": photograph, "cameras": cameras, "status": status}
+        self._dispatch(recorder, "updateCamera", 1, **camera, **rates, **adam, **v)
+
+
+def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
+    """A camera with the corrections of its pose [6] and of what photographs share [7] (`correctCamera`)."""
+    pose, shared = np.asarray(pose, np.float64), np.asarray(shared, np.float64)
+    correction = np.eye(4)
+    correction[:3, :3], correction[:3, 3] = Rotation.from_rotvec(pose[:3]).as_matrix(), pose[3:]
+    K = camera.K.copy()
+    K[(0, 1), (0, 1)] *= np.exp(shared[0])
+    K[:2, 2] += shared[1:3] * (camera.width, camera.height)
+    lens = camera.distortion
+    if lens is not None:
+        k = np.array(lens.coefficients)
+        changed = 2 if lens.fisheye else 4
+        k[:changed] += shared[3 : 3 + changed]
+        lens = Distortion(tuple(k.tolist()), lens.fisheye)
+    return replace(camera, viewmat=correction @ camera.viewmat, K=K, distortion=lens)
+
+
+class CaptureModel:
+    """The parts that a run's options ask for, and their state in checkpoints; SplatError if a checkpoint is of another number
+    of photographs, or an environment is asked for behind cameras that are no pinholes."""
+
+    def __init__(self, device: Device, config: TrainConfig, dataset: Dataset, state: State | None) -> None:
+        count = len(dataset.train)
+        for name in (EXPOSURES, POSES):
+            if state and name in state and len(state[name]) != count:
+                raise SplatError(
+                    f"the checkpoint knows the {name} of {len(state[name])} photographs, but {dataset.root} trains on "
+                    f"{count}; name the capture that the run was begun with"
+                )
+        self.device, self.config = device, config
+        self.places = {view: place for place, view in enumerate(dataset.train)}
+        self.exposures = Exposures(device, count, state) if config.exposure else None
+        self.cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
+        self.environment: LearntEnvironment | None = None
+        background = dataset.background
+        if config.environment:
+            for view in dataset.views:
+                require_pinhole(view.camera)
+            self.environment = LearntEnvironment(device, state)
+            background = np.zeros_like(background)
+        self.backgrounds = RandomBackgrounds(device, dataset, config.seed) if config.random_background else None
+        self.background = device.memory.array(background[None])
+        # Placeholder where cameras are not refined.
+        self.no_gradients = device.memory.empty((1, CAMERA_ROW))
+
+    def state(self) -> State:
+        parts = (self.exposures, self.cameras, self.environment)
+        return {name: values for part in parts if part for name, values in part.state().items()}
+
+
+class CaptureStep:
+    """One photograph of a step: `shown`, `backward` and `update` record what comes where the trainer calls them, in this order.
+
+    Photographs of a batch are rendered with what is known before the step, and then each is learnt from as if it were a step's
+    only one: most of this is its own.
+
+    Args:
+        recorder: None if another process renders the photograph; gradients then begin as 0.
+        order: of the photograph in its batch.
+        captured: the view's camera.
+
+    Attributes:
+        cameras, background: to render with.
+        v_projection, v_shading: where the gradients of `cameras` add up, of each of the two stages.
+    """
+
+    def __init__(
+        self, model: CaptureModel, recorder: Recorder | None, step: int, order: int, view: int, captured: Cameras
+    ) -> None:
+        self.step, self.view, self.cameras, self.background = step, view, captured, model.background
+        self._model, self._captured, self._place = model, captured, model.places[view]
+        self._recorder = cast(Recorder, recorder)
+        # Photographs before this one, of the whole run.
+        self._before = step * model.config.photographs + order
+        self._v_exposure: Array | None = None
+        self._v_environment: Array | None = None
+        self.v_projection = self.v_shading = model.no_gradients
+        zeros = model.device.memory.zeros if recorder is None else partial(_zeros, recorder)
+        if model.cameras:
+            self.v_projection, self.v_shading = zeros((1, captured.row_length)), zeros((1, CAMERA_ROW))
+        if recorder is None:
+            rows = _part_rows(captured.width * captured.height)
+            self._v_exposure = zeros((rows, EXPOSURE)) if model.exposures else None
+            self._v_environment = zeros((rows, 3 * COEFFICIENTS)) if model.environment else None
+            return
+        if model.cameras:
+            self.cameras = model.cameras.record(recorder, self._place, captured)
+        if model.backgrounds:
+            self.background = model.backgrounds.at(step)
+
+    def photograph(self, photograph: Array) -> Array:
+        """What is compared with: the photograph as from `pack`, over the background of the step."""
+        backgrounds = self._model.backgrounds
+        return backgrounds.record(self._recorder, self.step, self.view, photograph) if backgrounds else photograph
+
+    def shown(self, image: Image) -> Array:
+        """What is compared, [1, H, W, 3]: the render, what is behind it added, as the photograph shows it."""
+        environment, exposures = self._model.environment, self._model.exposures
+        self._image, self._over = image, image.colors
+        if environment:
+            self._over = environment.record(self._recorder, self.cameras, image)
+        return exposures.record(self._recorder, self._place, self._over) if exposures else self._over
+
+    def backward(self, v_shown: Array, v_alphas: Array) -> None:
+        """The gradient of what `shown` returned becomes that of the render in place, and, if that has one, of its alphas."""
+        environment, exposures = self._model.environment, self._model.exposures
+        if exposures:
+            self._v_exposure = exposures.record_backward(self._recorder, self._place, self._over, v_shown)
+        if environment:
+            self._v_environment = environment.record_backward(self._recorder, self.cameras, self._image, v_shown, v_alphas)
+
+    @property
+    def gradients(self) -> list[Array]:
+        of_cameras = [self.v_projection, self.v_shading] if self._model.cameras else []
+        return [*of_cameras, *(array for array in (self._v_exposure, self._v_environment) if array is not None)]
+
+    def update(self, recorder: Recorder, status: Array) -> None:
+        """Learn, unless `status` says that the step does not count."""
+        model, place = self._model, self._place
+        epoch = self.step // (len(model.places) // model.config.photographs)
+        before, progress = self._before, self.step / model.config.steps
+        if model.exposures and self._v_exposure is not None:
+            model.exposures.record_update(recorder, place, self._v_exposure, status, epoch, progress)
+        if model.environment and self._v_environment is not None:
+            model.environment.record_update(recorder, self._v_environment, status, before, progress)
+        if model.cameras:
+            v = self.v_projection, self.v_shading
+            model.cameras.record_update(recorder, place, self._captured, v, status, epoch=epoch, step=before, progress=progress)
+
+
+def _zeros(recorder: Recorder, shape: tuple[int, ...]) -> Array:
+    array = recorder.scratch(shape)
+    recorder.clear(array)
+    return array

@@ -1,0 +1,292 @@
+"""Where training starts, at first Gaussians or at a checkpoint, and what it leaves of the capture.
+
+Gaussians start at the dataset's points, or anywhere in the box that its cameras see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.files import Layout, load_tensors, save_tensors
+from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.gpu.sources import constant_of
+from splat_py.render.colors import color_model, network_weights
+from splat_py.render.environment import Environment
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import SH_C0, Gaussians
+from splat_py.shaders.custom_types import COLOR, SPLAT
+from splat_py.shaders.declarations import SlangSource
+from splat_py.train.capture_model import (
+    COEFFICIENTS,
+    ENVIRONMENT,
+    EXPOSURE,
+    EXPOSURES,
+    INTRINSICS,
+    LENS_CORRECTION,
+    POSE_CORRECTION,
+    POSES,
+    corrected,
+)
+from splat_py.train.config import TrainConfig
+from splat_py.train.parameters import (
+    EXTRAS,
+    FEATURES,
+    FILTER,
+    GROUPS,
+    MEAN,
+    MOMENTS,
+    WEIGHTS,
+    Parameters,
+    State,
+    averaged,
+    averaged_groups,
+    filtered,
+    groups_of,
+)
+
+if TYPE_CHECKING:
+    from splat_py.gpu.kernels import UserType
+
+# More do not fit into an index.
+_MOST_ISECTS = (1 << 31) - 1
+# What files of learnt captures say that they are.
+_CAPTURE = "splat_py.capture"
+# Features a Gaussian: of SphericalGaussians 3 lobes; of a ColorNetwork, with so many hidden units.
+_FEATURES = {"SphericalGaussians": 21, "ColorNetwork": 12}
+_HIDDEN = 16
+# The sharpness that lobes begin with: about 30 degrees wide.
+_SHARPNESS = 4.0
+_NOISE = 0.1
+
+
+def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
+    """The Gaussians before the first step, with the parameters of their splats and the features of their colours; SplatError if
+    the dataset lacks the points that `config.init` asks for, or has more than `config.max_gaussians`."""
+    points, count = None if config.init == "random" else dataset.points, initial_count(config, dataset)
+    if config.init == "points" and points is None:
+        raise SplatError(f"{dataset.root} holds no points; use --init random")
+    what = f"points of {dataset.root}" if points else "Gaussians of init_num_pts"
+    if count > config.max_gaussians:
+        raise SplatError(f"max_gaussians is {config.max_gaussians:,}, less than the {count:,} {what} to begin with; raise it")
+    if points is None:
+        rng = np.random.default_rng(config.seed)
+        low, high = dataset.bounds
+        xyz = rng.uniform(low, high, (count, 3))
+        gaussians = Gaussians.from_points(xyz, rng.uniform(0, 1, xyz.shape), sh_degree=config.sh_degree)
+    else:
+        gaussians = Gaussians.from_points(*points, sh_degree=config.sh_degree)
+    params = {name: torch.full((count,), number.initial) for name, number in config.parameters().items()}
+    return replace(_with_features(gaussians, config), params=params)
+
+
+def initial_count(config: TrainConfig, dataset: Dataset) -> int:
+    return config.init_num_pts if config.init == "random" or dataset.points is None else len(dataset.points[0])
+
+
+def with_sizes(config: TrainConfig, color: str | UserType) -> TrainConfig:
+    """A configuration that says how many features and weights its colours have; SplatError if neither a type of one's own nor
+    `config` says so, or they do not fit."""
+    if color == "SphericalHarmonics":
+        for name in ("color_features", "color_weights"):
+            if number := getattr(config, name):
+                raise SplatError(f"{name} is {number}, which harmonics have none of; leave it out, or choose a color")
+        return config
+    features, weights = config.color_features, config.color_weights
+    if isinstance(color, str):
+        features = features or _FEATURES[color]
+        weights = weights or (network_weights(features, _HIDDEN) if color == "ColorNetwork" else 0)
+    else:
+        features = features or constant_of(color.text, "FEATURES", 0)
+        weights = weights or constant_of(color.text, "WEIGHTS", 0)
+    config = replace(config, color_features=features, color_weights=weights)
+    config.validate()
+    color_model(color, features, weights)
+    return config
+
+
+def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
+    """Gaussians with features that begin with their colour less ½, and with weights.
+
+    Lobes of SphericalGaussians have axes anywhere and no amplitude; other features are small random numbers, as weights are.
+    """
+    if not config.color_features:
+        return gaussians
+    count, size = len(gaussians), config.color_features
+    rng = np.random.default_rng((config.seed, 1))
+    features = rng.normal(0, _NOISE, (count, size)).astype(np.float32)
+    if config.color == "SphericalGaussians" and not config.color_source:
+        lobes = features[:, 3:].reshape(count, -1, 2, 3)
+        lobes[:, :, 0] *= _SHARPNESS / np.maximum(np.linalg.norm(lobes[:, :, 0], axis=-1, keepdims=True), 1e-9)
+        lobes[:, :, 1] = 0
+    features[:, :3] = (gaussians.sh[:, 0] * SH_C0).numpy()[:, :size]
+    weights = rng.normal(0, _NOISE, config.color_weights).astype(np.float32)
+    if config.color == "ColorNetwork" and not config.color_source:
+        # Rows, one a hidden unit (slang/splat/color.slang), as He et al. 2015 begin with them.
+        row = network_weights(size, 1) - 3
+        rows = np.zeros(((config.color_weights - 3) // row, row), np.float32)
+        rows[:, : row - 4] = rng.normal(0, np.sqrt(2 / (row - 4)), (len(rows), row - 4))
+        rows[:, row - 3 :] = rng.normal(0, np.sqrt(1 / len(rows)), (len(rows), 3))
+        weights = np.concatenate([rows.ravel(), np.zeros(3, np.float32)])
+    sh = gaussians.sh[:, :1].contiguous()
+    return replace(gaussians, sh=sh, features=torch.from_numpy(features), weights=torch.from_numpy(weights))
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Everything that a run needs to go on as if it had not stopped. What is random is drawn from (seed, step) alone."""
+
+    # Steps done.
+    step: int
+    config: TrainConfig
+    state: State
+    # Of tile lists, in intersections, that the run had found to be enough.
+    capacity: int
+
+    def gaussians(self) -> Gaussians:
+        """The Gaussians. What their splats are may be a `SlangSource`."""
+        config = self.config
+        return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
+
+    def save(self, path: Path) -> None:
+        header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
+        save_tensors(path, "splat_py", header, self.state)
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Read what `save` wrote; SplatError if the file is missing, damaged or not a checkpoint."""
+        absent = "there is no checkpoint to resume from"
+        with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
+            header, state = load_tensors(path, "splat_py", _check)
+            require_finite(state, (*(name for name in state if name.endswith(".v")), FILTER))
+            return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
+
+
+def gaussians_of(
+    state: State, config: TrainConfig, splat: str | UserType | SlangSource, color: str | UserType | SlangSource
+) -> Gaussians:
+    """The Gaussians of a state. Its arrays are theirs."""
+    state = filtered(averaged(state))
+    tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
+    features = tensors.get(FEATURES)
+    weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
+    params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
+    if features is None:
+        sh = tensors["sh"]
+    else:
+        # Harmonics that viewers who know no other colours may show.
+        base = torch.nn.functional.pad(features[:, :3], (0, max(3 - features.shape[1], 0)))
+        sh = (base / SH_C0)[:, None].contiguous()
+    means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
+    antialiased = config.antialiased
+    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights, antialiased)
+
+
+def _check(header: dict[str, Any], layout: Layout) -> None:
+    config = TrainConfig.from_dict(header["config"])
+    config.validate()
+    whole_number(header, "step", 0, config.steps)
+    whole_number(header, "capacity", 1, _MOST_ISECTS)
+    _, (count, *_) = layout["means"]
+    if count == 0:
+        raise ValueError("it has no Gaussians")
+    rows: dict[str, tuple[int, ...]] = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": ()}
+    if config.has_harmonics:
+        rows["sh"] = ((config.sh_degree + 1) ** 2, 3)
+    elif config.color_features:
+        rows[FEATURES] = (config.color_features,)
+    else:
+        raise ValueError("color_features is not there")
+    if config.parameters():
+        rows[EXTRAS] = (len(config.parameters()),)
+    of_each = (*Parameters.STATISTICS, *((FILTER,) if config.filter_3d else ()))
+    shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    if config.color_weights and not config.has_harmonics:
+        shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    if any(name.endswith(MEAN) for name in layout):
+        shapes |= {name + MEAN: shapes[name] for name in averaged_groups(shapes)}
+    shapes |= capture_shapes(config, layout)
+    require_layout(layout, shapes | dict.fromkeys(of_each, (count,)))
+
+
+def is_of_capture(name: str) -> bool:
+    """Whether an array of a checkpoint is the capture's and not the scene's."""
+    return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS, ENVIRONMENT)
+
+
+def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shapes of those arrays; KeyError or ValueError if one that says how many photographs there are is missing, or has
+    none."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    each = {EXPOSURES: EXPOSURE} if config.exposure else {}
+    each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
+    for name, row in each.items():
+        _, (count, *_) = layout[name]
+        if count == 0:
+            raise ValueError(f"{name} are of no photograph")
+        shapes[name] = (count, row)
+    if config.refine_cameras:
+        shapes[INTRINSICS] = (LENS_CORRECTION,)
+    if config.environment:
+        shapes[ENVIRONMENT] = (COEFFICIENTS, 3)
+    return {f"{name}{suffix}": shape for name, shape in shapes.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
+
+
+@dataclasses.dataclass(frozen=True)
+class LearntCapture:
+    """Exposures, poses, intrinsics and environment, those of them that a run was asked for, by their names in checkpoints."""
+
+    arrays: State
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> LearntCapture:
+        """From `CaptureModel.state`, without what only the optimiser needs."""
+        return cls({name: values for name, values in state.items() if "." not in name})
+
+    def save(self, path: Path) -> None:
+        """Write to `path`, atomically; nothing if there is nothing."""
+        if self.arrays:
+            save_tensors(path, _CAPTURE, {}, self.arrays)
+
+    @classmethod
+    def load(cls, path: Path, config: TrainConfig) -> LearntCapture:
+        """Read what a run with this configuration has left; SplatError if the file is damaged, or missing though the run learns
+        something."""
+        if not (config.exposure or config.refine_cameras or config.environment):
+            return cls({})
+
+        def check(header: dict[str, Any], layout: Layout) -> None:
+            shapes = capture_shapes(config, layout)
+            require_layout(layout, {name: shape for name, shape in shapes.items() if "." not in name})
+
+        with reading(path, "what a run has learnt of its capture", "train again", absent="finish the run with --resume"):
+            _, arrays = load_tensors(path, _CAPTURE, check)
+            require_finite(arrays)
+            return cls(arrays)
+
+    @property
+    def environment(self) -> Environment | None:
+        return Environment(self.arrays[ENVIRONMENT]) if ENVIRONMENT in self.arrays else None
+
+    def refined(self, dataset: Dataset) -> Dataset:
+        """The dataset with refined cameras, if they are; SplatError if the dataset has another number of training views."""
+        if POSES not in self.arrays:
+            return dataset
+        if len(self.arrays[POSES]) != len(dataset.train):
+            raise SplatError(
+                f"the run has refined {len(self.arrays[POSES])} cameras, but {dataset.root} trains on {len(dataset.train)}; "
+                "name the capture that it was trained on with --data"
+            )
+        views, poses = list(dataset.views), np.zeros((len(dataset.views), POSE_CORRECTION))
+        # Held-out views keep their poses, which nothing has corrected.
+        poses[dataset.train] = self.arrays[POSES]
+        for index, view in enumerate(views):
+            views[index] = replace(view, camera=corrected(view.camera, poses[index], self.arrays[INTRINSICS]))
+        return replace(dataset, views=views, _images=dataset._images)

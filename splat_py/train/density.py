@@ -1,0 +1,314 @@
+"""How the number of Gaussians changes every so many steps, on the device (kernels/densify and
+gaussian_rows.slang). `TrainConfig.strategy` is one of two:
+
+default (Kerbl et al. 2023, section 5.2) clones, splits and prunes. mcmc (Kheradmand et al. 2024) adds 0.01 mean(o) + 0.01
+mean(s) to the loss, so that Gaussians fade which do not have to be there; those that have faded move to where opaque ones are,
+and share their opacity; Langevin noise moves the faint ones in between.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from splat_py.errors import RankLostError, SplatError
+from splat_py.fit.distributed import ALONE, Ranks
+from splat_py.fit.steps import Use, check_finite, random_key
+from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sources import constant
+from splat_py.render.views import blending_weights
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.train.config import TrainConfig
+from splat_py.train.parameters import GROUPS, MOMENTS, WEIGHTS, AdamArrays, Parameters, groups_of
+
+# Bits of the keys that gradients, and places, are sorted by.
+_GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")
+_CHECK_RUN = constant("kernels/gaussian_rows", "RUN")  # floats a thread
+_NOISE_LR = 5e5  # relative to the learning rate of the means
+_GROWTH = 1.05  # of the number of Gaussians each time
+# Opacities are weighed in whole numbers: the largest that float32 holds, where their sum allows.
+_FINEST = 1 << 24
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Gaussians as the optimiser stores them (kernels/densify.slang)."""
+
+    means: Array
+    quats: Array
+    log_scales: Array
+    logit_opacities: Array
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> _Stored:
+        return cls(*(parameters.arrays[name] for name in GROUPS[:4]))
+
+
+@dataclass(frozen=True)
+class Removal:
+    step: int
+    before: int
+    after: int
+
+
+def refine(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
+    """Gaussians after a step that `config.densifies_at`; SplatError if none is left."""
+    if config.strategy == "mcmc":
+        return relocate_and_grow(parameters, config, step)
+    return densify(parameters, config, step, scene_scale)
+
+
+def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
+    """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
+    been reset, huge ones. Where more would grow than `config.max_gaussians` allows, those of the largest gradients do. New
+    Gaussians start with zero moments; the statistics start anew. The parameters given do not change, and nothing may be running
+    that writes them. SplatError if no Gaussian is left."""
+    device, count = parameters.device, parameters.count
+    most = max(config.max_gaussians - count, 0)
+    resets = step >= config.opacity_reset_every
+    sums = PrefixSum(device, 4 * count)
+    recorder = device.record()
+    keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
+    counts = recorder.scratch((4 * count,), np.uint32)
+    limits = {
+        "grow_grad": config.grow_grad2d,
+        "most": most,
+        "split_scale": config.split_scale * scene_scale,
+        "prune_opacity": config.prune_opacity,
+        "prune_scale": config.prune_scale * scene_scale if resets else float(np.finfo(np.float32).max),
+    }
+    statistics = {name: parameters.arrays[name] for name in ("gradient_norms", "times_seen")}
+    _dispatch(recorder, "rankGradients", parameters, count, keys=keys, order=order, **limits, **statistics)
+    if most < count:
+        keys, order = _sorted(recorder, device, keys, order, _GRADIENT_BITS)
+    _dispatch(recorder, "countRows", parameters, count, keys=keys, order=order, counts=counts, **limits)
+    sums.record(recorder, counts)
+    recorder.submit()
+    left = int(sums.total.numpy()[0])
+    if left == 0:
+        raise SplatError(
+            f"no Gaussian is left after step {step + 1:,}: all have been pruned by prune_opacity ({config.prune_opacity:g}) or "
+            f"prune_scale ({config.prune_scale:g}); lower the first, raise the second, or check that photographs and poses "
+            "belong together"
+        )
+    recorder = device.record()
+    origins = recorder.scratch((left,), np.uint32)
+    _dispatch(recorder, "listOrigins", parameters, 4 * count, offsets=sums.offsets, origins=origins)
+    new = record_moved(recorder, parameters, origins)
+    key = random_key(config.seed, step, Use.SPLIT)
+    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=_Stored.of(new), **key)
+    recorder.submit()
+    return new
+
+
+def _dispatch(recorder: Recorder, entry: str, parameters: Parameters, threads: int, **arguments: Any) -> None:
+    stored = _Stored.of(parameters)
+    recorder.dispatch("densify", entry, linear_groups(threads), gaussians=parameters.count, stored=stored, **arguments)
+
+
+def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits: int) -> tuple[Array, Array]:
+    count = device.memory.array(np.array([keys.size], np.uint32))
+    return RadixSort(device, keys.size).record(recorder, keys, order, count, bits)
+
+
+def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:
+    """In place: no opacity above twice the pruning threshold, and no momentum that would raise it again."""
+    limit = 2 * config.prune_opacity
+    logits, ceiling = AdamArrays.of(parameters.arrays, "logit_opacities"), math.log(limit / (1 - limit))
+    recorder = parameters.device.record()
+    _dispatch(recorder, "resetOpacities", parameters, parameters.count, ceiling=ceiling, logits=logits)
+    recorder.submit()
+
+
+def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) -> Parameters:
+    """Move Gaussians of an opacity of `config.prune_opacity` or less to where others are, drawn by opacity, then add 5 % in the
+    same way, to `config.max_gaussians` at most. All in one place share the opacity and the extent of the one that was there
+    (slang/splat/mcmc.slang). The parameters given change in place, are of no use afterwards if there are more now, and nothing
+    may be running that writes them. SplatError if no Gaussian is left."""
+    count = parameters.count
+    rows = max(min(int(_GROWTH * count), config.max_gaussians), count)
+    recorder = parameters.device.record()
+    alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
+    record_relocation(recorder, parameters, origins, copies)
+    after = parameters
+    if rows > count:
+        _, origins, _ = _record_draw(recorder, parameters, config, step, rows)
+        after = record_moved(recorder, parameters, origins)
+    recorder.submit()
+    if alive.total.numpy()[0] == 0:
+        raise SplatError(
+            f"no Gaussian is left after step {step + 1:,}: all have faded to prune_opacity ({config.prune_opacity:g}); lower "
+            "it, or check that photographs and poses belong together"
+        )
+    return after
+
+
+def _record_draw(
+    recorder: Recorder, parameters: Parameters, config: TrainConfig, step: int, rows: int
+) -> tuple[PrefixSum, Array, Array]:
+    """Draw where dead Gaussians move, or new ones come if `rows` are more than there are, and share opacity and extent there.
+    Returns the weights' sums, the origins [rows] and how many come to each Gaussian [N]."""
+    count = parameters.count
+    sums = PrefixSum(parameters.device, count)
+    weights, copies = (recorder.scratch((count,), "uint32") for _ in range(2))
+    origins = recorder.scratch((rows,), "uint32")
+    grows = rows > count
+
+    least, resolution = config.prune_opacity, min(_FINEST, ((1 << 32) - 1) // count - 1)
+    key = random_key(config.seed, step, Use.GROWTH if grows else Use.RELOCATION)
+    dead = {"draws_dead": int(grows), "min_opacity": least}
+    drawn = {"origins": origins, "copies": copies, "offsets": sums.offsets, "rows": rows}
+    recorder.clear(copies)
+    _dispatch(recorder, "weigh", parameters, count, counts=weights, resolution=resolution, **dead)
+    sums.record(recorder, weights)
+    _dispatch(recorder, "drawOrigins", parameters, rows, **drawn, **dead, **key)
+    _dispatch(recorder, "shareOpacities", parameters, count, copy_counts=copies, min_opacity=least)
+    return sums, origins, copies
+
+
+def record_prior(recorder: Recorder, parameters: Parameters, opacity_reg: float, scale_reg: float) -> None:
+    """Add the gradient of opacity_reg mean(o) + scale_reg mean(s) to the parameters'."""
+    count, v = parameters.count, parameters.v_gaussians
+    weights = {"opacity_weight": opacity_reg / count, "scale_weight": scale_reg / (3 * count)}
+    recorder.stage("prior")
+    _dispatch(recorder, "addPrior", parameters, count, v_log_scales=v.scales, v_logits=v.opacities, **weights)
+
+
+def record_noise(
+    recorder: Recorder, parameters: Parameters, config: TrainConfig, step: int, scene_scale: float, status: Array
+) -> None:
+    """Add a step's noise to the means, unless the step does not count (slang/splat/mcmc.slang)."""
+    noise, key = _NOISE_LR * config.means_lr_at(step, scene_scale), random_key(config.seed, step, Use.NOISE)
+    recorder.stage("noise")
+    _dispatch(recorder, "addNoise", parameters, parameters.count, noise=noise, status=status, **key)
+
+
+def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> Parameters:
+    """Other parameters whose rows come from those of `origins`, [M] uint32, with the highest bit set where a row is new and has
+    no moments yet; statistics start anew, and what all Gaussians share is the same array."""
+    old, count, memory = parameters.arrays, origins.size, parameters.device.memory
+    arrays: dict[str, Array] = {}
+    for name in groups_of(old):
+        names = [name, *(f"{name}.{moment}" for moment in MOMENTS)]
+        new = [memory.empty((count, *old[name].shape[1:])) for _ in names]
+        arrays |= zip(names, new, strict=True)
+        recorder.dispatch(
+            "gaussian_rows",
+            "moveRows",
+            linear_groups(count),
+            rows=count,
+            row=old[name].size // parameters.count,
+            origins=origins,
+            source=AdamArrays.of(old, name),
+            target=AdamArrays(*new),
+        )
+    for name in Parameters.STATISTICS:
+        arrays[name] = memory.empty(count)
+        recorder.clear(arrays[name])
+    return Parameters(parameters.device, {**old, **arrays})
+
+
+def record_relocation(recorder: Recorder, parameters: Parameters, origins: Array, copies: Array) -> None:
+    """In place: each row becomes a copy of its origin; rows with `copies`, [N] uint32, lose their moments. No origin has
+    another itself."""
+    for name in groups_of(parameters.arrays):
+        recorder.dispatch(
+            "gaussian_rows",
+            "relocateRows",
+            linear_groups(parameters.count),
+            rows=parameters.count,
+            row=parameters.arrays[name].size // parameters.count,
+            origins=origins,
+            copies=copies,
+            target=AdamArrays.of(parameters.arrays, name),
+        )
+
+
+def check_parameters(parameters: Parameters, step: int) -> None:
+    """Raise a SplatError that names the first array which holds NaN or infinity after `step` steps."""
+    found = parameters.device.memory.array(np.zeros(1, np.uint32))
+    recorder = parameters.device.record()
+    for array in parameters.arrays.values():
+        recorder.dispatch(
+            "gaussian_rows",
+            "findNotFinite",
+            linear_groups(-(-array.size // _CHECK_RUN)),
+            count=array.size,
+            values=array,
+            not_finite=found,
+        )
+    recorder.submit()
+    if found.numpy()[0]:
+        check_finite(parameters.state(), step)
+
+
+def in_spatial_order(parameters: Parameters, bounds: NDArray[np.float64]) -> Parameters:
+    """The same Gaussians by Morton codes of their means; statistics start anew. Nothing may be running that writes them. Beyond
+    the box of two corners, `bounds` [2, 3], nothing is told apart."""
+    device, count = parameters.device, parameters.count
+    low, high = bounds
+    recorder = device.record()
+    keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
+    cube = dict(zip(("low_X", "low_Y", "low_Z", "side"), map(float, (*low, np.max(high - low))), strict=True))
+    _dispatch(recorder, "mortonKeys", parameters, count, keys=keys, order=order, **cube)
+    _, origins = _sorted(recorder, device, keys, order, _PLACE_BITS)
+    ordered = record_moved(recorder, parameters, origins)
+    recorder.submit()
+    return ordered
+
+
+def contributions(
+    gaussians: Gaussians,
+    dataset: Dataset,
+    *,
+    antialiased: bool = False,
+    accumulate: Accumulate = "auto",
+    device: Device | None = None,
+) -> NDArray[np.float32]:
+    """Of each Gaussian [N]: its blending weights α T, summed over a photograph's pixels that count, in the training view where
+    the sum is largest.
+
+    How much of a picture would be another colour without it, in pixels. Sums of blending weights are what Mini-Splatting (Fang
+    and Wang 2024) prunes by, largest ones RadSplat (Niemeyer et al. 2024).
+    """
+    most = np.zeros(len(gaussians), np.float32)
+    how: dict[str, Any] = {"antialiased": antialiased, "near": dataset.near, "accumulate": accumulate, "device": device}
+    for view in dataset.train:
+        counts = torch.from_numpy((dataset.image(view)[..., 3] > 0).astype(np.float32))
+        most = np.maximum(most, blending_weights(gaussians, dataset.views[view].camera, counts, **how))
+    return most
+
+
+def prune(
+    parameters: Parameters, gaussians: Gaussians, dataset: Dataset, config: TrainConfig, step: int, ranks: Ranks = ALONE
+) -> tuple[Parameters, Removal]:
+    """Parameters without the Gaussians that, as `gaussians` shows them, contribute less than `config.prune_contribution`. Each
+    of `ranks` looks at its share of the photographs. SplatError if none is left, a parameter is not finite, or another process
+    has ended."""
+    state, least = parameters.state(), config.prune_contribution
+    check_finite(state, step + 1)
+    share = replace(dataset, train=dataset.train[ranks.rank :: ranks.size], _images=dataset._images)
+    found = contributions(
+        gaussians, share, antialiased=config.antialiased, accumulate=config.accumulate, device=parameters.device
+    )
+    try:
+        found = ranks.largest_values(found)
+    except RankLostError as error:
+        # Gaussians have been refined and not pruned: no checkpoint is to be written of that.
+        raise SplatError(str(error)) from error
+    kept = found >= least
+    if not kept.any():
+        raise SplatError(f"no Gaussian contributes prune_contribution ({least:g}) pixels to any photograph; lower it")
+    rows = {name: values if name.partition(".")[0] == WEIGHTS else values[kept] for name, values in state.items()}
+    left = Parameters(parameters.device, rows)
+    return left, Removal(step + 1, parameters.count, left.count)

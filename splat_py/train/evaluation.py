@@ -1,0 +1,347 @@
+"""How well Gaussians predict the photographs that were held out: PSNR, as it is and with the render's colours matched first (as
+RawNeRF's and multinerf's evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.files import is_file, reason
+from splat_py.fit.steps import psnr_of
+from splat_py.gpu.device import Device, get_device
+from splat_py.render.environment import Environment
+from splat_py.render.views import render, render_tensor
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.pictures import beside, inside, picture_names, write_image
+from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected
+from splat_py.train.loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
+
+# Below these, variances and slopes count as none.
+_SMALL = 1e-8
+# AlexNet's weights as torchvision names them, in torch's cache, and sides of the smallest image that it takes.
+_WEIGHTS, _LEAST = "alexnet-owt-7be5be79.pth", 32
+# Steps of Adam on a pose, and the learning rate of the first and the last, in radians and in shares of the scene's scale.
+_STEPS, _RATES = 400, (2e-3, 1e-4)
+
+
+@dataclass(frozen=True)
+class ViewScore:
+    """One view's PSNR in dB over the pixels that count; SSIM (11×11 Gaussian window, σ 1.5, the image mirrored at its edges)
+    as torchmetrics has it; PSNR once the render's colours are matched to the photograph's (`corrected_psnr`); and LPIPS where
+    it is asked for."""
+
+    name: str
+    psnr: float
+    ssim: float
+    corrected_psnr: float = math.nan
+    lpips: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Views and their means."""
+
+    views: list[ViewScore]
+
+    psnr: float = field(init=False)
+    ssim: float = field(init=False)
+    corrected_psnr: float = field(init=False)
+    # If they have it.
+    lpips: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("psnr", "ssim", "corrected_psnr", "lpips"):
+            found = [value for view in self.views if (value := getattr(view, name)) is not None]
+            object.__setattr__(self, name, float(np.mean(found)) if found else None)
+
+    def to_json(self) -> dict[str, Any]:
+        views = [{name: value for name, value in asdict(view).items() if value is not None} for view in self.views]
+        means = {name: value for name, value in vars(self).items() if value is not None and name != "views"}
+        return means | {"views": views}
+
+
+def evaluate(
+    gaussians: Gaussians,
+    dataset: Dataset,
+    *,
+    antialiased: bool = False,
+    align_poses: bool = False,
+    environment: Environment | None = None,
+    pictures: Path | None = None,
+    lpips: Lpips | None = None,
+    device: Device | str | None = None,
+) -> Scores:
+    """Render the held-out views and compare.
+
+    Args:
+        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that
+            were trained with refined poses.
+        environment: behind the scene, in the place of the dataset's background.
+        lpips: also compute LPIPS.
+        pictures: where to put each photograph beside its render, as PNG.
+        device: where to render and to compare; the default device if None.
+
+    Raises:
+        SplatError: the dataset holds out no view.
+    """
+    if not dataset.test:
+        raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
+
+    background = dataset.background if environment is None else environment
+    how: dict[str, Any] = {"background": background, "antialiased": antialiased, "near": dataset.near, "device": device}
+    if align_poses:
+        views = list(dataset.views)
+        for index in dataset.test:
+            view, photograph = views[index], dataset.image(index)
+            if photograph[..., 3].any():
+                camera = align_pose(gaussians, view.camera, photograph, dataset.scene_scale, **how)
+                views[index] = replace(view, camera=camera)
+        dataset = replace(dataset, views=views, _images=dataset._images)
+
+    def draw(camera: Camera) -> NDArray[np.float32]:
+        return render(gaussians, camera, **how)
+
+    return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
+
+
+def evaluate_views(
+    draw: Callable[[Camera], NDArray[np.float32]],
+    dataset: Dataset,
+    views: Iterable[int],
+    pictures: Path | None = None,
+    *,
+    lpips: Lpips | None = None,
+    device: Device | str | None = None,
+) -> Scores:
+    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1.
+
+    Raises:
+        SplatError: no pixel of any photograph counts.
+
+    Warns:
+        UserWarning: none of one photograph does. It is left out.
+    """
+    scores, names = [], picture_names([view.name for view in dataset.views])
+    for index in views:
+        view, photograph = dataset.views[index], dataset.image(index)
+        if not photograph[..., 3].any():
+            warnings.warn(f"no pixel of {view.name} counts, so that it is left out; correct its mask", stacklevel=2)
+            continue
+        image = draw(view.camera)
+        psnr, ssim = compare(image, photograph, device=device)
+        perceived = None if lpips is None else lpips(*both(image, photograph))
+        scores.append(ViewScore(view.name, psnr, ssim, corrected_psnr(image, photograph), perceived))
+        if pictures is not None:
+            rows, columns = inside(photograph[..., 3])
+            pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
+            write_image(pictures / names[index], pair)
+    if not scores:
+        raise SplatError(f"no photograph of {dataset.root} that is held out has a pixel that counts; correct the masks")
+    return Scores(scores)
+
+
+def compare(
+    image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | str | None = None
+) -> tuple[float, float]:
+    """PSNR and SSIM, as torchmetrics has them, of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight).
+
+    Both are black where the photograph does not count, for SSIM. NaN if no pixel counts.
+    """
+    if not photograph[..., 3].any():
+        return math.nan, math.nan
+    x, y = both(image, photograph)
+    squared = (x.astype(np.float64) - y) ** 2
+    psnr = psnr_of(float(squared.sum() / (3 * (photograph[..., 3] / 255).sum())))
+    device = get_device(device)
+    border = WINDOW // 2
+    arrays = [device.memory.array(np.pad(a, ((border, border), (border, border), (0, 0)), mode="reflect")) for a in (x, y)]
+    height, width, _ = arrays[0].shape
+    sweeps = SsimPasses(device, width, height, Comparison(0.0, 1.0, packed=False, whole_windows=True))
+    sums = device.memory.empty(SUMS)
+    recorder = device.record()
+    recorder.clear(sums)
+    sweeps.record(recorder, arrays[0], arrays[1].as_uint32, sums, None)
+    recorder.submit()
+    return psnr, float(sums.numpy().sum(0, dtype=np.float64)[1]) / sweeps.ssim_count
+
+
+def both(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """An image and a photograph, both [H, W, 3] from 0 to 1, black where the photograph does not count."""
+    pixels = photograph.astype(np.float32) / np.float32(255)
+    return image * pixels[..., 3:], pixels[..., :3] * pixels[..., 3:]
+
+
+def color_correct_affine(img: Tensor, ref: Tensor) -> Tensor:
+    """The image by that affine map of each channel whose inverse fits the reference to the image best, clipped to [0, 1].
+
+    Args:
+        img, ref: [..., C], 0 to 1, the same number of pixels.
+
+    Raises:
+        SplatError: numbers of pixels or channels that differ.
+    """
+    images, references = _pixels(img, ref)
+    centred = references - references.mean(0)
+    variance = (centred**2).mean(0).clamp(min=_SMALL)
+    slope = (centred * images).mean(0) / variance
+    offset = images.mean(0) - slope * references.mean(0)
+    slope = torch.where(slope.abs() < _SMALL, torch.ones_like(slope), slope)
+    return ((images - offset) / slope).clip(0, 1).reshape(img.shape)
+
+
+def corrected_psnr(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> float:
+    """PSNR in dB of an image [H, W, 3] from 0 to 1, matched by `color_correct_affine` to a photograph [H, W, 4] (rgb, weight).
+
+    Only pixels that count are matched and compared; NaN if none does. gsplat 1.5.3's trainer reports the same as cc_psnr.
+    """
+    counts = photograph[..., 3] > 0
+    if not counts.any():
+        return math.nan
+    reference = torch.from_numpy(photograph[counts][:, :3].astype(np.float64) / 255)
+    corrected = color_correct_affine(torch.from_numpy(image[counts].astype(np.float64)), reference)
+    return psnr_of(float(((corrected - reference) ** 2).mean()))
+
+
+def color_correct_quadratic(img: Tensor, ref: Tensor, num_iters: int = 5, eps: float = 0.5 / 255) -> Tensor:
+    """The image by quadratic polynomials of all its channels that fit the reference best, clipped to [0, 1].
+
+    Each of `num_iters` fits starts from the last one's result. A channel's fit leaves out those pixels where it is saturated
+    (within `eps` of 0 or 1) in the image as given, as corrected so far, or in the reference.
+
+    Args:
+        img, ref: [..., C], 0 to 1, the same number of pixels.
+
+    Raises:
+        SplatError: numbers of pixels or channels that differ.
+    """
+    images, references = _pixels(img, ref)
+    channels = images.shape[1]
+    first, second = torch.triu_indices(channels, channels, device=images.device)
+
+    def unclipped(values: Tensor) -> Tensor:
+        return (values >= eps) & (values <= 1 - eps)
+
+    usable = unclipped(images) & unclipped(references)
+    for _ in range(num_iters):
+        terms = torch.cat([images[:, first] * images[:, second], images, torch.ones_like(images[:, :1])], dim=1)
+        counts = usable & unclipped(images)
+        warp = []
+        for values, known in zip(references.T, counts.T, strict=True):
+            rows, targets = (terms * known[:, None]).cpu(), (values * known).cpu()[:, None]
+            # If too few pixels are left for a unique solution, that of least norm; only the CPU has the method for it.
+            warp.append(torch.linalg.lstsq(rows, targets, driver="gelsd").solution[:, 0].to(terms.device))
+        images = (terms @ torch.stack(warp, dim=1)).clip(0, 1)
+    return images.reshape(img.shape)
+
+
+def _pixels(img: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as [P, C]."""
+    if img.shape[-1] != ref.shape[-1] or img.numel() != ref.numel():
+        raise SplatError(f"img has shape {list(img.shape)} and ref {list(ref.shape)}; they need as many pixels and channels")
+    return img.reshape(-1, img.shape[-1]), ref.reshape(-1, img.shape[-1])
+
+
+class Lpips:
+    """The distance of two images [H, W, 3] from 0 to 1, 0 for images that are the same, by AlexNet's features. Images that are
+    smaller than 32 pixels are repeated at their edges up to that. The network takes two images [1, 3, H, W] from -1 to 1."""
+
+    def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._network = network
+
+    @torch.no_grad()
+    def __call__(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+        height, width, _ = x.shape
+        border = (0, max(_LEAST - height, 0)), (0, max(_LEAST - width, 0)), (0, 0)
+        padded = (torch.from_numpy(np.pad(image, border, mode="edge")).permute(2, 0, 1)[None] for image in (x, y))
+        return float(self._network(*(image.clamp(0, 1) * 2 - 1 for image in padded)))
+
+
+def open_lpips() -> Lpips | str:
+    """LPIPS by torchmetrics or lpips, where these and AlexNet's weights are on this machine, as nothing is downloaded; or why
+    there is none, as a clause of a sentence."""
+    if find_spec("torchvision") is None:
+        return "torchvision is not installed"
+    package = next((name for name in ("torchmetrics", "lpips") if find_spec(name) is not None), None)
+    if package is None:
+        return "neither torchmetrics nor lpips is installed"
+    weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
+    if not is_file(weights):
+        return f"AlexNet's weights are not on this machine; put {_WEIGHTS} into {weights.parent}"
+    try:
+        with _offline():
+            if package == "lpips":
+                return Lpips(import_module("lpips").LPIPS(net="alex", verbose=False).eval())
+            module = import_module("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
+            return Lpips(module(net_type="alex").eval())
+    except Exception as error:  # other libraries raise what they like
+        return f"{package} cannot open it ({reason(error)})"
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Within, torch downloads nothing."""
+
+    def refuse(url: str, *_: Any, **__: Any) -> None:
+        raise OSError(f"{url} is not on this machine")
+
+    kept, torch.hub.download_url_to_file = torch.hub.download_url_to_file, refuse
+    try:
+        yield
+    finally:
+        torch.hub.download_url_to_file = kept
+
+
+def align_pose(
+    gaussians: Gaussians,
+    camera: Camera,
+    photograph: NDArray[np.uint8],
+    scene_scale: float,
+    *,
+    device: Device | None = None,
+    **how: object,
+) -> Camera:
+    """A camera moved to where its photograph was taken in the scene, by gradient descent on the loss of training.
+
+    A photograph that was held out has the pose of the capture; where poses of training views are refined, the scene moves with
+    them, and its score would be of the pose and not of the scene (Lin et al. 2021, BARF, section 4.2). The photograph is
+    [H, W, 4] uint8, rgb and weight; `how` has further arguments of `render_tensor`.
+    """
+    counts = torch.from_numpy(photograph[..., 3:].astype(np.float32) / 255)
+    target = torch.from_numpy(photograph[..., :3].astype(np.float32) / 255) * counts
+    pose = torch.zeros(POSE_CORRECTION, requires_grad=True)
+    units = torch.tensor([1.0] * 3 + [scene_scale] * 3)
+    optimiser = torch.optim.Adam([pose], lr=_RATES[0], betas=(0.9, 0.99), eps=1e-15)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, (_RATES[1] / _RATES[0]) ** (1 / _STEPS))
+    captured = torch.from_numpy(camera.viewmat.astype(np.float32))
+    with torch.enable_grad():
+        for _ in range(_STEPS):
+            optimiser.zero_grad()
+            image = render_tensor(gaussians, camera, viewmat=moved(captured, pose * units), device=device, **how)  # type: ignore[arg-type]
+            photometric_loss(image.cpu() * counts, target).backward()
+            optimiser.step()
+            schedule.step()
+    return corrected(camera, (pose.detach() * units).numpy(), np.zeros(LENS_CORRECTION))
+
+
+def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
+    """[4, 4] corrected by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang)."""
+    x, y, z = pose[:3]
+    zero = torch.zeros_like(x)
+    turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
+    rows = torch.cat([turn, pose[3:, None]], 1)
+    return torch.cat([rows, pose.new_tensor([[0.0, 0, 0, 1]])]) @ viewmat

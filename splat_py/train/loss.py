@@ -1,0 +1,347 @@
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient, as training records it and as torch takes it
+(kernels/loss.slang). Another loss of pixels may take the place of L1.
+
+SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.fit.steps import psnr_of
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import first_derivative, graph_break
+from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.render.tensors import as_tensor
+from splat_py.shaders.functions import ShaderModule
+from splat_py.shaders.loading import built_in_or_own
+
+CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
+_RADIUS = constant("splat/ssim", "SSIM_RADIUS")
+# Pixels across the window of SSIM.
+WINDOW = 2 * _RADIUS + 1
+# Of the loss's sums: a row for each of the places that workgroups take turns to add to.
+SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
+# Of each channel, in the two arrays that sweeps leave for the next.
+FLOATS_A_PIXEL = (_MOMENTS, _ADJOINTS)
+# Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
+# every thread does the same arithmetic as without bands.
+_MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
+# Of the largest buffer: images of up to 8.9 megapixels are one band.
+BAND_BYTES = 1 << 29
+
+
+@dataclass(frozen=True)
+class LossValues:
+    """The loss and what it is made of."""
+
+    loss: float
+    # Means over pixels and channels; `l1` is that of the pixel loss, whichever it is.
+    l1: float
+    ssim: float
+    # Over those pixels that count, dB; NaN if none does.
+    psnr: float
+
+    @classmethod
+    def mean(cls, values: Sequence[LossValues], total: Callable[[list[float]], list[float]] = list) -> LossValues:
+        """Means over photographs; `total` adds up sums of several processes."""
+        known = [value.psnr for value in values if not math.isnan(value.psnr)]
+        sums = [sum(value.loss for value in values), sum(value.l1 for value in values), sum(value.ssim for value in values)]
+        loss, l1, ssim, psnr, count, compared = total([*sums, sum(known), len(values), len(known)])
+        return cls(loss / count, l1 / count, ssim / count, psnr / compared if compared else math.nan)
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Rows `first` to `end` of an image, and those that they depend on, `rows` of them from `top`."""
+
+    top: int
+    rows: int
+    first: int
+    end: int
+
+
+def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -> list[_Band]:
+    """An image in as few bands as buffers of so many bytes allow, or of one run of rows each."""
+    most_rows = most_bytes // (_MOMENTS * width * channels * 4)
+    if height <= most_rows:
+        return [_Band(0, height, 0, height)]
+    step = max((most_rows - 2 * _MARGIN) // _RUN, 1) * _RUN
+    bands = []
+    for first in range(0, height, step):
+        top, end = max(first - _MARGIN, 0), min(first + step, height)
+        bands.append(_Band(top, min(end + _MARGIN, height) - top, first, end))
+    return bands
+
+
+Padding = Literal["same", "valid", "reflect"]
+# Types in slang/splat/pixel_loss.slang, which are means over channels.
+PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
+# Of a vector in Slang.
+_MOST_CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How images are compared, and what kernels are specialised by.
+
+    Attributes:
+        pixel_weight, ssim_weight: the gradient is that of pixel_weight · mean loss(x, y) + ssim_weight · mean SSIM(x, y).
+        channels: of the images.
+        packed: y is bytes with weights as from `pack`, or else the bits of floats in x's layout.
+        whole_windows: SSIM is of those windows only that lie in the image, or else of all, with zeros outside.
+        pixel_loss: implements IPixelLoss.
+        swapped: the pixel loss is of y and x.
+    """
+
+    pixel_weight: float
+    ssim_weight: float
+    channels: int = CHANNELS
+    packed: bool = True
+    whole_windows: bool = False
+    pixel_loss: str | UserType = "L1"
+    swapped: bool = False
+    native_atomics: bool = True
+
+    @property
+    def joint(self) -> bool:
+        return isinstance(self.pixel_loss, UserType)
+
+
+class SsimPasses:
+    """The four sweeps over images of one size.
+
+    Args:
+        band_bytes: larger images are compared in several bands, so that no buffer takes more.
+
+    Raises:
+        SplatError: the images are too large for the device, or have more channels than a caller's own loss takes.
+    """
+
+    def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = BAND_BYTES) -> None:
+        self.width, self.height, channels = width, height, comparison.channels
+        device.memory.limits.check_images(1, height, width, channels)
+        if comparison.joint and channels > _MOST_CHANNELS:
+            raise SplatError(
+                f"images has {channels} channels; a pixel loss of your own takes {_MOST_CHANNELS} at most, "
+                f"{', '.join(PIXEL_LOSSES)} any number"
+            )
+        border = WINDOW - 1 if comparison.whole_windows else 0
+        # Numbers in an image, and values of SSIM.
+        self.count, self.ssim_count = width * height * channels, (width - border) * (height - border) * channels
+        self._options = replace(
+            comparison,
+            pixel_weight=comparison.pixel_weight / self.count,
+            ssim_weight=comparison.ssim_weight / self.ssim_count,
+            native_atomics=device.native_float_atomics,
+        )
+        self._bands = _bands(width, height, band_bytes, channels)
+        rows = max(band.rows for band in self._bands)
+        self._along_rows, self._adjoints = (device.memory.empty((n, rows, width, channels)) for n in FLOATS_A_PIXEL)
+
+    def record(
+        self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0, swapped: bool = False
+    ) -> None:
+        """Add to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one.
+
+        Args:
+            x, v_x: [images, H, W, channels] float32.
+            y: [images, H, W] uint32 from `pack`; not packed, the `bits` of an array as x.
+            image: which one of them.
+            swapped: exchange the pixel loss's arguments, if it minds.
+        """
+        options = replace(self._options, swapped=swapped and self._options.joint)
+        entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
+        arrays = {"renders": x, "photographs": y, "v_renders": v_x, "sums": sums, "sum_bits": sums.as_uint32}
+        for band in self._bands:
+            for entry in entries if v_x is not None else entries[:2]:
+                runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
+                recorder.dispatch(
+                    "loss",
+                    entry,
+                    linear_groups(runs * options.channels),
+                    options=options,
+                    band=band,
+                    width=self.width,
+                    height=self.height,
+                    first_pixel=(image * self.height + band.top) * self.width,
+                    row_maps=self._along_rows,
+                    adjoints=self._adjoints,
+                    **cast(Any, arrays),
+                )
+
+
+class PhotometricLoss:
+    """The loss for images of one size; arguments and errors as of `SsimPasses`."""
+
+    def __init__(
+        self,
+        device: Device,
+        width: int,
+        height: int,
+        ssim_lambda: float,
+        band_bytes: int = BAND_BYTES,
+        pixel_loss: str | UserType = "L1",
+    ) -> None:
+        self.ssim_lambda = ssim_lambda
+        comparison = Comparison(1 - ssim_lambda, -ssim_lambda, pixel_loss=pixel_loss)
+        self._sweeps = SsimPasses(device, width, height, comparison, band_bytes)
+        self.v_render = device.memory.empty((1, height, width, CHANNELS))
+
+    def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
+        """Leave ∂loss/∂render [1, H, W, 3] in `v_render` and the loss's sums in `sums`, `SUMS` float32, for `values`. The
+        photograph is [H, W] uint32 from `pack`."""
+        recorder.stage("loss")
+        recorder.clear(sums)
+        self._sweeps.record(recorder, render, photograph, sums, self.v_render)
+
+    def values(self, sums: Array) -> LossValues:
+        """Read what `record` left in `sums`, once it has run."""
+        absolute, similarity, squared, weight = (float(x) for x in sums.numpy().sum(0, dtype=np.float64))
+        l1, ssim = absolute / self._sweeps.count, similarity / self._sweeps.count
+        loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)
+        return LossValues(loss, l1, ssim, psnr_of(squared / weight) if weight else math.nan)
+
+
+def pack(photograph: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """A photograph [H, W, 4] (rgb, weight) as the loss reads it: [H, W] uint32, red in the lowest byte."""
+    return np.ascontiguousarray(photograph).view("<u4")[..., 0]
+
+
+@graph_break
+def photometric_loss(
+    images: Tensor,
+    photographs: Tensor,
+    ssim_lambda: float = 0.2,
+    *,
+    padding: Literal["same", "valid"] = "same",
+    pixel_loss: str | UserType | ShaderModule = "L1",
+) -> Tensor:
+    """(1 - λ) mean |images - photographs| + λ (1 - SSIM), as training minimises it (Kerbl et al. 2023, equation 7).
+
+    Args:
+        images, photographs: [..., H, W, C] float32 of any size and number of channels, for example those of `rasterization`.
+            SSIM expects values from 0 to 1.
+        ssim_lambda: λ, from 0 to 1.
+        padding: of SSIM, as `ssim` takes it; training uses "same".
+        pixel_loss: in the place of |x - y|, "L1": "L2", (x - y)²; "Charbonnier", √((x - y)² + 0.001²) (Charbonnier et al.
+            1994); or Slang of yours with a type that implements `IPixelLoss` (slang/splat/pixel_loss.slang), for up to 4
+            channels.
+
+    Returns:
+        A scalar, the mean over all images. NaN in an image makes it NaN.
+
+    Differentiable once, in both; |x - y| has the gradient 0 where x = y.
+
+    Raises:
+        SplatError: shapes that differ, or are no images; another type than float32; λ out of range; no such pixel loss.
+    """
+    if not 0 <= ssim_lambda <= 1:
+        raise SplatError(f"ssim_lambda is {ssim_lambda}; it must lie between 0 and 1")
+    _check("photographs", images, photographs, padding, {"same": 1, "valid": WINDOW})
+    loss = built_in_or_own("pixel_loss", pixel_loss, PIXEL_LOSSES, "IPixelLoss")
+    comparison = Comparison(1 - ssim_lambda, -ssim_lambda, whole_windows=padding == "valid", pixel_loss=loss)
+    return _compare(images, photographs, comparison) + ssim_lambda
+
+
+@graph_break
+def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Tensor:
+    """Structural similarity, 1 for images that are the same.
+
+    Args:
+        images, others: [..., H, W, C] float32 of any number of channels, values from 0 to 1.
+        padding: what the windows of pixels near the border see outside the image. "reflect": the image again, mirrored at the
+            outermost pixels, as torchmetrics does; sides of 6 pixels at least. "same": zeros, as training does. "valid": the
+            mean is only over pixels whose window lies in the image, as in the paper; sides of 11 pixels at least.
+
+    Returns:
+        A scalar, the mean over all images, pixels and channels. NaN in an image makes it NaN.
+
+    Differentiable once, in both.
+
+    Raises:
+        SplatError: shapes that differ, or are no images or too small ones; another type than float32.
+    """
+    _check("others", images, others, padding, {"same": 1, "valid": WINDOW, "reflect": _RADIUS + 1})
+    if padding == "reflect":
+        images, others = _reflect(images), _reflect(others)
+    return _compare(images, others, Comparison(0.0, 1.0, whole_windows=padding != "same"))
+
+
+def _reflect(images: Tensor) -> Tensor:
+    """With a window's radius of mirrored pixels around: [B, H + 10, W + 10, C]."""
+    batch = images.reshape(-1, *images.shape[-3:]).permute(0, 3, 1, 2)
+    return F.pad(batch, (_RADIUS,) * 4, mode="reflect").permute(0, 2, 3, 1)
+
+
+def _check(name: str, images: Tensor, others: Tensor, padding: str, smallest: dict[str, int]) -> None:
+    for which, tensor in (("images", images), (name, others)):
+        if not isinstance(tensor, Tensor):
+            raise SplatError(f"{which} is a {type(tensor).__name__}; give a torch tensor")
+        if tensor.dtype != torch.float32:
+            raise SplatError(f"{which} has dtype {tensor.dtype}; convert it to torch.float32, bytes divided by 255")
+    if images.dim() < 3 or 0 in images.shape:
+        raise SplatError(f"images has shape {list(images.shape)}; expected [..., H, W, C] with at least one pixel")
+    if others.shape != images.shape:
+        raise SplatError(f"{name} has shape {list(others.shape)} and images {list(images.shape)}; they must be the same")
+    if others.device != images.device:
+        raise SplatError(f"{name} is on {others.device} and images on {images.device}; move them to one device")
+    if padding not in smallest:
+        raise SplatError(f"padding is {padding!r}; use one of {', '.join(smallest)}")
+    side = smallest[padding]
+    if min(images.shape[-3:-1]) < side:
+        raise SplatError(f"images has shape {list(images.shape)}; padding={padding!r} needs {side}×{side} pixels, use 'same'")
+
+
+def _compare(x: Tensor, y: Tensor, comparison: Comparison) -> Tensor:
+    # The backward pass needs none of their pixels, but has to know where they come from (`first_derivative`).
+    sources = (images.narrow(0, 0, 0).clone() for images in (x, y))
+    return cast(Tensor, _Compare.apply(x, y, comparison, *sources))
+
+
+class _Compare(torch.autograd.Function):
+    """A weighted sum of the mean of a pixel loss and of mean SSIM(x, y), which is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, weights: Comparison, *sources: Tensor) -> Tensor:
+        height, width, channels = x.shape[-3:]
+        images = x.numel() // (height * width * channels)
+        device = device_for(x)
+        device.memory.limits.check_images(images, height, width, channels)
+        pixel_weight, ssim_weight = weights.pixel_weight / images, weights.ssim_weight / images
+        comparison = replace(weights, pixel_weight=pixel_weight, ssim_weight=ssim_weight, channels=channels, packed=False)
+        sweeps = SsimPasses(device, width, height, comparison)
+        arrays = [device.memory.array(tensor.detach().contiguous()) for tensor in (x, y)]
+        sums = [device.memory.empty(SUMS) for _ in arrays]
+        gradients = [device.memory.empty(array.shape) if ctx.needs_input_grad[i] else None for i, array in enumerate(arrays)]
+
+        recorder = device.record()
+        # The gradient for y is that for x with both exchanged.
+        for i, (of, other, v_of) in enumerate(zip(arrays, reversed(arrays), gradients, strict=True)):
+            if i == 0 or v_of is not None:
+                recorder.clear(sums[i])
+                for image in range(images):
+                    sweeps.record(recorder, of, other.as_uint32, sums[i], v_of, image, swapped=i == 1)
+        recorder.submit()
+
+        ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients), *sources)
+        pixels, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])
+        # The sums are over all images, the weights for one of them.
+        return x.new_tensor(pixel_weight * pixels / sweeps.count + ssim_weight * similarity / sweeps.ssim_count)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, v_value: Tensor) -> tuple[Tensor | None, ...]:
+        return *(None if gradient is None else v_value * gradient for gradient in ctx.saved_tensors[:2]), *[None] * 3

@@ -1,0 +1,257 @@
+"""The most memory that a training run takes, predicted from sizes alone, and what of it is left for photographs."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import psutil
+
+from splat_py.errors import SplatError
+from splat_py.fields import shown_bytes
+from splat_py.fit.steps import AHEAD
+from splat_py.gpu.accumulation import accumulation
+from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket
+from splat_py.gpu.device import Device, free_bytes, process_bytes, shares_host_memory
+from splat_py.scene.dataset import Dataset
+from splat_py.train.checkpoint import initial_count
+from splat_py.train.config import TrainConfig
+from splat_py.train.loss import BAND_BYTES, CHANNELS, FLOATS_A_PIXEL
+from splat_py.train.step import ISECTS_PER_GAUSSIAN
+
+# Intersections that lists are made for, where that is more than what they begin with: what tiles of detailed scenes need.
+_ISECTS_PER_TILE = 450
+# Bytes of kernels as machine code and of what compiled them, where the machine's memory holds them.
+_COMPILED = 400_000_000
+# Of what is free without a limit, the share that a run may take: other programs want some, too.
+_FREE_SHARE = 0.75
+# Of cells, whose edges overlap, the share of the scene's Gaussians that one of n has is less than so many n-ths.
+_OVERLAP = 1.6
+_MOST_DIVISOR, _GRIDS = 16, ((2, 1), (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (6, 4), (6, 6), (8, 8))
+# Fewer Gaussians, or smaller photographs, are nothing to advise.
+_FEWEST_GAUSSIANS, _SMALLEST_SIDE = 1000, 64
+
+
+class Size(NamedTuple):
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What decides how much memory a run takes.
+
+    Attributes:
+        initial, gaussians: how many there are at first, and at most.
+        train, others: sizes of the photographs that are compared with, and of those held out.
+    """
+
+    initial: int
+    gaussians: int
+    train: Sequence[Size]
+    others: Sequence[Size]
+    config: TrainConfig
+    per_isect: bool
+    tile_size: int
+
+    @classmethod
+    def of(cls, dataset: Dataset, config: TrainConfig, device: Device, gaussians: int = 0) -> Workload:
+        sizes = [Size(view.camera.width, view.camera.height) for view in dataset.views]
+        train, held_out = ([sizes[i] for i in part] for part in (dataset.train, dataset.test))
+        initial = gaussians or initial_count(config, dataset)
+        per_isect = accumulation(device, config.accumulate) == "PerIntersection"
+        most = _most_of(config, train, initial)
+        return cls(initial, most, train, held_out, config, per_isect, device.tuning.tile_size)
+
+    def downscaled(self, divisor: int) -> Workload:
+        train, others = ([Size(-(-w // divisor), -(-h // divisor)) for w, h in part] for part in (self.train, self.others))
+        return replace(self, train=train, others=others, gaussians=_most_of(self.config, train, self.initial))
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes at the peak of a run, by what they are for.
+
+    Attributes:
+        gaussians: parameters, moments, gradients and splats.
+        lists: of intersections of splats with tiles.
+        images: renders and the loss.
+        copies: of the Gaussians, while they are densified, averaged or saved.
+        freed: buffers that are kept to be used again.
+        ahead: photographs on their way.
+    """
+
+    gaussians: int
+    lists: int
+    images: int
+    copies: int
+    freed: int
+    ahead: int
+
+    @property
+    def total(self) -> int:
+        """Without photographs that stay."""
+        return sum(vars(self).values())
+
+    def largest(self, gaussians: int) -> str:
+        """What takes most, as a clause."""
+        of_gaussians = self.gaussians + self.copies + self.freed
+        nbytes, what = max((of_gaussians, f"{gaussians:,} Gaussians"), (self.lists, "tiles' lists"), (self.images, "images"))
+        return f"{shown_bytes(nbytes)} of it for {what}"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run is expected to take, and how many bytes of photographs stay.
+
+    Attributes:
+        use: of the device, and of the host where they share memory.
+        process: what the process takes beside, where they share memory.
+        photographs: of those that stay on the device; others are streamed.
+        decoded: of those that stay on the host.
+        streams: photographs are decoded more than once.
+    """
+
+    use: MemoryUse
+    process: int
+    photographs: int
+    decoded: int
+    streams: bool
+    shared: bool
+
+    @property
+    def total(self) -> int:
+        return self.process + self.use.total + self.photographs + (self.decoded if self.shared else 0)
+
+    def shown(self) -> str:
+        return f"about {shown_bytes(self.total)} of memory at its peak" + ", photographs streamed from disk" * self.streams
+
+
+def predict(work: Workload, shared: bool) -> MemoryUse:
+    """The most that a run takes at once beside the photographs that stay, in bytes. Checkpoints are made in memory that host
+    and device share."""
+    config, count = work.config, work.gaussians
+    features = 3 * (config.sh_degree + 1) ** 2 if config.has_harmonics else config.color_features
+    extras = len(config.parameters())
+    groups = [3, 4, 3, 1, features] + [extras] * bool(extras)
+    state = _rows(count, [*groups * 3, 1, 1, 1])
+    parameters = state + _rows(count, groups[:5])
+    channels = 4 if config.depth_lambda else 3
+    row = 6 + channels + extras
+    splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])
+    binning = _rows(count, [1] * 6)
+    # What is recorded of a step's photographs stays until all are done.
+    packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * bool(config.depth_lambda))
+    sums = _rows(count, [*groups, *[extras] * bool(extras), 1, 1, 1]) if config.photographs > 1 else 0
+
+    largest = max(work.train, key=lambda size: size.width * size.height)
+    tiles = -(-largest.width // work.tile_size) * -(-largest.height // work.tile_size)
+    isects = max(ISECTS_PER_GAUSSIAN * count, _ISECTS_PER_TILE * tiles)
+    per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
+    lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
+
+    # Renders; with known depths, of colours apart; and what exposures, an environment or backgrounds need beside.
+    floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
+    floats += 3 * (config.exposure + config.environment) + config.random_background
+    images = 0
+    for size in set(work.train):
+        pixels = size.width * size.height
+        sweeps = [min(4 * pixels * CHANNELS * each, BAND_BYTES) for each in FLOATS_A_PIXEL]
+        images += _rows(pixels, [1] * 3 + [3] + [1] * (floats - 3)) + sum(map(bucket, sweeps))
+
+    # While Gaussians are moved there are those before and those after, and which rows go where.
+    moved = parameters + _rows(count, [1] * 13) - packed - sums
+    # Or their means, and what a checkpoint is made of when all steps are done.
+    means = _rows(count, groups)
+    saved = means + (state + means - packed - per_isect if shared else 0)
+    copies, freed = max(moved, means, saved), min(MOST_FREE_BYTES, parameters)
+    ahead = (AHEAD + config.photographs) * 4 * largest.width * largest.height * (3 if shared else 1)
+    return MemoryUse(parameters + splats + binning + packed + sums, lists, images, copies, freed, ahead)
+
+
+def plan_memory(
+    dataset: Dataset,
+    config: TrainConfig,
+    device: Device,
+    max_memory: int | None = None,
+    gaussians: int = 0,
+    processes: int = 1,
+) -> MemoryPlan:
+    """What a run takes, and what of the rest is for photographs.
+
+    Args:
+        max_memory: bytes that it may take; by default three quarters of what is free, or of several processes its share.
+        gaussians: of the checkpoint that it is resumed from.
+        processes: that train on this machine.
+
+    Raises:
+        SplatError: it is more than that, or than there is.
+    """
+    work, shared = Workload.of(dataset, config, device, gaussians), shares_host_memory(device)
+    process = process_bytes() + _COMPILED * device.software if shared else 0
+    limit = process + _FREE_SHARE * free_bytes(device) / (processes if shared else 1) if max_memory is None else max_memory
+    use = predict(work, shared)
+    if process + use.total > limit:
+        raise SplatError(_refusal(work, dataset, shared, process, limit, max_memory is None))
+    left = limit - process - use.total
+    photographs = min(_photographs(work.train), left)
+    decoded = _photographs([*work.train, *work.others])
+    beside = left - photographs if shared else _FREE_SHARE * psutil.virtual_memory().available / processes
+    streams = decoded > beside
+    return MemoryPlan(use, process, int(photographs), 0 if streams else decoded, streams, shared)
+
+
+def _refusal(work: Workload, dataset: Dataset, shared: bool, process: int, limit: float, by_default: bool) -> str:
+    """One sentence: what is predicted, and what would fit."""
+    use = predict(work, shared)
+
+    def fits(other: Workload) -> bool:
+        return process + predict(other, shared).total <= limit
+
+    advice = []
+    # Those that there are at first, no budget removes.
+    fewest = max(work.initial, _FEWEST_GAUSSIANS)
+    if work.gaussians > fewest and fits(replace(work, gaussians=fewest)):
+        advice.append(f"--budget {_most_gaussians(work, fewest, fits)}")
+    for divisor in range(2, _MOST_DIVISOR + 1):
+        smaller = work.downscaled(divisor)
+        if min(map(min, smaller.train)) >= _SMALLEST_SIDE and fits(smaller):
+            advice.append(f"a --downscale {divisor} times as large")
+            break
+    for columns, rows in _GRIDS:
+        if fits(replace(work, gaussians=math.ceil(min(_OVERLAP / (columns * rows), 1) * work.gaussians))):
+            advice.append(f"`splat partition {dataset.root} --cells {columns}x{rows}` and its cells one by one")
+            break
+    least = shown_bytes(1.01 * (process + use.total))
+    what = "this is three quarters of what is free" if by_default else "--max-memory"
+    advice.append(f"--max-memory {least}" if by_default or not advice else f"a --max-memory of {least}")
+    *others, last = advice
+    instead = f"{', '.join(others)} or {last}" if others else last
+    return (
+        f"training would take {shown_bytes(process + use.total)} of memory, {use.largest(work.gaussians)}, and may take "
+        f"{shown_bytes(limit)} ({what}): use {instead}"
+    )
+
+
+def _most_gaussians(work: Workload, low: int, fits: Callable[[Workload], bool]) -> int:
+    """The largest budget that fits, in two digits."""
+    counts = range(low, work.gaussians)
+    most = low + bisect_left(counts, True, lo=1, key=lambda count: not fits(replace(work, gaussians=count))) - 1
+    step = 10 ** max(len(str(most)) - 2, 0)
+    return most // step * step
+
+
+def _most_of(config: TrainConfig, train: Sequence[Size], initial: int) -> int:
+    return max(config.budget_of(sum(width * height for width, height in train) / len(train), initial), initial)
+
+
+def _rows(count: int, floats: Sequence[int]) -> int:
+    """Bytes of arrays with so many rows, of so many floats each, as they are allocated."""
+    return sum(bucket(4 * count * each) for each in floats)
+
+
+def _photographs(sizes: Sequence[Size]) -> int:
+    return sum(bucket(4 * width * height) for width, height in sizes)

@@ -1,0 +1,358 @@
+"""A training run from a capture to its folder, what `splat train` does; and such folders, as the other commands read them:
+
+run.json                what is trained, on what, how
+checkpoint.safetensors  to resume from
+scene.ply               the Gaussians, in the dataset's own frame
+scene.html              the same as a page to walk through, which opens from disk
+metrics.json            scores of the held-out views, and the curve of the training loss
+held-out/               photographs beside renders
+capture.safetensors     what else was learnt: exposures, refined cameras, an environment
+transforms.json         the refined cameras, for other programs
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from splat_py.errors import DeviceLostError, RankLostError, SplatError
+from splat_py.files import parse_json, write_json
+from splat_py.fit.distributed import ALONE, Ranks
+from splat_py.fit.run_folder import RunRecord, finished, refuse_existing, removed_without, run_lock
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.messages import translate_device_lost
+from splat_py.render.views import through
+from splat_py.scene.data_options import DataOptions
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.editing import merge, select
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.partition import RUN, Cell, cell_folders, cell_name, read_cell
+from splat_py.scene.sources import is_scene_file, require_cameras
+from splat_py.scene.transforms import write_transforms
+from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
+from splat_py.train.checkpoint import Checkpoint, LearntCapture, with_sizes
+from splat_py.train.config import TrainConfig
+from splat_py.train.evaluation import Scores, ViewScore, evaluate
+from splat_py.train.trainer import StepReport, Trainer
+
+# Points of the training curve in metrics.json.
+_CURVE_POINTS = 200
+
+
+class RunFolder:
+    """The files of a run, as `splat train` leaves them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.record_file, self.checkpoint = root / "run.json", root / "checkpoint.safetensors"
+        self.scene, self.page = root / "scene.ply", root / "scene.html"
+        self.metrics_file, self.pictures = root / "metrics.json", root / "held-out"
+        self.capture, self.transforms = root / "capture.safetensors", root / "transforms.json"
+
+    def record(self) -> RunRecord[TrainConfig]:
+        """Read run.json; SplatError if it is missing or damaged."""
+        return RunRecord.load(self.record_file, TrainConfig.from_dict)
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json holds; nothing if there is none."""
+        try:
+            content = parse_json(self.metrics_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def gaussians(self) -> Gaussians:
+        return Gaussians.load_ply(self.scene)
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        write_json(self.metrics_file, metrics)
+
+
+def train(
+    options: DataOptions,
+    config: TrainConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    given: Collection[str] = (),
+    trust_source: bool = False,
+    device: Device | None = None,
+    ranks: Ranks = ALONE,
+    on_start: Callable[[Trainer], None] | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+    between_steps: Callable[[Callable[[], None]], None] | None = None,
+) -> Scores | None:
+    """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any. Of several
+    processes all read the capture and the run, and the first one alone writes, tells and evaluates.
+
+    Args:
+        resume: continue the run in `out` from its checkpoint. The run's own record, run.json, then decides about data and
+            configuration. More steps than it was begun with extend it: from its last step on, learning rates, degree and
+            densification are those of a run of so many steps. `options.data` says where the capture is now.
+        given: names of options that count as given although they have their default's value.
+        trust_source: compile Slang source that a run carries which is resumed without naming its file again in `config.splat`.
+        device: where to train and to evaluate; the default device if None.
+        ranks: processes that train together, from `joined`.
+        on_start: told of the trainer before its first step.
+        on_step, between_steps: as `Trainer.fit`.
+
+    Raises:
+        SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
+            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first
+            checkpoint.
+
+    Warns:
+        UserWarning: the run that is to be resumed is finished. It is left as it is.
+    """
+    config.validate()
+    folder = RunFolder(out)
+    # The first process holds the folder before the others read it.
+    with run_lock(out) if ranks.first else nullcontext():
+        ranks.wait()
+        if not resume:
+            refuse_existing(out, folder.scene.name, folder.metrics_file.name)
+        checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
+        recorded = folder.record() if checkpoint else None
+        named: dict[str, UserType] = {}
+        for slot in SLOTS:
+            name, source = slot.fields(config)
+            kind = name if source else slot.resolve(name)
+            if not isinstance(kind, str):
+                named[slot.option] = kind
+                config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
+        if not resume:
+            config = with_sizes(config, named.get("color", config.color))
+            config = replace(config, batch=ranks.batch_of(config.batch))
+        record = RunRecord(options, config)
+        if checkpoint and recorded:
+            # Types of one's own are compared as text: the same file may be elsewhere now.
+            for slot in SLOTS:
+                slot.refuse_another(out, recorded.config, checkpoint.config, config)
+            if recorded.config.parameters() != checkpoint.config.parameters():
+                raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
+            record = recorded.resumed(out, record, TrainConfig(), given, "steps")
+            if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
+                if ranks.first:
+                    warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
+                try:
+                    return Scores([ViewScore(**view) for view in folder.metrics()["held_out"]["views"]])
+                except (KeyError, TypeError):
+                    return None
+            checkpoint = replace(checkpoint, config=record.config)
+        record, dataset = record.load_dataset(out, 0)
+        trainer = Trainer(
+            dataset,
+            record.config,
+            device=device,
+            resume=checkpoint,
+            splat=named.get("splat"),
+            camera=named.get("camera"),
+            color=named.get("color"),
+            trust_source=trust_source,
+            distributed=ranks,
+            max_memory=record.data.max_bytes,
+        )
+        dataset.hold(trainer.memory.decoded)
+        if not ranks.first:
+            try:
+                trainer.fit()
+            except RankLostError as error:
+                raise _with_advice(error, folder) from error
+            return None
+        with removed_without(folder.checkpoint, folder.record_file):
+            if recorded is None or record.changes(recorded):
+                record.save(folder.record_file)
+            if on_start is not None:
+                on_start(trainer)
+            return _fit(trainer, folder, on_step, between_steps)
+
+
+def _fit(
+    trainer: Trainer,
+    folder: RunFolder,
+    on_step: Callable[[StepReport], None] | None,
+    between_steps: Callable[[Callable[[], None]], None] | None,
+) -> Scores | None:
+    config, dataset = trainer.config, trainer.dataset
+    began, first = time.perf_counter(), trainer.step
+    # Of a run that is extended.
+    curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
+    before = curve[-1].get("seconds", 0.0) if curve else 0.0
+
+    def record(report: StepReport) -> None:
+        if report.step % max(config.steps // _CURVE_POINTS, 1) == 0:
+            elapsed = before + time.perf_counter() - began
+            point = {"step": report.step, "seconds": elapsed, "gaussians": report.gaussians, "divisor": report.divisor}
+            curve.append(point | vars(report.values))
+        if on_step is not None:
+            on_step(report)
+
+    try:
+        with translate_device_lost():
+            gaussians = trainer.fit(record, folder.checkpoint, between_steps)
+    except (DeviceLostError, RankLostError) as error:
+        raise _with_advice(error, folder) from error
+    seconds = time.perf_counter() - began
+    gaussians.save_ply(folder.scene)
+    learnt = trainer.learnt_capture()
+    learnt.save(folder.capture)
+    dataset = learnt.refined(dataset)
+    if config.refine_cameras:
+        write_transforms(folder.transforms, dataset.views)
+
+    metrics: dict[str, Any] = {
+        "steps": config.steps,
+        "gaussians": len(gaussians),
+        "seconds": seconds,
+        "steps_per_second": (config.steps - first) / max(seconds, 1e-9),
+        "curve": curve,
+    }
+    if trainer.removals:
+        metrics["pruned"] = [vars(removal) for removal in trainer.removals]
+    scores = None
+    if dataset.test:
+        scores = evaluate(
+            gaussians,
+            dataset,
+            antialiased=config.antialiased,
+            align_poses=config.refine_cameras,
+            environment=learnt.environment,
+            pictures=folder.pictures,
+            device=trainer.device,
+        )
+        metrics["held_out"] = scores.to_json()
+    folder.write_metrics(metrics)
+    return scores
+
+
+def _with_advice(error: SplatError, folder: RunFolder) -> SplatError:
+    kept = f"{folder.checkpoint} is safe: continue from it with --resume"
+    return type(error)(f"{error}; {kept if folder.checkpoint.exists() else 'no checkpoint was due yet'}")
+
+
+def open_scene(
+    scene: Path, data: Path | None, downscale: float | None, own: OwnTypes | None = None
+) -> tuple[Gaussians, Dataset, TrainConfig]:
+    """A scene, and the capture whose cameras and photographs go with it.
+
+    Args:
+        scene: a run's folder, or a scene's file (`Gaussians.load`).
+        data, downscale: of the capture; by default those of the run. A file has none.
+        own: Slang source that the scene was trained with, and for a file the camera.
+
+    Raises:
+        SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
+    """
+    own, is_file = own or OwnTypes(), is_scene_file(scene)
+    require_cameras(scene, data)
+    if data is not None and is_file:
+        gaussians, options = Gaussians.load(scene), DataOptions(data)
+        config = TrainConfig(antialiased=gaussians.antialiased)
+        gaussians, camera = gaussians.trust_source(own, str(scene)), CAMERA.resolve(own.camera or "dataset")
+    else:
+        folder = RunFolder(scene)
+        record = folder.record()
+        options, config = record.data, record.config
+        gaussians = folder.gaussians().trust_source(own, str(scene))
+        camera = CAMERA.trusted(CAMERA.of(config), own.camera, own.trust_source, str(scene))
+    if data is not None:
+        options = replace(options, data=data)
+    if downscale is not None:
+        options = replace(options, downscale=downscale)
+    dataset = through(options.load(), camera)
+    return gaussians, dataset if is_file else learnt_of(scene, config).refined(dataset), config
+
+
+def capture_of(scene: Path, data: Path | None) -> Dataset | None:
+    """The capture whose cameras go with a scene, a run's folder or a file, or None if nothing says which or it is gone;
+    SplatError if `data` is no capture."""
+    if data is not None:
+        return DataOptions(data).load()
+    if is_scene_file(scene):
+        return None
+    try:
+        record = RunFolder(scene).record()
+        return learnt_of(scene, record.config).refined(record.data.load())
+    except SplatError:
+        return None
+
+
+def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
+    """What was learnt of its capture together with a scene, a run's folder or a file, which knows nothing; SplatError if a run
+    learns something and the file is missing or damaged."""
+    return LearntCapture({}) if is_scene_file(scene) else LearntCapture.load(RunFolder(scene).capture, config)
+
+
+def merge_cells(folders: Sequence[Path]) -> tuple[Gaussians, dict[str, tuple[int, int]]]:
+    """The scene of all cells of a partition. Each keeps the Gaussians whose means are in its part of space, without the margin
+    that it was trained with; the outer parts do not end.
+
+    Args:
+        folders: of a partition, or of its cells.
+
+    Returns:
+        The scene, and of each cell by name how many Gaussians it keeps, and of how many.
+
+    Raises:
+        SplatError: cells are missing, were not trained, are of several partitions, or were trained in ways that do not go
+            together.
+    """
+    cells = _whole_partition(folders)
+    scenes: list[Gaussians] = []
+    counts: dict[str, tuple[int, int]] = {}
+    degrees: dict[int, str] = {}
+    for folder, cell in cells:
+        gaussians, name = _trained(folder), cell_name(cell.place)
+        degrees.setdefault(gaussians.sh_degree, name)
+        if len(degrees) > 1:
+            (lower, one), (higher, other) = sorted(degrees.items())
+            raise SplatError(
+                f"{one} has harmonics of degree {lower} and {other} of degree {higher}; train all cells with "
+                "the same --sh-degree"
+            )
+        inside = cell.grid.inside(cell.place, gaussians.means.detach().cpu().double().numpy())
+        scenes.append(select(gaussians, inside))
+        counts[name] = int(inside.sum()), len(gaussians)
+    return merge(scenes), counts
+
+
+def _whole_partition(folders: Sequence[Path]) -> list[tuple[Path, Cell]]:
+    found: dict[tuple[int, int], tuple[Path, Cell]] = {}
+    first: tuple[Path, Cell] | None = None
+    for root in folders:
+        inside = cell_folders(root)
+        if not inside:
+            raise SplatError(f"{root} holds no cell of a partition; name the --out of `splat partition`")
+        for folder in inside:
+            cell = read_cell(folder)
+            first = first or (folder, cell)
+            if (cell.dataset, cell.grid) != (first[1].dataset, first[1].grid):
+                raise SplatError(f"{first[0]} and {folder} are cells of different partitions; merge those of one")
+            if cell.place in found:
+                raise SplatError(f"{found[cell.place][0]} and {folder} are the same cell; name it once")
+            found[cell.place] = folder, cell
+    if first is None:
+        raise SplatError("there is no cell to merge; name the --out of `splat partition`")
+    missing = [place for place in first[1].grid.places if place not in found]
+    if missing:
+        names = ", ".join(map(cell_name, missing))
+        raise SplatError(f"{first[0].parent} lacks {names} of its partition; put all cells beside each other, or name them all")
+    return [found[place] for place in first[1].grid.places]
+
+
+def _trained(folder: Path) -> Gaussians:
+    run = RunFolder(folder / RUN)
+    if not run.scene.exists():
+        command = shlex.join(["splat", "train", str(folder), "--out", str(run.root)])
+        going_on = " --resume" if run.record_file.exists() else ""
+        raise SplatError(f"{folder} was not trained{' to its end' if going_on else ''}; run `{command}{going_on}`")
+    if run.record().config.environment:
+        raise SplatError(f"{folder} was trained with --environment, and each cell would have its own; train without")
+    return run.gaussians()

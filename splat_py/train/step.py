@@ -1,0 +1,297 @@
+"""A photograph's part of a training step, top to bottom in `PhotographGradients.record`: its camera rendered, compared, and the
+gradients of the Gaussians; and the photographs of one step added up. `Trainer._submit` calls both, and then Adam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from splat_py.fit.steps import Overflow
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.render.cameras import Cameras
+from splat_py.render.colors import color_model, harmonics
+from splat_py.render.options import SPLATS, Options
+from splat_py.render.project import Projection
+from splat_py.render.rasterize import Image, Rasterization
+from splat_py.render.shade import FeatureArrays, Shading
+from splat_py.render.splats import COLOR_OFFSET, GaussianArrays, Splats, StridedRows
+from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
+from splat_py.scene.dataset import Dataset
+from splat_py.train.capture_model import CaptureStep
+from splat_py.train.config import TrainConfig
+from splat_py.train.loss import PhotometricLoss
+from splat_py.train.parameters import Parameters
+from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, camera_model
+
+# Capacity of tile lists to begin with.
+ISECTS_PER_GAUSSIAN = 4
+# What they get beyond what was needed, so that growing scenes rarely exceed it.
+_HEADROOM = 1.5
+# Floats a thread.
+_RUN = constant("kernels/optimize", "RUN")
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Arrays for renders of one size."""
+
+    image: Image
+    grid: TileGrid
+    loss: PhotometricLoss
+    v_alphas: Array
+    depth: DepthTarget | None
+
+
+class PhotographGradients:
+    """What renders and differentiates, and the arrays that it takes, for one photograph after another.
+
+    Args:
+        splat, color: types in slang/splat, or one's own, as `Trainer` takes them.
+        capacity: of tile lists, in intersections; in proportion to the Gaussians by default.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        dataset: Dataset,
+        config: TrainConfig,
+        splat: str | UserType,
+        color: str | UserType,
+        parameters: Parameters,
+        capacity: int | None = None,
+    ) -> None:
+        self._device, self._dataset, self._config = device, dataset, config
+        # Harmonics rise in degree.
+        features, weights = config.color_features, config.color_weights
+        self._color = None if color == "SphericalHarmonics" else color_model(color, features, weights)
+        self.options = Options.on(
+            device,
+            accumulate=config.accumulate,
+            raw_params=not config.filter_3d,
+            antialiased=config.antialiased,
+            falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
+            extras=len(config.parameters()),
+            near_plane=dataset.near,
+            camera_gradient=config.refine_cameras,
+        )
+        self._depth = DepthSupervision.of(device, dataset, config)
+        self._row = self.options.gradient_row_length(DEPTH_CHANNELS if self._depth else 3)
+        self._targets: dict[tuple[int, int], _Target] = {}
+        self._binning: Binning | None = None
+        self.capacity = capacity or ISECTS_PER_GAUSSIAN * parameters.count
+        self.segments = 1
+        self.reserve(parameters)
+
+    @property
+    def one_size(self) -> bool:
+        """Whether known depths are of the photographs' own size, and renders have to be."""
+        return self._depth is not None
+
+    def reserve(self, parameters: Parameters) -> None:
+        """Arrays whose size follows the number of Gaussians."""
+        count, memory = parameters.count, self._device.memory
+        self.splats = replace(Splats.empty(self._device, 1, count), extras=parameters.gaussians.extras)
+        self._colors = memory.empty((1, count, 3))
+        self.v_splats = memory.empty((1, count, self._row))
+        self._v_depths = memory.array(np.zeros((1, count), np.float32))
+        self._binning = None
+
+    def reserve_lists(self, overflow: Overflow) -> None:
+        """Tile lists that hold what did not fit."""
+        self.capacity = max(self.capacity, int(overflow.isect_count * _HEADROOM))
+        self.segments = max(self.segments, segments_for(self._device, int(overflow.max_tile_count * _HEADROOM)))
+        self._binning = None
+
+    def forget_sizes(self) -> None:
+        """Let go of the arrays for renders of the sizes there were."""
+        self._targets.clear()
+
+    def loss_of(self, cameras: Cameras) -> PhotometricLoss:
+        """What compares renders of a camera's size."""
+        return self._target_of(cameras).loss
+
+    def record(
+        self,
+        recorder: Recorder,
+        parameters: Parameters,
+        gaussians: GaussianArrays,
+        capture: CaptureStep,
+        photograph: Array,
+        sums: Array,
+        status: Array,
+    ) -> None:
+        """Leave the gradients in `Parameters.v_…`, `v_splats` and `capture`, and the loss's sums in `sums`.
+
+        Args:
+            parameters: of as many Gaussians as `reserve` knows of.
+            gaussians: of the parameters, filtered or as they are.
+            capture: what there is to do for this photograph beside the scene.
+            status: kernels/status.slang.
+        """
+        cameras, step, view = capture.cameras, capture.step, capture.view
+        target = self._target_of(cameras)
+        splats, options = self.splats, self.options
+        model = camera_model(self._dataset.views[view].camera)
+        if model != options.camera_model:
+            options = replace(options, camera_model=model)
+        binning = self._binning_for(target)
+        projection = Projection(gaussians, cameras, splats, options)
+        means, degree = parameters.gaussians.means, self._config.degree_at(step)
+        color = self._color or harmonics(degree)
+        features = FeatureArrays.of(parameters.features, parameters.features.size // parameters.count)
+        shading = Shading(means, features, cameras, splats.radii, self._colors, color, options, weights=parameters.weights)
+
+        # Forward: splats, their colours, the tiles' lists, pixels.
+        projection.record(recorder)
+        shading.record(recorder)
+        binning.record_count(recorder)
+        binning.record_lists(recorder)
+        # No list is longer than there are Gaussians.
+        if segments_for(self._device, parameters.count) > self.segments:
+            binning.record_max_tile_count(recorder)
+        max_list_length = self.segments * (self._device.tuning.segment or ANY_LENGTH)
+        binning.record_capacity_check(recorder, status, step, max_list_length)
+        colors, background, depth = self._colors, capture.background, self._depth
+        if depth is not None:
+            colors, background = depth.record_features(recorder, colors, splats.depths), depth.background
+        lists = binning.lists(self.segments)
+        rasterization = Rasterization.of(self._device, splats, colors, background, lists, target.image, options)
+        rasterization.record(recorder)
+
+        # The loss and its gradient, of what the photograph shows of the render.
+        shown = target.image
+        if depth is not None and target.depth is not None:
+            shown = replace(shown, colors=depth.record_colors(recorder, shown, target.depth))
+        target.loss.record(recorder, capture.shown(shown), capture.photograph(photograph), sums)
+        v_render = target.loss.v_render
+        capture.backward(v_render, target.v_alphas)
+        if depth is not None and target.depth is not None:
+            v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
+
+        # Backward: splats' gradients, then Gaussians' and the camera's.
+        rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
+        if depth is not None:
+            depth.record_splat_gradients(recorder, self.v_splats, self._v_depths)
+        v_splats, v_gaussians = StridedRows(self.v_splats, self._row), parameters.v_gaussians
+        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
+        v_colors = replace(v_splats, offset=COLOR_OFFSET)
+        v_features, v_weights = replace(features, floats=parameters.v_features), parameters.v_weights
+        if v_weights is not None:
+            recorder.clear(v_weights)
+        shading.record_backward(
+            recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
+        )
+
+    def _binning_for(self, target: _Target) -> Binning:
+        if self._binning is None or self._binning.grid != target.grid:
+            self._binning = Binning(self._device, self.splats, target.grid, self.options)
+            self._binning.reserve(self.capacity)
+        return self._binning
+
+    def _target_of(self, cameras: Cameras) -> _Target:
+        size = cameras.width, cameras.height
+        if size not in self._targets:
+            device, (width, height) = self._device, size
+            self._targets[size] = _Target(
+                Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
+                TileGrid.over(cameras, self.options.tile_size),
+                PhotometricLoss(device, width, height, self._config.ssim_lambda),
+                device.memory.array(np.zeros((1, height, width, 1), np.float32)),
+                self._depth.target(width, height) if self._depth else None,
+            )
+        return self._targets[size]
+
+
+class BatchSums:
+    """Sums over the photographs of a step of the gradients of `parameters`, and of what says where Gaussians are missing.
+
+    `begin`; `add` and `Parameters.record_statistics` into `statistics` after each photograph's backward pass; and `end`.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        empty = parameters.device.memory.empty
+        v = parameters.v_gaussians
+        gradients = [v.means, v.quats, v.scales, v.opacities, parameters.v_features, parameters.v_weights]
+        self._gradients = [array for array in gradients if array is not None]
+        self._sums = [empty(array.shape) for array in self._gradients]
+        extras = parameters.gaussians.extras
+        self._extras_sum, self._extras_mean = (None if extras is None else empty(extras.shape) for _ in range(2))
+        # Of this step, by their names in `Parameters`.
+        self.statistics = {name: empty(parameters.count) for name in Parameters.STATISTICS}
+
+    @property
+    def sums(self) -> list[Array]:
+        """What adds up over processes, after the last `add`."""
+        extras = [] if self._extras_sum is None else [self._extras_sum]
+        return [*self._sums, *extras, self.statistics["gradient_norms"], self.statistics["times_seen"]]
+
+    @property
+    def largest(self) -> list[Array]:
+        """Of what the largest one of all processes counts."""
+        return [self.statistics["max_radii"]]
+
+    def begin(self, recorder: Recorder) -> None:
+        """Before the first photograph."""
+        for array in (*self.sums, *self.largest):
+            recorder.clear(array)
+
+    def add(self, recorder: Recorder, v_splats: Array) -> None:
+        """The gradients of `parameters`, and of extras in the splats' rows, as a photograph has left them."""
+        recorder.stage("batch")
+        for gradients, total in zip(self._gradients, self._sums, strict=True):
+            self._add_scaled(recorder, StridedRows(gradients, 0), total, 1.0)
+        if self._extras_sum is not None:
+            self._add_scaled(recorder, extras_of(v_splats, self._extras_sum.shape[1]), self._extras_sum, 1.0)
+
+    def end(self, recorder: Recorder, photographs: int, status: Array) -> StridedRows | None:
+        """After the last one of so many photographs: the parameters' gradients become means, and all photographs count in their
+        statistics, unless the step does not. Returns the gradients of extras."""
+        recorder.stage("batch")
+        means, sums = list(self._gradients), list(self._sums)
+        if self._extras_sum is not None and self._extras_mean is not None:
+            means.append(self._extras_mean)
+            sums.append(self._extras_sum)
+        for mean, total in zip(means, sums, strict=True):
+            recorder.clear(mean)
+            self._add_scaled(recorder, StridedRows(total, 0), mean, 1 / photographs)
+        arrays, count = self._parameters.arrays, self._parameters.count
+        own: dict[str, Any] = {name: arrays[name] for name in Parameters.STATISTICS}
+        recorder.dispatch(
+            "densify",
+            "addStepStatistics",
+            linear_groups(count),
+            gaussians=count,
+            status=status,
+            step_norms=self.statistics["gradient_norms"],
+            step_times=self.statistics["times_seen"],
+            step_radii=self.statistics["max_radii"],
+            **own,
+        )
+        return None if self._extras_mean is None else StridedRows(self._extras_mean, self._extras_mean.shape[1])
+
+    def _add_scaled(self, recorder: Recorder, gradients: StridedRows, total: Array, scale: float) -> None:
+        strided: dict[str, Any] = (
+            {"ROW": total.shape[1], "STRIDE": gradients.stride, "OFFSET": gradients.offset} if gradients.stride else {}
+        )
+        recorder.dispatch(
+            "optimize",
+            "addScaled",
+            linear_groups(-(-total.size // _RUN)),
+            count=total.size,
+            scale=scale,
+            gradients=gradients.rows,
+            gradient_sums=total,
+            **strided,
+        )
+
+
+def extras_of(v_splats: Array, extras: int) -> StridedRows:
+    """The gradients of extras at the ends of the splats' rows."""
+    stride = v_splats.shape[-1]
+    return StridedRows(v_splats, stride, stride - extras)

@@ -1,0 +1,410 @@
+"""The training loop: everything of a step on the device, one command buffer a step, no host read in between."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from splat_py.errors import SplatError
+from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
+from splat_py.fit.process import Interrupted, Interrupts, kept_checkpoint, launch_of
+from splat_py.fit.steps import AHEAD, Overflow, StepsInFlight, check_finite, diverged, views_at
+from splat_py.gpu.device import Device, Operator, get_device
+from splat_py.gpu.kernels import Profile, Recorder, UserType
+from splat_py.render.cameras import Cameras
+from splat_py.render.views import through
+from splat_py.scene.dataset import Dataset
+from splat_py.scene.gaussians import Gaussians
+from splat_py.shaders.custom_types import CAMERA, COLOR, SPLAT
+from splat_py.shaders.functions import ShaderModule
+from splat_py.train.capture_model import CaptureModel, CaptureStep
+from splat_py.train.checkpoint import (
+    Checkpoint,
+    LearntCapture,
+    gaussians_of,
+    initial_count,
+    initial_gaussians,
+    is_of_capture,
+    with_sizes,
+)
+from splat_py.train.config import TrainConfig
+from splat_py.train.density import (
+    Removal,
+    check_parameters,
+    in_spatial_order,
+    prune,
+    record_noise,
+    record_prior,
+    refine,
+    reset_opacities,
+)
+from splat_py.train.loss import SUMS, LossValues
+from splat_py.train.memory import plan_memory
+from splat_py.train.parameters import FILTER, MEAN, Filter3D, ParameterMeans, Parameters, State, first_averaged, groups_of
+from splat_py.train.step import BatchSums, PhotographGradients, extras_of
+from splat_py.train.views import TrainingViews, camera_model, device_camera, largest_divisor
+
+
+@dataclass(frozen=True)
+class StepReport:
+    step: int
+    gaussians: int
+    # Means over the step's photographs, at the size that it compares them at, their sides divided by `divisor`.
+    values: LossValues
+    divisor: int = 1
+
+
+class Trainer:
+    """Optimises Gaussians so that they look like a dataset's photographs.
+
+    Args:
+        dataset: from `load_dataset`.
+        config: defaults are the field's.
+        device: where to train; the default device if None.
+        resume: continue from this checkpoint, with its configuration.
+        splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it.
+            Where `resume` carries the source of one, name the same again, or see `trust_source`.
+        camera, color: what projects, and how colours depend on the direction, in the same way.
+        splat_params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in
+            the order of `extras`. Built-in types have theirs.
+        trust_source: compile the source that `resume` carries. It could read and write any memory.
+        distributed: several processes train one scene, as torchrun has started them or torch.distributed knows them. Each
+            renders its share of a step's photographs; everything else is the same in all, and the first one reports and writes.
+            True, or the processes as `joined` describes them.
+        max_memory: bytes that training may take; by default three quarters of what is free (`plan_memory`).
+
+    Raises:
+        SplatError: the device cannot train, it would take more memory than it may, an option makes no sense or contradicts the
+            checkpoint, or a source cannot be compiled or is not trusted.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        config: TrainConfig | None = None,
+        *,
+        device: Device | str | None = None,
+        resume: Checkpoint | None = None,
+        splat: str | UserType | ShaderModule | None = None,
+        camera: str | UserType | ShaderModule | None = None,
+        color: str | UserType | ShaderModule | None = None,
+        splat_params: Mapping[str, float] | None = None,
+        trust_source: bool = False,
+        distributed: bool | Ranks = False,
+        max_memory: int | None = None,
+    ) -> None:
+        if distributed is True and isinstance(device, str | None):
+            device = device_of(launch_of(), device)
+        self.device = get_device(device)
+        self.device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
+        begun: TrainConfig = resume.config if resume else config or TrainConfig()
+        resumed = resume is not None
+        begun, self.splat = SPLAT.begun_with(begun, splat, resumed=resumed, trust_source=trust_source)
+        begun, model = CAMERA.begun_with(begun, camera, resumed=resumed, trust_source=trust_source)
+        begun, self.color = COLOR.begun_with(begun, color, resumed=resumed, trust_source=trust_source)
+        self.config = (begun if resumed else with_sizes(begun, self.color)).with_parameters(splat_params, resumed)
+        self.ranks = distributed if isinstance(distributed, Ranks) else joined(self.device) if distributed else ALONE
+        self.config = replace(self.config, batch=self.ranks.batch_of(self.config.batch))
+        self.config.validate()
+        if self.config.batch > len(dataset.train):
+            raise SplatError(
+                f"batch is {self.config.batch}, but {dataset.root} has {len(dataset.train)} photographs to train on; "
+                + ("start fewer processes" if self.config.batch == self.ranks.size > 1 else "choose a smaller batch")
+            )
+        self.dataset = through(dataset, model)
+        count = len(resume.state["means"]) if resume else 0
+        self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.launch.local_size)
+        self.profile: Profile | None = None
+        # What has been pruned by contribution.
+        self.removals: list[Removal] = []
+        memory = self.device.memory
+        self._steps = StepsInFlight(self.device, resume.step if resume else 0)
+        # Of the photographs of each step in flight, and what the processes made of them together.
+        each = self.config.photographs // self.ranks.size
+        ahead = self.device.tuning.steps_ahead + 1
+        self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
+        self._values: dict[int, LossValues] = {}
+        self._interrupts = Interrupts()
+        self._stopped_by = 0
+        cameras = [self.dataset.views[view].camera for view in self.dataset.train]
+        pixels = float(np.mean([camera.width * camera.height for camera in cameras]))
+        self._budget = self.config.budget_of(pixels, initial_count(self.config, self.dataset))
+        self._views: TrainingViews | None = None
+        self._finished: deque[StepReport] = deque()
+        state = resume.state if resume else None
+        filtering = self.config.filter_3d
+        self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if filtering else None
+        self._capture = CaptureModel(self.device, self.config, self.dataset, state)
+        if resume:
+            beside = {name for name in resume.state if name == FILTER or name.endswith(MEAN) or is_of_capture(name)}
+            self.parameters = Parameters(self.device, {name: v for name, v in resume.state.items() if name not in beside})
+        else:
+            fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
+            self.parameters = in_spatial_order(fresh, dataset.bounds)
+        self._means = ParameterMeans(self.device, first_averaged(self.config, len(dataset.train)), self.step, state)
+        types, capacity = (self.splat, self.color), resume.capacity if resume else None
+        self._gradients = PhotographGradients(self.device, self.dataset, self.config, *types, self.parameters, capacity)
+        self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
+        # Known depths, and photographs over other backgrounds, are of their own size.
+        whole = self._gradients.one_size or self.config.random_background
+        self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
+
+    # What a user asks of it
+
+    @property
+    def step(self) -> int:
+        """Steps that have been sent to the device, or after `finish` have been done."""
+        return self._steps.step
+
+    def fit(
+        self,
+        on_step: Callable[[StepReport], None] | None = None,
+        checkpoint: Path | None = None,
+        between_steps: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Gaussians:
+        """Train to the last step and return the Gaussians.
+
+        Args:
+            on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
+            checkpoint: file to keep a checkpoint in, also when the user interrupts.
+            between_steps: called before each step with what acts on a signal that has come, for calls that take long.
+
+        SIGINT, SIGTERM and SIGHUP are acted on between steps, in the main thread.
+
+        Raises:
+            SplatError: a parameter is no longer finite, or none of the Gaussians is left. A checkpoint from before stays.
+            KeyboardInterrupt: a signal has come, to any process, and the checkpoint is written.
+            RankLostError: another process has ended, and the checkpoint is written.
+        """
+        if not self.ranks.first:
+            on_step = checkpoint = between_steps = None
+        with kept_checkpoint(checkpoint, self.save_checkpoint) as (interrupts, save):
+            self._interrupts = interrupts
+            while self.step < self.config.steps:
+                if self.ranks.alone:
+                    interrupts.act()
+                # Several processes end when all of them know.
+                elif self._stopped_by:
+                    raise Interrupted(self._stopped_by)
+                if between_steps is not None:
+                    between_steps(interrupts.act)
+                self.advance()
+                if self.step % self.config.checkpoint_every == 0:
+                    save()
+                self._report(on_step)
+            gaussians = self.gaussians()
+            check_finite(self.parameters.state(), self.step)
+            self._require_equal()
+            self._report(on_step)
+            save()
+            interrupts.act()
+        return gaussians
+
+    def gaussians(self) -> Gaussians:
+        """A copy of the Gaussians as they are now, or in the last epochs their mean over these steps."""
+        self.finish()
+        state = self.parameters.gaussian_state() | self._means.state() | self._filter_state()
+        return gaussians_of(state, self.config, self.splat, self.color)
+
+    def learnt_capture(self) -> LearntCapture:
+        """What is known now of the capture beside the scene."""
+        self.finish()
+        return LearntCapture.of(self._capture.state())
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything that a later run needs to continue from here."""
+        self.finish()
+        state = self.parameters.state() | self._means.state() | self._filter_state() | self._capture.state()
+        return Checkpoint(self.step, self.config, state, self._gradients.capacity)
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Write `checkpoint()` to a file, atomically; SplatError if a parameter is not finite."""
+        checkpoint = self.checkpoint()
+        check_finite(checkpoint.state, checkpoint.step)
+        checkpoint.save(path)
+
+    # One step
+
+    def advance(self) -> None:
+        """Send the next step to the device, without waiting for it."""
+        step = self.step
+        self._steps.send(self._submit, self._gradients.reserve_lists, self._on_done)
+        refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
+        if refines or self._divisor_at(step + 1) != self._divisor_at(step):
+            self.finish()
+        if refines:
+            self._refine(step)
+        if self.config.prunes_contribution_at(step):
+            self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step, self.ranks)
+            self.removals.append(removal)
+            self._reserve()
+        if refines:
+            self._require_equal()
+
+    def finish(self) -> None:
+        """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
+        self._steps.finish(self._submit, self._gradients.reserve_lists, self._on_done)
+
+    def views_of(self, step: int) -> list[int]:
+        """The dataset's views that a step renders, of all processes together."""
+        train = self.dataset.train
+        return [train[index] for index in views_at(step, len(train), self.config.photographs, self.config.seed)]
+
+    def _own_views(self, step: int) -> list[int]:
+        views = self.views_of(step)
+        return views[self.ranks.own(len(views))]
+
+    def _submit(self, step: int) -> int:
+        if self.ranks.alone:
+            recorder = self.device.record(self.profile)
+            self._record_update(recorder, step, self._record_photographs(recorder, step))
+            return recorder.submit(wait=False)
+        while True:
+            recorder = self.device.record(self.profile)
+            captures = self._record_photographs(recorder, step)
+            recorder.submit()
+            if self._fitted(step):
+                break
+        self._exchange(step, captures)
+        recorder = self.device.record(self.profile)
+        self._record_update(recorder, step, captures)
+        return recorder.submit(wait=False)
+
+    def _record_photographs(self, recorder: Recorder, step: int) -> list[CaptureStep]:
+        """The gradients of this process' photographs. Returns what is learnt of all of them beside the scene."""
+        parameters, gradients, batch, status = self.parameters, self._gradients, self._batch, self._steps.status
+        sums, own = iter(self._sums[step % len(self._sums)]), self._own_views(step)
+        photographs = self._views_at(step).photographs
+        ahead = range(step, min(step + 1 + AHEAD, self.config.steps))
+        same_size = (at for at in ahead if self._divisor_at(at) == self._divisor_at(step))
+        photographs.prefetch(view for at in same_size for view in self._own_views(at))
+        gaussians = parameters.gaussians
+        if self._filter is not None:
+            gaussians = self._filter.record(recorder, gaussians, step, status)
+        if batch is not None:
+            batch.begin(recorder)
+        captures = []
+        for order, view in enumerate(self.views_of(step)):
+            # A view is in a batch once; other processes render those that are not own.
+            renders = recorder if view in own else None
+            capture = CaptureStep(self._capture, renders, step, order, view, self._cameras_of(view, step))
+            captures.append(capture)
+            if renders is None:
+                continue
+            gradients.record(recorder, parameters, gaussians, capture, photographs[view], next(sums), status)
+            if self._filter is not None:
+                self._filter.record_backward(recorder, parameters.v_gaussians)
+            if self.config.strategy == "default":
+                of_batch = None if batch is None else batch.statistics
+                size = capture.cameras.width, capture.cameras.height
+                parameters.record_statistics(recorder, gradients.v_splats, gradients.splats.radii, *size, status, of_batch)
+            if batch is not None:
+                batch.add(recorder, gradients.v_splats)
+        return captures
+
+    def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
+        """Learn from what all photographs of a step have left."""
+        config, status, v_extras = self.config, self._steps.status, None
+        if self._batch is not None:
+            v_extras = self._batch.end(recorder, len(captures), status)
+        elif config.parameters():
+            v_extras = extras_of(self._gradients.v_splats, len(config.parameters()))
+        opacity_reg, scale_reg = config.regularizers
+        if opacity_reg > 0 or scale_reg > 0:
+            record_prior(recorder, self.parameters, opacity_reg, scale_reg)
+        self.parameters.record_adam(recorder, config, step, self.dataset.scene_scale, v_extras, status)
+        if config.strategy == "mcmc":
+            record_noise(recorder, self.parameters, config, step, self.dataset.scene_scale, status)
+        self._means.record(recorder, self.parameters, step, status)
+        for capture in captures:
+            capture.update(recorder, status)
+
+    def _on_done(self, step: int) -> None:
+        values = self._values.pop(step, None) or LossValues.mean(self._own_values(step))
+        if not np.isfinite(values.loss):
+            self.device.handle.wait_for_idle()
+            check_finite(self.parameters.state(), step + 1)
+            raise diverged("the loss", step + 1)
+        self._finished.append(StepReport(step, self.parameters.count, values, self._divisor_at(step)))
+
+    def _own_values(self, step: int) -> list[LossValues]:
+        own = zip(self._own_views(step), self._sums[step % len(self._sums)], strict=True)
+        return [self._gradients.loss_of(self._cameras_of(view, step)).values(sums) for view, sums in own]
+
+    def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
+        while self._finished:
+            report = self._finished.popleft()
+            if on_step is not None:
+                on_step(report)
+
+    # Several processes
+
+    def _fitted(self, step: int) -> bool:
+        """Whether the lists of all processes were long enough. Where they were not, more is reserved, and all repeat it."""
+        status = self._steps.status
+        overflow = Overflow(*map(int, status.numpy()))
+        missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
+        if overflow.isect_count:
+            status.write(np.zeros(3, np.uint32))
+            self._gradients.reserve_lists(overflow)
+        return missing == 0
+
+    def _exchange(self, step: int, captures: list[CaptureStep]) -> None:
+        """What this process has found in its photographs becomes what all have."""
+        assert self._batch is not None
+        self._values.pop(step - len(self._sums), None)
+        self._values[step] = LossValues.mean(self._own_values(step), self.ranks.total)
+        self.ranks.add_up([*self._batch.sums, *(array for capture in captures for array in capture.gradients)])
+        self.ranks.take_largest(self._batch.largest)
+
+    def _require_equal(self) -> None:
+        self.ranks.require_equal([self.parameters.arrays[name] for name in groups_of(self.parameters.arrays)], self.step)
+
+    # Arrays on the device
+
+    def _divisor_at(self, step: int) -> int:
+        return self.config.divisor_at(step, self._largest_divisor)
+
+    def _views_at(self, step: int) -> TrainingViews:
+        """Views of a step's size; others are let go of."""
+        divisor = self._divisor_at(step)
+        if self._views is None or self._views.divisor != divisor:
+            self._views = TrainingViews(self.device, self.dataset, divisor, self.memory.photographs)
+            self._gradients.forget_sizes()
+        return self._views
+
+    def _cameras_of(self, view: int, step: int) -> Cameras:
+        return self._views_at(step).cameras_of(view)
+
+    def _training_cameras(self) -> Iterator[tuple[Cameras, str | UserType]]:
+        for view in self.dataset.train:
+            camera = self.dataset.views[view].camera
+            yield device_camera(self.device, camera), camera_model(camera)
+
+    def _filter_state(self) -> State:
+        return {} if self._filter is None else self._filter.state(self.parameters.gaussians)
+
+    def _refine(self, step: int) -> None:
+        before = self.parameters.count
+        check_parameters(self.parameters, step + 1)
+        # It has the arrays of those before.
+        self._batch = None
+        if self.config.densifies_at(step):
+            limited = replace(self.config, max_gaussians=self.config.growth_limit(step, before, self._budget))
+            self.parameters = refine(self.parameters, limited, step, self.dataset.scene_scale)
+            # Lets go of those that were before: there are no more than two copies of the Gaussians at once.
+            self._gradients.reserve(self.parameters)
+            self.parameters = in_spatial_order(self.parameters, self.dataset.bounds)
+        if self.config.resets_opacities_at(step):
+            reset_opacities(self.parameters, self.config)
+        if self.parameters.count != before:
+            self._gradients.capacity = int(self._gradients.capacity * self.parameters.count / max(before, 1))
+        self._reserve()
+
+    def _reserve(self) -> None:
+        self._gradients.reserve(self.parameters)
+        self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None

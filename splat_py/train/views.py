@@ -1,0 +1,215 @@
+"""The views that training compares with, on the device: cameras, photographs over whichever background, and known depths with
+their loss. Small photographs come first: their steps take less time and settle what is large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from splat_py.errors import SplatError
+from splat_py.fit.steps import Photographs
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
+from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
+from splat_py.render.rasterize import Image
+from splat_py.render.splats import COLOR_OFFSET
+from splat_py.scene.camera import Camera
+from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
+from splat_py.scene.images import ImageStore
+from splat_py.scene.pictures import UInt8Array
+from splat_py.train.config import TrainConfig
+from splat_py.train.loss import pack
+
+# By what sides are divided at most, and the pixels that the shorter one keeps.
+_LARGEST_DIVISOR, _FEWEST_PIXELS = 4, 64
+# Backgrounds lie on the device before training, so that no step waits for one.
+_BACKGROUNDS = 64
+# Channels of a render with depths.
+DEPTH_CHANNELS = 4
+
+
+class TrainingViews:
+    """Sides are divided by `divisor`. Photographs stay on the device up to `limit_bytes`."""
+
+    def __init__(self, device: Device, dataset: Dataset, divisor: int, limit_bytes: int) -> None:
+        self.divisor = divisor
+        self._device, self._dataset = device, dataset
+        self._cameras: dict[int, Cameras] = {}
+
+        def load(view: int) -> NDArray:
+            return pack(coarse_photograph(dataset.image(view), coarse_camera(dataset.views[view].camera, divisor)))
+
+        self.photographs = Photographs(device.memory, load, limit_bytes)
+
+    def cameras_of(self, view: int) -> Cameras:
+        if view not in self._cameras:
+            camera = coarse_camera(self._dataset.views[view].camera, self.divisor)
+            self._cameras[view] = device_camera(self._device, camera)
+        return self._cameras[view]
+
+
+def largest_divisor(dataset: Dataset) -> int:
+    """By what the sides of the training photographs may be divided: 1, 2 or 4."""
+    side = min(min(dataset.views[i].camera.width, dataset.views[i].camera.height) for i in dataset.train)
+    divisor = 1
+    while 2 * divisor <= _LARGEST_DIVISOR and side >= 2 * divisor * _FEWEST_PIXELS:
+        divisor *= 2
+    return divisor
+
+
+def coarse_camera(camera: Camera, divisor: int) -> Camera:
+    """The same view, its sides divided and rounded."""
+    return camera if divisor == 1 else camera.scaled(1 / divisor)
+
+
+def coarse_photograph(photograph: UInt8Array, camera: Camera) -> UInt8Array:
+    """A photograph [H, W, 4] (rgb, weight) at the size of a coarse camera, by averaging areas. A pixel counts if all count that
+    it is made of; others are left out of what it is compared with."""
+    size = camera.width, camera.height
+    if photograph.shape[1::-1] == size:
+        return photograph
+    rgb = cv2.resize(np.ascontiguousarray(photograph[..., :3]), size, interpolation=cv2.INTER_AREA)
+    ignored = cv2.resize((photograph[..., 3] < 255).astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.dstack([rgb, np.where(ignored > 0, 0, 255).astype(np.uint8)])
+
+
+def device_camera(device: Device, camera: Camera) -> Cameras:
+
+    def row(values: ArrayLike) -> Array:
+        return device.memory.array(np.asarray(values, np.float32)[None])
+
+    lens = camera.distortion
+    coefficients = None if lens is None else row([*lens.radial, *lens.tangential, 0, 0, 0, 0])
+    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
+
+
+def camera_model(camera: Camera) -> str | UserType:
+    """The type in slang/splat that projects as a camera does, or the user's own."""
+    lens, model = camera.distortion, camera.model
+    if model is not None and not isinstance(model, str):
+        return model
+    name = model or ("fisheye" if lens and lens.fisheye else "pinhole")
+    return (CAMERA_MODELS if lens is None else LENS_MODELS)[name]
+
+
+class RandomBackgrounds:
+    """Colours behind the scene, drawn anew for each step from (seed, step), and photographs over them."""
+
+    def __init__(self, device: Device, dataset: Dataset, seed: int) -> None:
+        self._seed, self._colors = seed, np.random.default_rng(seed).uniform(size=(_BACKGROUNDS, 3)).astype(np.float32)
+        self._arrays = [device.memory.array(color[None]) for color in self._colors]
+        self._has_alpha = [view.has_alpha for view in dataset.views]
+
+        def photographs_over(shade: float) -> Photographs:
+            store = ImageStore(dataset.views, np.full(3, shade, np.float32), DEFAULT_MEMORY_LIMIT)
+            return Photographs(device.memory, lambda view: pack(store[view]))
+
+        # Photographs over black and over white differ by what is transparent.
+        self._over = [photographs_over(shade) for shade in (0, 1)] if any(self._has_alpha) else []
+
+    def at(self, step: int) -> Array:
+        """The background of a step, [1, 3]."""
+        return self._arrays[self._number(step)]
+
+    def record(self, recorder: Recorder, step: int, view: int, photograph: Array) -> Array:
+        """The photograph of a view as from `pack` over it; `photograph` itself if it has no alpha channel."""
+        if not self._has_alpha[view]:
+            return photograph
+        black, white = (photographs[view] for photographs in self._over)
+        composed = recorder.scratch(photograph.shape, np.uint32)
+        red, green, blue = map(float, self._colors[self._number(step)])
+        record_composition(recorder, (red, green, blue), black, white, composed)
+        return composed
+
+    def _number(self, step: int) -> int:
+        return int(np.random.default_rng((self._seed, step)).integers(_BACKGROUNDS))
+
+
+def record_composition(
+    recorder: Recorder, background: tuple[float, float, float], black: Array, white: Array, composed: Array
+) -> None:
+    """Make a photograph over a background from those over black and over white, [H, W] uint32 as from `pack`."""
+    color: dict[str, Any] = dict(zip(("red", "green", "blue"), background, strict=True))
+    arrays: dict[str, Any] = {"over_black": black, "over_white": white, "composed": composed}
+    groups, pixels = linear_groups(composed.size), composed.size
+    recorder.dispatch("capture_model", "composePhotograph", groups, pixels=pixels, **color, **arrays)
+
+
+@dataclass(frozen=True)
+class DepthTarget:
+    colors: Array  # [1, H, W, 3]
+    v_render: Array  # [1, H, W, 4]
+
+
+class DepthSupervision:
+    """Depths as a fourth channel beside colours (kernels/loss.slang), and their loss beside the photometric one: λ · scene
+    scale · mean |1 / D - 1 / D*| over the pixels whose depth D* is known; D is the expected depth. `known` has D* of a view,
+    [H, W], 0 where not known."""
+
+    def __init__(
+        self, device: Device, dataset: Dataset, depth_lambda: float, known: KnownDepths | Mapping[int, NDArray[np.float32]]
+    ) -> None:
+        self._device, self._weight, self._known = device, depth_lambda * dataset.scene_scale, known
+        # Pixels that are known, by view.
+        self._counts: dict[int, int] = {}
+        self._arrays = Photographs(device.memory, self._load)
+        self.background = device.memory.array(np.append(dataset.background, np.float32(0))[None])
+
+    @classmethod
+    def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> DepthSupervision | None:
+        """As a configuration says; None if it asks for none. SplatError if the dataset knows no depths, or cameras are others
+        than its own."""
+        if config.depth_lambda == 0:
+            return None
+        if config.camera != "dataset":
+            raise SplatError("depth_lambda needs the capture's own cameras, of which the known depths are; leave out camera")
+        for other in ("environment", "random_background"):
+            if getattr(config, other):
+                raise SplatError(f"depth_lambda cannot be combined with {other}: both set one gradient; leave out one")
+        return cls(device, dataset, config.depth_lambda, KnownDepths(dataset))
+
+    def target(self, width: int, height: int) -> DepthTarget:
+        empty = self._device.memory.empty
+        return DepthTarget(empty((1, height, width, 3)), empty((1, height, width, DEPTH_CHANNELS)))
+
+    def record_features(self, recorder: Recorder, colors: Array, depths: Array) -> Array:
+        """What is blended [1, N, 4]: colours and depths of splats."""
+        features = recorder.scratch((*depths.shape, DEPTH_CHANNELS))
+        self._dispatch(recorder, "appendDepth", depths.size, colors=colors, depths=depths, features=features)
+        return features
+
+    def record_colors(self, recorder: Recorder, image: Image, target: DepthTarget) -> Array:
+        """The colours [1, H, W, 3] of what was rendered."""
+        self._dispatch(recorder, "takeColors", image.alphas.size, rendered=image.colors, rendered_colors=target.colors)
+        return target.colors
+
+    def record_gradient(
+        self, recorder: Recorder, view: int, image: Image, target: DepthTarget, v_colors: Array, v_alphas: Array
+    ) -> Array:
+        """Gradient [1, H, W, 4] of both losses, of which `v_colors` is one's; and `v_alphas`, overwritten."""
+        # Loading a photograph's depths counts them.
+        arrays = {"rendered": image.colors, "alphas": image.alphas, "known": self._arrays[view]}
+        v = {"v_colors": v_colors, "v_rendered": target.v_render, "v_alphas": v_alphas}
+        weight = self._weight / max(self._counts[view], 1)
+        self._dispatch(recorder, "depthGradient", image.alphas.size, weight=weight, **arrays, **v)
+        return target.v_render
+
+    def record_splat_gradients(self, recorder: Recorder, v_splats: Array, v_depths: Array) -> None:
+        """The splats' rows of gradients → ∂L/∂depths [1, N]."""
+        place = {"stride": v_splats.shape[-1], "offset": COLOR_OFFSET + 3}
+        self._dispatch(recorder, "takeDepthGradients", v_depths.size, v_splats=v_splats, v_depths=v_depths, **place)
+
+    def _load(self, view: int) -> NDArray[np.float32]:
+        known = self._known[view]
+        self._counts[view] = int((known > 0).sum())
+        return known
+
+    def _dispatch(self, recorder: Recorder, entry: str, count: int, **arguments: Any) -> None:
+        recorder.stage("depth")
+        recorder.dispatch("loss", entry, linear_groups(count), count=count, **arguments)

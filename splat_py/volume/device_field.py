@@ -1,0 +1,373 @@
+"""Radiance fields on the device: rays through them, in the kernels slang/kernels/volume*.slang."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device, Operator, persistent_groups
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.render.tensors import words_of
+from splat_py.scene.camera import Camera
+
+_BLOCK = constant("kernels/volume_memory", "BLOCK")
+_REMEMBERED = constant("kernels/cpu/fields", "REMEMBERED")
+_WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
+
+
+# The arrays of all kinds of fields.
+_MEMORY = ("grid", "grid_halves", "occupancy", "table", "table_halves", "numbers", "level_cells", "occupied_cells")
+
+
+class Point(NamedTuple):
+    """In the world."""
+
+    x: float
+    y: float
+    z: float
+
+
+@dataclass(frozen=True)
+class Box:
+    """An axis-aligned box in the world."""
+
+    low: Point
+    high: Point
+
+    @classmethod
+    def of(cls, box: ArrayLike) -> Box:
+        """From [2, 3], lower and upper corner."""
+        corners = np.asarray(box, np.float64)
+        if corners.shape != (2, 3):
+            raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
+        if not np.isfinite(corners).all():
+            raise SplatError("box holds a number that is not finite; give its lower and upper corner")
+        if not (corners[0] < corners[1]).all():
+            raise SplatError(
+                f"box is degenerate, from {corners[0].tolist()} to {corners[1].tolist()}; "
+                "its upper corner must exceed the lower one in x, y and z"
+            )
+        return cls(*(Point(*map(float, corner)) for corner in corners))
+
+    @property
+    def sides(self) -> NDArray[np.float64]:
+        """Lengths along x, y, z."""
+        return np.subtract(self.high, self.low)
+
+    def numpy(self) -> NDArray[np.float64]:
+        """[2, 3]."""
+        return np.array([self.low, self.high])
+
+
+@dataclass(frozen=True)
+class March:
+    """How a ray is sampled."""
+
+    box: Box
+    # Samples a unit length, at least; a ray's chord is cut into equal steps.
+    steps_per_unit: float
+    # Place each sample at random in its step, not in the middle.
+    jitter: bool = False
+    seed: int = 0
+    # Pass over what is empty.
+    skip_empty: bool = True
+    # Rays go on to infinity, through space that is contracted around the box (slang/splat/volume.slang).
+    contracted: bool = False
+    # A ray that lets less light through than this has arrived.
+    min_T: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Rays:
+    """[rays, 3] each; directions are unit vectors."""
+
+    origins: Array
+    directions: Array
+    # The image's, if they are pixels, row by row and image by image.
+    width: int = _BLOCK
+    height: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rays."""
+        return self.origins.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of an image, or of all of them where images are lower than a block of pixels."""
+        return self.height if self.height and self.height >= _BLOCK else -(-self.count // self.width)
+
+    @property
+    def images(self) -> int:
+        """Number of images of so many rows."""
+        return -(-self.count // max(self.width * self.rows, 1))
+
+    @property
+    def slots(self) -> int:
+        """Threads for them, with the blocks of pixels at an image's edges in full."""
+        return self.images * -(-self.rows // _BLOCK) * -(-self.width // _BLOCK) * _BLOCK**2
+
+
+@dataclass(frozen=True)
+class RayImage:
+    """Results of rays, or their adjoints: colour [rays, 3], transmittance [rays], depth [rays]."""
+
+    colors: Array
+    transmittances: Array
+    depths: Array
+
+    @classmethod
+    def empty(cls, device: Device, rays: int) -> RayImage:
+        """Undefined contents."""
+        empty = device.memory.empty
+        return cls(empty((rays, 3)), empty(rays), empty(rays))
+
+
+class GridSize(NamedTuple):
+    """Voxels along the axes."""
+
+    x: int
+    y: int
+    z: int
+
+
+class TableSize(NamedTuple):
+    """The most entries of a hash grid's level, those of all levels, and the floats of table and weights, or of a function."""
+
+    per_level: int
+    entries: int
+    floats: int
+
+
+class DeviceField(ABC):
+    """A field on the device: what its kernels are called with, whichever it is.
+
+    Args:
+        parameters: float32; of halves, `stored` as words, the field can only be marched through.
+        gradient_shape: without replicas.
+        size: voxels; of numbers that are no voxels, how many times `quads` times four there are.
+        quads: float4s from one voxel to the next.
+    """
+
+    # The field's name in the kernels' modules.
+    kind: str
+    table_size = TableSize(0, 0, 0)
+
+    def __init__(
+        self, device: Device, parameters: Array, gradient_shape: tuple[int, ...], size: GridSize, quads: int = 1
+    ) -> None:
+        device.require(Operator.VOLUME)
+        self.device, self.parameters, self.size, self.quads = device, parameters, size, quads
+        self._gradient_shape = gradient_shape
+        # Persistent workgroups of a replay on CPU drivers (kernels/cpu/volume.slang); 0: a thread a ray (kernels/volume.slang).
+        self.groups = groups_on(device)
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:  # noqa: B027, a field may be anywhere
+        """Note which parts hold anything, after every change of the field."""
+
+    @abstractmethod
+    def _memory(self) -> dict[str, Array | None]:
+        """The field's arrays, by the names of kernels."""
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        """Values of the field's own `extern` names."""
+        return {}
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas a gradient has: one for each persistent workgroup; where there are none, one."""
+        return max(self.groups, 1)
+
+    def empty_gradients(self) -> Array:
+        """For `record_backward` to add to: [replicas, …], undefined; the gradient is the replicas' sum."""
+        return self.device.memory.empty((self.replicas, *self._gradient_shape), by_address=self.groups > 0)
+
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """The gradient of each array that the field was made of."""
+        return (gradient,)
+
+    def record_forward(
+        self, recorder: Recorder, march: March, rays: Rays, background: Array, image: RayImage, first_ray: int = 0
+    ) -> None:
+        """March rays, [3] rgb behind them, into `image`."""
+        recorder.stage("forward")
+        work = {"rays": rays, "background": background, "image": image, "first_ray": first_ray}
+        self._dispatch(recorder, "volumeForward", linear_groups(rays.slots), march, **work)
+
+    def record_backward(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        image: RayImage,
+        v_image: RayImage,
+        gradients: Array,
+        first_ray: int = 0,
+        v_rays: Rays | None = None,
+    ) -> None:
+        """Replay the march that made `image` and add to `gradients`, from `empty_gradients`, what `v_image` asks of the
+        field, and write what it asks of the rays to `v_rays`, if there are any."""
+        recorder.stage("replay")
+        work = {"rays": rays, "background": background, "image": image, "first_ray": first_ray}
+        groups = (self.groups, 1, 1) if self.groups else linear_groups(rays.slots)
+        adjoints = {"v_image": v_image, "v_rays": v_rays, "RAYS": v_rays is not None}
+        self._dispatch(recorder, "volumeBackward", groups, march, gradients, **work, **adjoints)
+
+    def record_training(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        image: RayImage,
+        v_image: RayImage,
+        gradients: Array,
+        *,
+        photographs: Array,
+        scale: float,
+        errors: Array,
+        slot: int,
+        first_ray: int = 0,
+    ) -> None:
+        """March rays, compare them with photographs and replay them.
+
+        Args:
+            image: gets what the rays return; `v_image` its adjoint, of which all but the colour is 0.
+            photographs: [rays, 4] rgb and weight.
+            scale: factor of the squared errors.
+            errors: squared errors by their weights, times `scale`, are added to element `slot`.
+            first_ray: number of the first ray in the step, for the random offsets.
+        """
+        if self.groups:
+            recorder.stage("march and replay")
+            work = {"rays": rays, "background": background, "image": image, "first_ray": first_ray}
+            samples = recorder.scratch((self.groups, _REMEMBERED, _WAVE, 4))
+            work |= {"photograph": photographs, "scale": scale, "samples": samples}
+            self._dispatch(recorder, "volumeTrain", (self.groups, 1, 1), march, gradients, **work)
+        else:
+            self.record_forward(recorder, march, rays, background, image, first_ray)
+        recorder.stage("loss")
+        recorder.dispatch(
+            "volume_fit",
+            "squaredError",
+            linear_groups(rays.count),
+            rays=rays,
+            image=image,
+            scale=scale,
+            slot=slot,
+            photograph=photographs,
+            v_colors=v_image.colors,
+            sums=errors,
+            sum_bits=errors.as_uint32,
+            NATIVE_ATOMICS=self.device.native_float_atomics,
+        )
+        if not self.groups:
+            self.record_backward(recorder, march, rays, background, image, v_image, gradients, first_ray)
+
+    def record_adam(
+        self, recorder: Recorder, settings: Mapping[str, Any], gradients: Array, first_moments: Array, second_moments: Array
+    ) -> None:
+        """One step of Adam, which leaves `gradients` 0; `settings` are from `adam_settings`."""
+        recorder.stage("adam")
+        if self.groups:
+            settings = {**settings, "REPLICAS": self.replicas}
+        recorder.dispatch(
+            "cpu/volume" if self.groups else "volume_fit",
+            "adamVolume",
+            linear_groups(self.parameters.size // 4),
+            grid=self.parameters,
+            gradients=gradients,
+            first_moments=first_moments,
+            second_moments=second_moments,
+            size=self.size,
+            QUADS=self.quads,
+            **settings,
+        )
+
+    def _dispatch(
+        self, recorder: Recorder, entry: str, groups: tuple[int, int, int], march: March, *gradients: Array, **arguments: Any
+    ) -> None:
+        """Run an entry point of volume.slang."""
+        v_field = gradients[0] if gradients else None
+        if self.groups:
+            arguments |= {"samples": None, **arguments, "REPLICAS": self.replicas, "CPU_DRIVER": True}
+        else:
+            arguments |= {"v_field_bits": v_field and v_field.as_uint32, "NATIVE_ATOMICS": self.device.native_float_atomics}
+        # A thin fog where a network says 0: of optical depth 1 along the longest side.
+        unit_density = 1 / float(march.box.sides.max())
+        arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}
+        arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), **self._constants(march)}
+        module = "cpu/volume" if self.groups else "volume"
+        recorder.dispatch(module, entry, groups, v_field=v_field, Field=self.kind, JITTER=march.jitter, **arguments)
+
+
+def groups_on(device: Device) -> int:
+    """Persistent workgroups of a replay: one a processor core on CPU drivers; 0: as many as there are rays."""
+    return persistent_groups() if device.software else 0
+
+
+def voxels_per_unit(box: Box, size: tuple[int, ...], contracted: bool = False) -> float:
+    """Voxels a world unit, along the axis where they are smallest, where nothing is contracted."""
+    sides = box.sides * (2 if contracted else 1)
+    return float(max(n / side for n, side in zip(size, sides, strict=True)))
+
+
+# --- features as halves, two in a word (slang/parallel/half_storage.slang) ---
+
+
+def stored(device: Device, features: Tensor) -> Array:
+    """Features [..., F] on the device: float32 as they are, float16 as words [..., F / 2], for an even F."""
+    if features.dtype == torch.float16:
+        return device.memory.array(words_of(features).reshape(*features.shape[:-1], -1)).as_uint32
+    return device.memory.array(features)
+
+
+def is_halves(features: Array) -> bool:
+    """True if they are `stored` as words."""
+    return bool(features.dtype == np.uint32)
+
+
+def features_of(name: str, features: Array) -> dict[str, Any]:
+    """The array that kernels call `name`, and the one of halves, of which one is None."""
+    halves = is_halves(features)
+    return {name: None if halves else features, f"{name}_halves": features if halves else None}
+
+
+# --- the rays of cameras ---
+
+
+@dataclass(frozen=True)
+class PinholeCameras:
+    """[C, 4, 4] world → camera and [C, 3, 3] intrinsics, of images of one size."""
+
+    viewmats: Array
+    Ks: Array
+    count: int
+    width: int
+    height: int
+
+
+def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:
+    """The rays through the pixels of cameras of one size, row by row and camera by camera."""
+    width, height = cameras[0].width, cameras[0].height
+    count = len(cameras) * width * height
+    rays = Rays(device.memory.empty((count, 3)), device.memory.empty((count, 3)), width, height)
+    viewmats, Ks = (
+        device.memory.array(np.stack(matrices).astype(np.float32))
+        for matrices in ([camera.viewmat for camera in cameras], [camera.K for camera in cameras])
+    )
+    recorder.stage("rays")
+    pinholes = PinholeCameras(viewmats, Ks, len(cameras), width, height)
+    recorder.dispatch("volume_fit", "cameraRays", linear_groups(count), cameras=pinholes, pixel_rays=rays)
+    return rays

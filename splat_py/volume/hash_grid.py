@@ -1,0 +1,252 @@
+"""Hash grids with small networks as a radiance field: their sizes, the field as users hold it, on the device, in a fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.files import Layout
+from splat_py.fit.run_folder import require_layout
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.sources import constant
+from splat_py.volume.device_field import Box, DeviceField, GridSize, March, TableSize, features_of, is_halves
+from splat_py.volume.field import Field, check_finite_tensors
+
+FEATURES = constant("splat/hash_field", "FEATURES")
+HIDDEN = constant("splat/hash_field", "HIDDEN")
+_HARMONICS = constant("splat/hash_field", "HARMONICS")
+OCCUPANCY = constant("splat/hash_field", "OCCUPANCY")
+LEVELS = 8
+MOST_LEVELS = 16
+MOST_CELLS = 1023
+LEAST_SIZE, MOST_SIZE = 1 << 4, 1 << 24
+# Cells of the finest level from one sample to the next.
+CELLS_PER_STEP = 4
+# A cell is empty where a step through it takes away less light than this.
+_LEAST_ALPHA = 1e-3
+# Entries to which CPU drivers add what is 0, and floats behind the weights.
+_SPARE_ENTRIES, _SPARE_FLOATS = 8, 8
+
+
+@dataclass(frozen=True)
+class HashShape:
+    """The sizes of a hash grid and its networks.
+
+    Attributes:
+        cells: of each level, along the side of the box's longest side.
+        size: the most entries of a level, a power of two.
+
+    Raises:
+        SplatError: too many levels or cells, or a size that is no power of two.
+    """
+
+    cells: tuple[int, ...]
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.cells) <= MOST_LEVELS or not all(1 <= n <= MOST_CELLS for n in self.cells):
+            raise SplatError(
+                f"cells is {list(self.cells)[: MOST_LEVELS + 1]}; give from 1 to {MOST_LEVELS} levels of 1 to {MOST_CELLS}"
+            )
+        if not LEAST_SIZE <= self.size <= MOST_SIZE or self.size & (self.size - 1):
+            raise SplatError(f"size is {self.size}; it must be a power of two from {LEAST_SIZE} to {MOST_SIZE}")
+
+    @classmethod
+    def of_memory(cls, nbytes: int, finest: int) -> HashShape:
+        """Levels up to `finest` cells, with the largest tables whose floats fit into so many bytes."""
+        finest = min(finest, MOST_CELLS)
+        coarsest = max(finest // 16, 2)
+        growth = (finest / coarsest) ** (1 / (LEVELS - 1))
+        cells = tuple(round(coarsest * growth**level) for level in range(LEVELS))
+        sizes = [1 << bits for bits in range(LEAST_SIZE.bit_length() - 1, MOST_SIZE.bit_length())]
+        fitting = [size for size in sizes if cls(cells, size).nbytes <= nbytes]
+        return cls(cells, fitting[-1] if fitting else sizes[0])
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> HashShape:
+        """The inverse of `arrays`."""
+        return cls(tuple(map(int, arrays["cells"])), int(arrays["size"][0]))
+
+    def arrays(self) -> dict[str, NDArray[np.int32]]:
+        """cells [levels] and size [1], for files."""
+        return {"cells": np.array(self.cells, np.int32), "size": np.array([self.size], np.int32)}
+
+    @property
+    def entries(self) -> int:
+        """Entries of all levels."""
+        return sum(min((n + 1) ** 3, self.size) for n in self.cells)
+
+    @property
+    def weights(self) -> int:
+        """Weights of both networks, a row a hidden unit: inputs, a bias, outputs."""
+        features = FEATURES * len(self.cells)
+        return HIDDEN * (features + 1 + 1) + HIDDEN * (features + _HARMONICS + 1 + 3)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of table and weights."""
+        return 4 * (FEATURES * self.entries + self.weights)
+
+    # As they lie on the device, with what nobody asks for.
+
+    @property
+    def padded_entries(self) -> int:
+        """With the spare ones, an even number."""
+        return (self.entries + _SPARE_ENTRIES + 1) // 2 * 2
+
+    @property
+    def floats(self) -> int:
+        """Length of the one array that holds table and weights."""
+        return (FEATURES * self.padded_entries + self.weights + _SPARE_FLOATS + 3) // 4 * 4
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Lengths of table and weights in it, both padded."""
+        table = FEATURES * self.padded_entries
+        return table, self.floats - table
+
+    def join(self, table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[floats] of table [entries, FEATURES] and weights [weights]."""
+        joined = (np.pad(part.ravel(), (0, n - part.size)) for part, n in zip((table, weights), self.parts, strict=True))
+        return np.concatenate([*joined])
+
+    def split(self, floats: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Copies of table and weights."""
+        table = floats[: FEATURES * self.entries].reshape(-1, FEATURES)
+        return table.copy(), floats[FEATURES * self.padded_entries :][: self.weights].copy()
+
+
+@dataclass(frozen=True, eq=False)
+class HashRadianceField(Field):
+    """A multiresolution hash grid and two small networks (Müller et al. 2022, Instant Neural Graphics Primitives).
+
+    Levels of features at the vertices of finer and finer grids, in tables that vertices share where they are too many, are
+    interpolated trilinearly. A network with one hidden layer of 16 ReLU makes a density of them, exp(y) / the box's longest
+    side, and another one, which is given spherical harmonics of the direction too, a colour, 1 / (1 + exp(-y)).
+
+    Attributes:
+        table: [entries, 2] float32 or float16, level after level; halves are computed with as float32 (`volume.render`).
+        weights: float32, both networks' rows: of each hidden unit its inputs, a bias and its outputs.
+        shape: the levels' sizes.
+        box: [2, 3] lower and upper corner in the world.
+        background: [3] rgb behind the box.
+
+    Raises:
+        SplatError: arrays that do not fit together, numbers that are not finite, a box without volume.
+    """
+
+    _name, _kind = "hash grid", "hash grid"
+    _features = ("table",)
+
+    table: Tensor
+    weights: Tensor
+    shape: HashShape
+    box: NDArray[np.float64]
+    background: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        shapes = {"table": (self.shape.entries, FEATURES), "weights": (self.shape.weights,)}
+        for name, tensor in self._tensors().items():
+            half = tensor.dtype == torch.float16 and name in self._features
+            if tuple(tensor.shape) != shapes[name] or not (half or tensor.dtype == torch.float32):
+                given = f"{tensor.dtype} {list(tensor.shape)}"
+                raise SplatError(f"{name} is {given}; it must be torch.float32 {list(shapes[name])}")
+        check_finite_tensors(self._tensors())
+        super().__post_init__()
+
+    @property
+    def steps_per_unit(self) -> float:
+        """Samples a world unit where nobody says otherwise: one every four cells of the finest level."""
+        return max(self.shape.cells) / CELLS_PER_STEP / float(Box.of(self.box).sides.max())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"table": self.table, "weights": self.weights}
+
+    def _parameters(self) -> list[Tensor]:
+        """Table and weights, padded; in one piece, unless the table is of halves."""
+        parts = []
+        for part, floats in zip((self.table.flatten(), self.weights), self.shape.parts, strict=True):
+            parts.append(torch.nn.functional.pad(part, (0, floats - len(part))))
+        return parts if self.table.dtype == torch.float16 else [torch.cat(parts)]
+
+    def _on_device(self, device: Device, *parameters: Array) -> HashVolume:
+        return HashVolume(device, self.shape, *parameters)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        tensors = {name: tensor.detach().numpy() for name, tensor in self._tensors().items()}
+        return {**tensors, **self.shape.arrays()}
+
+    @classmethod
+    def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        table, weights = (torch.from_numpy(arrays[name]) for name in ("table", "weights"))
+        return cls(table, weights, HashShape.of_arrays(arrays), arrays["box"], arrays["background"])
+
+    @staticmethod
+    def _check_layout(header: dict[str, Any], layout: Layout) -> None:
+        (levels,), (entries, _) = layout["cells"][1], layout["table"][1]
+        if not 1 <= levels <= MOST_LEVELS or not 1 <= entries <= levels * MOST_SIZE:
+            raise ValueError(f"it has {levels} levels with {entries} entries")
+        weights = HashShape((1,) * levels, MOST_SIZE).weights
+        shapes = {"table": (entries, FEATURES), "weights": (weights,), "cells": (levels,), "size": (1,), "box": (2, 3)}
+        kinds = {"cells": "I32", "size": "I32", "box": "F64", "table": "F16" if layout["table"][0] == "F16" else "F32"}
+        require_layout(layout, {**shapes, "background": (3,)}, kinds)
+
+
+class HashVolume(DeviceField):
+    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy.
+
+    Args:
+        weights: what lies behind the table, where `parameters` is only the table, of halves.
+    """
+
+    kind = "HashedField"
+
+    def __init__(self, device: Device, shape: HashShape, parameters: Array, weights: Array | None = None) -> None:
+        super().__init__(device, parameters, (shape.floats,), GridSize(parameters.size // 4, 1, 1))
+        self.shape, self._weights = shape, weights or parameters
+        self.table_size = TableSize(shape.size, shape.padded_entries, shape.floats)
+        self._cells = device.memory.array(np.array(shape.cells, np.uint32))
+        self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
+
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """See `DeviceField`."""
+        return (gradient,) if self._weights is self.parameters else gradient.split(self.shape.parts)
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """A cell is empty where steps through the densities at 4³ places in it take next to no light away."""
+        recorder.stage("occupancy")
+        # Densities are above 0: below -1 there are none.
+        least = -math.log1p(-_LEAST_ALPHA) * march.steps_per_unit if march.skip_empty else -1.0
+        groups = linear_groups(OCCUPANCY**3)
+        self._dispatch(recorder, "markHashOccupied", groups, march, occupied=self.occupied, least_density=least)
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        return {"FEATURE_COUNT": FEATURES * len(self.shape.cells), "HALVES": is_halves(self.parameters)}
+
+    def _memory(self) -> dict[str, Array | None]:
+        table = features_of("table", self.parameters)
+        return {**table, "numbers": self._weights, "level_cells": self._cells, "occupied_cells": self.occupied}
+
+
+def first_table(shape: HashShape, seed: int) -> NDArray[np.float32]:
+    """Features next to 0, as Müller et al. have them, and He's initial weights (2015)."""
+    rng = np.random.default_rng(seed)
+    table = rng.uniform(-1e-4, 1e-4, (shape.entries, FEATURES))
+    features = FEATURES * len(shape.cells)
+    rows = []
+    for inputs, outputs in ((features, 1), ((shape.weights // HIDDEN) - features - 2 - 4, 3)):
+        row = np.zeros((HIDDEN, inputs + 1 + outputs))
+        row[:, :inputs] = rng.normal(0, math.sqrt(2 / inputs), (HIDDEN, inputs))
+        row[:, inputs + 1 :] = rng.normal(0, math.sqrt(1 / HIDDEN), (HIDDEN, outputs))
+        rows.append(row.ravel())
+    return shape.join(table.astype(np.float32), np.concatenate(rows).astype(np.float32))

@@ -1,0 +1,168 @@
+"""Radiance fields in Slang of the user's own: the field as they hold it, on the device, and in a fit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from splat_py.errors import SplatError
+from splat_py.files import Layout
+from splat_py.fit.run_folder import require_layout
+from splat_py.gpu.arrays import Array
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
+from splat_py.shaders import ShaderModule
+from splat_py.shaders.declarations import MOST_SOURCE, SlangSource
+from splat_py.shaders.loading import MOST_PARAMS, first_values, params_of
+from splat_py.volume.config import FIELD
+from splat_py.volume.device_field import Box, DeviceField, GridSize, March, TableSize
+from splat_py.volume.field import Field, check_background, check_finite_tensors
+
+
+def padded(params: Tensor) -> Tensor:
+    """Numbers as they lie on the device, a multiple of four."""
+    return torch.nn.functional.pad(params, (0, -len(params) % 4))
+
+
+@dataclass(frozen=True, eq=False)
+class SlangField(Field):
+    """A function in Slang that makes density and colour of a place, a direction and numbers (`IFieldFunction` in
+    slang/splat/field_function.slang).
+
+    Attributes:
+        kind: from `splat_py.shaders.source` or `load`; of a file, a type whose source is only compiled once it is trusted.
+        params: [PARAMS] float32, the numbers.
+        box: [2, 3] lower and upper corner in the world.
+        background: [3] rgb behind the box.
+        samples: along the box's longest side, where nobody says otherwise.
+
+    Raises:
+        SplatError: arrays that do not fit, numbers that are not finite, a box without volume, a source without PARAMS.
+    """
+
+    _name, _kind = "field in Slang", "function"
+
+    kind: UserType | ShaderModule | SlangSource
+    params: Tensor
+    box: NDArray[np.float64]
+    background: NDArray[np.float32]
+    samples: float = 64.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, SlangSource):
+            object.__setattr__(self, "kind", FIELD.own(self.kind))
+            count = params_of(self._trusted)
+            if tuple(self.params.shape) != (count,) or self.params.dtype != torch.float32:
+                given = f"{self.params.dtype} {list(self.params.shape)}"
+                raise SplatError(f"params is {given}; {self._trusted.name} takes torch.float32 [{count}]")
+        check_finite_tensors({"params": self.params})
+        super().__post_init__()
+        if not 0 < self.samples <= 1e6:
+            raise SplatError(f"samples is {self.samples}; it must be above 0")
+
+    @classmethod
+    def new(
+        cls, kind: UserType | ShaderModule, box: ArrayLike, background: ArrayLike = (0.0, 0.0, 0.0), seed: int = 0
+    ) -> SlangField:
+        """With the numbers that `first` in the source begins with."""
+        own = FIELD.own(kind)
+        return cls(own, torch.from_numpy(first_values(own, seed)), Box.of(box).numpy(), check_background(background))
+
+    @property
+    def steps_per_unit(self) -> float:
+        """Samples a world unit where nobody says otherwise."""
+        return self.samples / float(Box.of(self.box).sides.max())
+
+    @property
+    def _trusted(self) -> UserType:
+        if isinstance(self.kind, SlangSource):
+            raise SplatError(
+                f"the field is Slang source from a file, {self.kind.name}, which could read and write any memory; "
+                "call its trust_source() if you trust it"
+            )
+        assert isinstance(self.kind, UserType)
+        return self.kind
+
+    def trust_source(self) -> SlangField:
+        """The same field, whose source may be compiled. It could read and write any memory of yours.
+
+        Raises:
+            SplatError: it cannot be compiled.
+        """
+        own = FIELD.trusted(self.kind, None, True, "the field")  # type: ignore[arg-type]
+        assert isinstance(own, UserType)
+        return replace(self, kind=own)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        assert self._trusted
+        return {"params": self.params}
+
+    def _parameters(self) -> list[Tensor]:
+        return [padded(self.params)]
+
+    def _on_device(self, device: Device, parameters: Array) -> SlangVolume:
+        return SlangVolume(device, self._trusted, parameters)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        assert not isinstance(self.kind, ShaderModule)
+        return {
+            "params": self.params.detach().cpu().numpy(),
+            "samples": np.array([self.samples]),
+            "name": np.frombuffer(self.kind.name.encode(), np.uint8),
+            "source": np.frombuffer(self.kind.text.encode(), np.uint8),
+        }
+
+    @classmethod
+    def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        source = SlangSource(*(bytes(arrays[name]).decode() for name in ("name", "source")))
+        params, samples = torch.from_numpy(arrays["params"]), float(arrays["samples"][0])
+        return cls(source, params, arrays["box"], arrays["background"], samples)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], kind: UserType | ShaderModule | None = None) -> Self:
+        """Read what `save` wrote.
+
+        Args:
+            kind: the source, named again; else nothing is compiled until `trust_source()` says so.
+
+        Raises:
+            SplatError: the file is missing, damaged or something else, or `kind` is another source.
+        """
+        field = super().load(path)
+        if kind is None:
+            return field
+        assert isinstance(field.kind, SlangSource)
+        own = FIELD.trusted(field.kind, FIELD.own(kind), False, str(path))
+        assert isinstance(own, UserType)
+        return replace(field, kind=own)
+
+    @staticmethod
+    def _check_layout(header: dict[str, Any], layout: Layout) -> None:
+        (params,), (name,), (source,) = (layout[key][1] for key in ("params", "name", "source"))
+        if not 1 <= params <= MOST_PARAMS or not 1 <= name <= 64 or not 1 <= source <= 4 * MOST_SOURCE:
+            raise ValueError(f"it has {params} numbers and {source} bytes of source")
+        shapes = {"params": (params,), "box": (2, 3), "background": (3,), "samples": (1,), "name": (name,), "source": (source,)}
+        require_layout(layout, shapes, {"box": "F64", "samples": "F64", "name": "U8", "source": "U8"})
+
+
+class SlangVolume(DeviceField):
+    """A function of the user's on the device, with its numbers, padded."""
+
+    kind = "OwnField"
+
+    def __init__(self, device: Device, function: UserType | str, parameters: Array) -> None:
+        super().__init__(device, parameters, parameters.shape, GridSize(parameters.size // 4, 1, 1))
+        self._function = function
+        self.table_size = TableSize(0, 0, parameters.size)
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        return {"FieldFunction": self._function}
+
+    def _memory(self) -> dict[str, Array | None]:
+        return {"numbers": self.parameters}

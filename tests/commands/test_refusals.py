@@ -1,0 +1,143 @@
+"""Bad input: one sentence, which names the culprit, before anything is written."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.commands.program import refusal
+
+
+@pytest.fixture(scope="module")
+def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a capture, a run, a photograph, and what is damaged or something else."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "capture").symlink_to(capture)
+    (folder / "run").symlink_to(run)
+    (folder / "photo.png").symlink_to(sorted((capture / "images").iterdir())[0])
+    for name in ("empty", "bare", "full", "half"):
+        (folder / name).mkdir()
+    (folder / "full" / "thesis.txt").touch()
+    (folder / "file").touch()
+    for name in ("text.ply", "text.spz", "text.png", "text.jpg"):
+        (folder / name).write_text("nothing of the sort")
+    (folder / "bare" / "transforms.json").write_bytes((capture / "transforms.json").read_bytes())
+    checkpoint = (run / "checkpoint.safetensors").read_bytes()
+    (folder / "half" / "checkpoint.safetensors").write_bytes(checkpoint[: len(checkpoint) // 2])
+    for name in ("damaged", "nan"):
+        shutil.copytree(capture, folder / name)
+    victim = sorted((folder / "damaged" / "images").iterdir())[0]
+    victim.rename(victim.with_name("victim.png")).write_bytes(victim.with_name("victim.png").read_bytes()[:100])
+    for name, change in (("damaged", victim.name), ("nan", "")):
+        path = folder / name / "transforms.json"
+        content = json.loads(path.read_text().replace(change, "victim.png") if change else path.read_text())
+        if not change:
+            content["frames"][0]["transform_matrix"][0][3] = float("nan")
+        path.write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        ("train nowhere --out out", "nowhere"),
+        ("train empty --out out", "empty"),
+        ("train bare --out out", "bare"),
+        ("train damaged --steps 5 --out out", "victim.png"),
+        ("train nan --out out", ""),
+        ("train capture --downscale 0 --out out", "downscale"),
+        ("train capture --downscale 1000 --out out", "downscale"),
+        ("train capture --steps 0 --out out", "steps"),
+        ("train capture --sh-degree 4 --out out", "sh_degree"),
+        ("train capture --ssim-lambda 2 --out out", "ssim_lambda"),
+        ("train capture --test-every 1 --out out", "test_every"),
+        ("train capture --init-num-pts 0 --out out", "init_num_pts"),
+        ("train capture --seed -1 --out deep/out", "seed is -1"),
+        ("train capture --opacity-reset-every 0 --out deep/out", "opacity_reset_every is 0"),
+        ("train capture --means-lr nan --out deep/out", "means_lr is nan"),
+        ("train capture --sh0-lr 1e38 --out deep/out", "sh0_lr is 1e+38"),
+        ("train capture --init random --init-num-pts 100000000000 --out deep/out", "init_num_pts is 100000000000"),
+        ("train capture --init random --max-gaussians 5 --out deep/out", "max_gaussians is 5, less than the 10,000"),
+        ("train capture --max-memory 200MB --out out", "may take 200 MB (--max-memory): use --max-memory"),
+        ("train capture --max-memory 200MB --out out", "training would take"),
+        ("train capture --max-memory much --out out", "give a number and a unit"),
+        ("train capture --steps 1 --out file/run", "file"),
+        ("train capture --out half --resume", "checkpoint.safetensors"),
+        ("train capture --out new --resume", "does not exist"),
+        ("train capture --out run", "--resume"),
+        ("eval run/scene.ply", "--data"),
+        ("eval .", "run.json"),
+        ("eval text.ply --data capture", "text.ply"),
+        ("eval absent.ply --data capture", "absent.ply"),
+        ("eval run --json .", "name a file"),
+        ("eval [/red]", "[/red]"),
+        ("render run", "--out"),
+        ("render run --video a.mp4 --frames 1000000", "--frames is 1000000"),
+        ("render run --out views --scale 1e308", "--scale is 1e+308"),
+        ("render run --out views --scale 1e9", "--scale is 1e+09"),
+        ("render run --out views --scale nan", "--scale is nan"),
+        ("render run/scene.ply --path orbit --video a.mp4", "--data"),
+        ("export run scene.obj", ".ply"),
+        ("export run scene.spz --data capture", "--data is of pages"),
+        ("export run x.spz --spz-version 7", "version of SPZ is 7"),
+        ("export run x.ply --spz-version 0", "version of SPZ is 0"),
+        ("edit run/scene.ply", "last, the one to write"),
+        ("edit run/scene.ply x.ply --crop-sphere 1000 0 0 1", "none of"),
+        ("edit run/scene.ply x.ply --crop 1 1 1 0 0 0", "lowest corner first"),
+        ("edit run/scene.ply x.ply --faint 0.1", "--remove-floaters"),
+        ("edit run/scene.ply x.ply --scale 0", "scale above zero"),
+        ("edit run/scene.ply x.ply --sh-degree 9", "degree of harmonics is 9"),
+        ("edit text.spz x.ply", "text.spz is no .spz file or is damaged"),
+        *((f"partition capture --cells={cells} --out a", "give columns and rows, such as 2x2")
+          for cells in ("1x1", "2", "0x4", "65x1", "9x9", "-2x2", "axb")),
+        ("partition capture --overlap=-1 --out a", "overlap is -1.0"),
+        ("partition absent --out a", "absent is not a folder"),
+        ("partition capture --out full", "choose another --out"),
+        ("merge full --out a.ply", "holds no cell of a partition"),
+        ("merge full --out a.obj", "has no ending of a scene's file"),
+        ("fit-image gone.jpg --out out", "gone.jpg does not exist"),
+        ("fit-image photo.png --out photo.png", "photo.png is a file; name a folder"),
+        ("fit-image photo.png --blobs 0 --out out", "blobs is 0; it must be at least 1"),
+        ("fit-image photo.png --blobs 100000000000 --out deep/out", "blobs is 100000000000"),
+        ("fit-image photo.png --seed -1 --out deep/out", "seed is -1"),
+        ("fit-image photo.png --method autodiff --out many", "at most 256 blobs"),
+        ("fit-image text.png --out out", "text.png"),
+        ("fit-image photo.png --out empty --resume", "there is no checkpoint to resume from"),
+        ("fit-image photo.png --out half --resume", "is damaged; fit without --resume"),
+        ("fit-volume nowhere --out out", "nowhere"),
+        ("fit-volume capture --box 0 0 0 1 0 1 --out out", "box is degenerate"),
+        ("fit-volume capture --export field.ply --out out", "field.ply"),
+        ("fit-volume capture --frames -1 --out out", "--frames"),
+        ("fit-volume capture --frames 100000000000000000000 --out out", "--frames"),
+        ("fit-volume capture --resume --out out", "checkpoint.safetensors does not exist"),
+        ("fit-volume nowhere --out half", "--resume"),
+        ("fit-volume nowhere --out half --resume", "damaged"),
+        ("view text.jpg", "text.jpg"),
+        ("view text.ply", "text.ply"),
+        ("view empty", "empty"),
+        ("bench --device abacus", "abacus"),
+        ("bench --device metal", "metal"),
+        ("bench --side 1000000", "--side is 1000000; it must be at most"),
+        ("bench --out .", "is a folder; name a file"),
+        ("demo --steps 0", "steps is 0"),
+    ],
+)  # fmt: skip
+def test_one_sentence(line: str, culprit: str, place: Path) -> None:
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+
+    before, folders = files(), sorted(place.iterdir())
+    assert culprit in refusal(*shlex.split(line), cwd=place)
+    assert (files(), sorted(place.iterdir())) == (before, folders)
+
+
+def test_a_device_of_the_environment(tmp_path: Path) -> None:
+    assert "abacus" in refusal("bench", cwd=tmp_path, SPLAT_DEVICE="abacus")
+
+
+def test_an_address_of_a_viewer(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("viser")
+    assert "--port" in refusal("view", run, "--port", "-3", cwd=tmp_path)
+    assert "--host" in refusal("view", run, "--host", "203.0.113.7", cwd=tmp_path)

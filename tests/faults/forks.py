@@ -1,0 +1,37 @@
+"""Processes that are forked, and that kill themselves at a call."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+
+def forked(work: Callable[[], Any]) -> int:
+    """The id of a process that does this and ends."""
+    pid = os.fork()
+    if pid == 0:
+        do_and_exit(work)
+    return pid
+
+
+def do_and_exit(work: Callable[[], Any]) -> NoReturn:
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def die_at(owner: Any, name: str, late: int) -> None:
+    function = getattr(owner, name)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        if late:
+            function(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, dying)

@@ -1,0 +1,14 @@
+"""Calls that must be refused in a sentence."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from splat_py.errors import SplatError
+
+
+def refused(match: str, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:
+    """The call raises a SplatError whose message matches."""
+    with pytest.raises(SplatError, match=match):
+        call(*arguments, **options)

@@ -1,0 +1,205 @@
+"""One render, by splat_py and by the float64 reference, compared pixel by pixel and gradient by gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import tests.reference as ref
+from splat_py.render.rasterization import rasterization
+from tests.reference.arrays import Array, Mask
+from tests.reference.projection import EPS2D
+
+GAUSSIAN_INPUTS = ("means", "quats", "scales", "opacities", "colors")
+
+
+def rounded(values: Array) -> Array:
+    """The nearest float32, so that both renderers start from the same numbers."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def torch_input(values: Array) -> torch.Tensor:
+    """A float32 leaf that wants a gradient."""
+    return torch.tensor(values, dtype=torch.float32, requires_grad=True)
+
+
+def viewmat_of(rng: np.random.Generator, tilt: float = 0.05) -> Array:
+    """World → camera: nearly straight ahead, so that scenes around (0, 0, 4) are in view."""
+    rotation, triangle = np.linalg.qr(np.eye(3) + tilt * rng.normal(size=(3, 3)))
+    viewmat = np.eye(4)
+    viewmat[:3, :3] = rotation * np.sign(np.diag(triangle))
+    viewmat[:3, 3] = 0.15 * rng.normal(size=3)
+    return rounded(viewmat)
+
+
+def camera_of(rng: np.random.Generator, width: int, height: int) -> ref.Camera:
+    """A camera with two focal lengths and a principal point off the centre."""
+    K = np.array([[1.1 * width, 0, 0.53 * width], [0, 1.4 * height, 0.45 * height], [0, 0, 1]])
+    return ref.Camera(viewmat_of(rng), rounded(K), width, height)
+
+
+def scene_of(rng: np.random.Generator, count: int, *, sh_degree: int | None = None, channels: int = 3) -> ref.Scene:
+    """Overlapping Gaussians of all shapes around (0, 0, 4), some of them beyond the image's edge."""
+    means = rng.uniform(-1, 1, (count, 3)) * [1.6, 1.4, 1.0] + [0, 0, 4]
+    quats = rng.normal(size=(count, 4))
+    scales = np.exp(rng.uniform(np.log(0.03), np.log(0.4), (count, 3)))
+    opacities = rng.uniform(0.1, 1.0, count)
+    if sh_degree is None:
+        colors = rng.uniform(size=(count, channels))
+    else:
+        colors = 0.3 * rng.normal(size=(count, (sh_degree + 1) ** 2, 3))
+    arrays = (rounded(x) for x in (means, quats, scales, opacities, colors))
+    return ref.Scene(*arrays, sh_degree=sh_degree)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to render, and how. Gaussians that differ between cameras differ in `colors` only: [C, N, D]."""
+
+    scene: ref.Scene
+    cameras: list[ref.Camera]
+    backgrounds: Array | None = None  # [C, D]
+    colors_per_camera: Array | None = None  # [C, N, D], instead of the scene's
+    # Of `ref.untrusted_pixels`.
+    margin: float = 1e-4
+    # How much wider tolerances are.
+    looser: float = 1.0
+    # More arguments of `rasterization`.
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def render_mode(self) -> str:
+        return str(self.options.get("render_mode", "RGB"))
+
+    def scene_for(self, camera: int) -> ref.Scene:
+        return self.scene if self.colors_per_camera is None else replace(self.scene, colors=self.colors_per_camera[camera])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The reference's renders, one a camera, and the image gradients that start both backward passes."""
+
+    renders: list[ref.Rendered]
+    untrusted: list[Mask]
+    v_colors: list[Array]
+    v_alphas: list[Array]
+
+    @classmethod
+    def of(cls, case: Case, rng: np.random.Generator) -> Expected:
+        renders, masks, v_colors, v_alphas = [], [], [], []
+        for index, camera in enumerate(case.cameras):
+            render = ref.render(
+                case.scene_for(index),
+                camera,
+                background=None if case.backgrounds is None else case.backgrounds[index],
+                render_mode=case.render_mode,
+                eps2d=case.options.get("eps2d", EPS2D),
+                antialiased=case.options.get("rasterize_mode") == "antialiased",
+            )
+            untrusted = ref.untrusted_pixels(render, margin=case.margin)
+            v_color = rounded(rng.normal(size=render.colors.shape))
+            v_alpha = rounded(rng.normal(size=render.alphas.shape))
+            if "ED" in case.render_mode:
+                # Dividing by alpha = 1 - T, which float32 rounds to 6e-8, costs 6e-8 / alpha of precision.
+                v_color[..., -1] = rounded(v_color[..., -1] * render.alphas)
+            v_color[untrusted], v_alpha[untrusted] = 0.0, 0.0
+            renders.append(render)
+            masks.append(untrusted)
+            v_colors.append(v_color)
+            v_alphas.append(v_alpha)
+        assert np.mean([mask.mean() for mask in masks]) < 0.05, "most pixels must be compared"
+        return cls(renders, masks, v_colors, v_alphas)
+
+
+# Of gradients; notebook 01 says the same.
+RTOL, FLOOR, SHARE_OF_LARGEST = 1e-4, 1e-6, 1e-5
+
+
+def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0) -> None:
+    """Each scalar within RTOL, with a floor of FLOOR or of a share of the array's largest entry; or `looser` times that.
+
+    A gradient is a sum over pixels (and cameras) of terms of both signs, each rounded to 6e-8 of its own size. Where they
+    cancel, what is left may be as small as one likes, but its error is still that of the terms: their size, of which
+    the array's largest entry is a measure, is what the floor has to follow.
+    """
+    assert actual.shape == expected.shape, name
+    assert np.isfinite(actual).all(), name
+    largest = float(np.abs(expected).max(initial=0.0))
+    rtol, atol = RTOL * looser, max(FLOOR, SHARE_OF_LARGEST * largest) * looser
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=name)
+
+
+def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
+    """Render forward and backward both ways, compare everything, and return splat_py's `meta`."""
+    scene, cameras = case.scene, case.cameras
+    expected = Expected.of(case, rng)
+    colors = scene.colors if case.colors_per_camera is None else case.colors_per_camera
+    inputs = {
+        "means": torch_input(scene.means),
+        "quats": torch_input(scene.quats),
+        "scales": torch_input(scene.scales),
+        "opacities": torch_input(scene.opacities),
+        "colors": torch_input(colors),
+        "viewmats": torch_input(np.stack([camera.viewmat for camera in cameras])),
+        "Ks": torch_input(np.stack([camera.K for camera in cameras])),
+    }
+    if case.backgrounds is not None:
+        inputs["backgrounds"] = torch_input(case.backgrounds)
+    images, alphas, meta = rasterization(
+        **inputs,
+        width=cameras[0].width,
+        height=cameras[0].height,
+        sh_degree=scene.sh_degree,
+        **{"packed": False, **case.options},
+    )
+    meta["means2d"].retain_grad()
+    v_colors, v_alphas = np.stack(expected.v_colors), np.stack(expected.v_alphas)
+    loss = (images * torch.tensor(v_colors, dtype=torch.float32)).sum()
+    (loss + (alphas[..., 0] * torch.tensor(v_alphas, dtype=torch.float32)).sum()).backward()
+
+    for index, render in enumerate(expected.renders):
+        trusted = ~expected.untrusted[index]
+        image, alpha = images[index].detach().numpy(), alphas[index, ..., 0].detach().numpy()
+        weight = np.ones_like(render.colors)
+        if "ED" in case.render_mode:
+            weight[..., -1] = render.alphas
+        difference = np.abs(image - render.colors) * weight / np.maximum(np.abs(render.colors), 1.0)
+        assert difference[trusted].max(initial=0.0) <= 1e-5 * case.looser, f"image of camera {index}"
+        assert np.abs(alpha - render.alphas)[trusted].max(initial=0.0) <= 1e-5 * case.looser, f"alpha of camera {index}"
+
+    v = [ref.render_backward(*parts) for parts in zip(expected.renders, expected.v_colors, expected.v_alphas, strict=True)]
+    for name in GAUSSIAN_INPUTS:
+        per_camera = np.stack([getattr(g, name) for g in v])
+        keep_cameras = name == "colors" and case.colors_per_camera is not None
+        gradient = inputs[name].grad
+        if gradient is None:
+            assert name == "colors" and "RGB" not in case.render_mode
+            continue
+        assert_close(name, gradient.numpy(), per_camera if keep_cameras else per_camera.sum(0), case.looser)
+    # Translation, rotation and the four intrinsics differ by orders of magnitude: each kind has its own scale.
+    v_viewmats = np.stack([g.viewmat for g in v])
+    actual = _gradient(inputs["viewmats"])
+    assert_close("rotation", actual[:, :3, :3], v_viewmats[:, :3, :3], case.looser)
+    assert_close("translation", actual[:, :3, 3], v_viewmats[:, :3, 3], case.looser)
+    assert not actual[:, 3].any()
+    v_Ks = np.stack([g.K for g in v])
+    actual = _gradient(inputs["Ks"])
+    for row, column in ((0, 0), (1, 1), (0, 2), (1, 2)):
+        assert_close(f"Ks[{row}, {column}]", actual[:, row, column], v_Ks[:, row, column], case.looser)
+    assert not (actual * (v_Ks == 0)).any()
+    if case.backgrounds is not None and "RGB" in case.render_mode:
+        assert_close("backgrounds", _gradient(inputs["backgrounds"]), np.stack([g.background for g in v]), case.looser)
+    packed = case.options.get("packed")
+    rows = (meta["camera_ids"].numpy(), meta["gaussian_ids"].numpy()) if packed else (slice(None), slice(None))
+    assert_close("means2d", meta["means2d"].grad.numpy(), np.stack([g.means2d for g in v])[rows], case.looser)
+    if case.options.get("absgrad"):
+        assert_close("absgrad", meta["means2d"].absgrad.numpy(), np.stack([g.means2d_abs for g in v])[rows], case.looser)
+    return meta
+
+
+def _gradient(tensor: torch.Tensor) -> Array:
+    assert tensor.grad is not None
+    return tensor.grad.numpy()

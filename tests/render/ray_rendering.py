@@ -1,0 +1,128 @@
+"""A whole render in torch's float64, differentiated by torch, of splats that rays meet in space: every ray with every splat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.render.torch_rendering import MIN_ALPHA, MIN_T
+
+# The low-pass filter's, pixel².
+VARIANCE = 0.5
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What one camera sees, in float64."""
+
+    image: Tensor  # [H, W, D]
+    alpha: Tensor  # [H, W, 1]
+    normals: Tensor  # [H, W, 3] in the world
+    distortion: Tensor  # [H, W, 1]
+    median: Tensor  # [H, W, 1]
+    # [H, W] where float32 may decide otherwise.
+    untrusted: Tensor
+
+
+def rotations(quats: Tensor) -> Tensor:
+    """[N, 3, 3] of quaternions (w, x, y, z) of any length, by Rodrigues' formula."""
+    w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
+    zero = torch.zeros_like(x)
+    cross = torch.stack([torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))], -2)
+    return torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
+
+
+def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
+    """[N, 2] centres of upright boxes around the images of ellipses: means [N, 3] and half axes [N, 3, 2] in camera space."""
+    # x = (a cos φ + b sin φ + c) / (p cos φ + q sin φ + r) lies between the roots of a quadratic, and so in the middle of them.
+    depth, depths = mean[:, 2:], axes[:, 2]
+    centres = []
+    for row in (0, 1):
+        along = K[row, row] * axes[:, row] + K[row, 2] * depths
+        middle = K[row, row] * mean[:, row] + K[row, 2] * mean[:, 2]
+        centres.append((middle * depth[:, 0] - (along * depths).sum(-1)) / (depth[:, 0] ** 2 - (depths**2).sum(-1)))
+    return torch.stack(centres, -1)
+
+
+def on_planes(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, pixels: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
+    """σ [H, W, N] of surfels, and where float32 may take the filter for the plane, or the other way round."""
+    # λ ray = mean + axes (s, t). Solved as it stands: the gradient of a rotation is that of nine independent numbers.
+    axes = frames[:, :, :2] * scales[:, None, :2]
+    shape = (*rays.shape[:2], len(mean))
+    system = torch.cat([rays[:, :, None, :, None].expand(*shape, 3, 1), -axes.expand(*shape, 3, 2)], -1)
+    along, *local = torch.linalg.solve(system, mean.expand(*shape, 3)).unbind(-1)
+    plane = local[0] ** 2 + local[1] ** 2
+    image = (pixels[:, :, None] - box_centres(mean, axes, K)).square().sum(-1) / VARIANCE
+    return torch.where((along > 0) & (plane < image), plane, image), (plane / image - 1).abs()
+
+
+def beside_rays(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    """σ [H, W, N] of Gaussians: the least squared distance of the mean from the ray, from the camera on."""
+    white = frames.mT / scales[:, :, None]
+    centre = torch.einsum("nij,nj->ni", white, mean)
+    direction = torch.einsum("nij,hwj->hwni", white, rays)
+    nearest = ((centre * direction).sum(-1) / direction.square().sum(-1)).clamp(min=0)
+    distance = (nearest[..., None] * direction - centre).square().sum(-1)
+    return distance, torch.ones_like(distance)
+
+
+def render(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    features: Tensor,
+    viewmat: Tensor,
+    K: Tensor,
+    width: int,
+    height: int,
+    *,
+    sigmas: Callable[..., tuple[Tensor, Tensor]] = on_planes,
+    background: Tensor | None = None,
+    max_alpha: float = 0.999,
+    margin: float = 1e-4,
+) -> Rendered:
+    """Means [N, 3], quaternions [N, 4], scales [N, 3], opacities [N], features [N, D], a camera; all in front of it."""
+    turn = viewmat[:3, :3]
+    mean = means @ turn.T + viewmat[:3, 3]
+    frames = turn @ rotations(quats)
+    normal = frames[:, :, 2] * torch.where((frames[:, :, 2] * mean).sum(-1, keepdim=True) < 0, 1.0, -1.0)
+    depths = mean[:, 2]
+    order = depths.argsort()
+
+    y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")
+    rays = torch.stack([(x - K[0, 2]) / K[0, 0], (y - K[1, 2]) / K[1, 1], torch.ones_like(x)], -1)
+    sigma, undecided = sigmas(mean, frames, scales, rays, torch.stack([x, y], -1), K)
+
+    raw = (opacities * torch.exp(-0.5 * sigma))[..., order]
+    alphas = raw.clamp(max=max_alpha)
+    alphas = torch.where(alphas < MIN_ALPHA, 0.0, alphas)
+    after = (1 - alphas).cumprod(-1)
+    stopped = (after <= MIN_T).cummax(-1).values
+    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
+    near.append((after - 0.5).abs() < margin)
+    near.append((undecided < margin)[..., order] & (raw > MIN_ALPHA))
+    alphas = torch.where(stopped, 0.0, alphas)
+    after = (1 - alphas).cumprod(-1)
+    before = torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
+    weights = alphas * before
+
+    sorted_depths = depths[order]
+    apart = (sorted_depths[:, None] - sorted_depths).tril()
+    distortion = 2 * torch.einsum("hwi,ij,hwj->hw", weights, apart, weights)
+    counts = torch.where((alphas > 0) & (before > 0.5), torch.arange(1, len(order) + 1), 0).amax(-1)
+    median = torch.where(counts > 0, sorted_depths[(counts - 1).clamp(min=0)], 0.0)
+    image = weights @ features[order]
+    if background is not None:
+        image = image + after[..., -1:] * background
+    return Rendered(
+        image,
+        1 - after[..., -1:],
+        (weights @ normal[order]) @ torch.linalg.inv(viewmat)[:3, :3].T,
+        distortion[..., None],
+        median[..., None],
+        torch.stack(near).any(0).any(-1),
+    )

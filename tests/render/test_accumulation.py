@@ -1,0 +1,184 @@
+"""The ways to add up gradients: each against the reference, and the deterministic one against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import Device, Operator, get_device
+from splat_py.render.rasterization import rasterization
+from tests.render.comparison import Case, camera_of, check, rounded, scene_of, torch_input
+
+WIDTH, HEIGHT = 53, 37
+WAYS = ("pixel", "wave", "group", "pair")
+
+
+def crowded(count: int = 1000) -> Any:
+    """Many Gaussians over a few pixels, which are opaque long before their lists end."""
+    rng = np.random.default_rng(7)
+    return replace(
+        scene_of(rng, count),
+        means=rounded(rng.uniform(-1, 1, (count, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
+        scales=rounded(rng.uniform(0.1, 0.6, (count, 3))),
+        opacities=rounded(rng.uniform(0.3, 1.0, count)),
+    )
+
+
+@pytest.fixture
+def without_float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device that has none."""
+    device = get_device()
+    monkeypatch.setattr(device, "operators", device.operators - {Operator.FLOAT_ATOMICS})
+
+
+@pytest.mark.parametrize("tile_size", [4, 8, 16])
+@pytest.mark.parametrize("accumulate", WAYS)
+def test_gradients(accumulate: str, tile_size: int) -> None:
+    """Several cameras, whose gradients add up over all Gaussians; absolute gradients; more splats than a workgroup takes."""
+    rng = np.random.default_rng(5)
+    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
+    options = {"accumulate": accumulate, "tile_size": tile_size, "absgrad": True}
+    check(Case(scene_of(rng, 150, sh_degree=1), cameras, rounded(rng.uniform(size=(2, 3))), options=options), rng)
+
+
+@pytest.mark.parametrize("accumulate", WAYS)
+def test_crowded_tile(accumulate: str) -> None:
+    rng = np.random.default_rng(8)
+    check(Case(crowded(), [camera_of(rng, 20, 20)], margin=3e-4, options={"accumulate": accumulate}), rng)
+
+
+@pytest.mark.parametrize("accumulate", WAYS[:3])
+@pytest.mark.usefixtures("without_float_atomics")
+def test_compare_and_swap(accumulate: str) -> None:
+    rng = np.random.default_rng(9)
+    check(Case(scene_of(rng, 150, sh_degree=1), [camera_of(rng, WIDTH, HEIGHT)], options={"accumulate": accumulate}), rng)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_hardly_any_gaussians(count: int) -> None:
+    rng = np.random.default_rng(10)
+    scene = scene_of(rng, count)
+    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options={"accumulate": "pair"}), rng)
+
+
+@pytest.fixture
+def deterministic_torch() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def gradients(**options: Any) -> list[np.ndarray]:
+    rng = np.random.default_rng(11)
+    scene, camera = crowded(600), camera_of(rng, 90, 70)
+    inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
+    inputs += [torch_input(camera.viewmat[None]), torch_input(camera.K[None])]
+    images, alphas, _ = rasterization(*inputs, 90, 70, **options)
+    weights = torch.tensor(rng.normal(size=images.shape), dtype=torch.float32)
+    found = torch.autograd.grad([images, alphas], inputs, [weights, torch.ones_like(alphas)])
+    return [gradient.numpy() for gradient in found]
+
+
+def assert_always_the_same(once: Callable[[], list[np.ndarray]]) -> None:
+    first = once()
+    for _ in range(4):
+        for a, b in zip(first, once(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_pairs_are_deterministic() -> None:
+    assert_always_the_same(lambda: gradients(accumulate="pair"))
+
+
+@pytest.mark.usefixtures("deterministic_torch")
+def test_deterministic_torch_selects_pairs() -> None:
+    for automatic, asked in zip(gradients(), gradients(accumulate="pair"), strict=True):
+        np.testing.assert_array_equal(automatic, asked)
+
+
+def test_an_unknown_way() -> None:
+    with pytest.raises(SplatError, match="accumulate is 'tile'; use auto, pixel"):
+        gradients(accumulate="tile")
+
+
+# --- lists in segments ---
+
+
+def with_segments(monkeypatch: pytest.MonkeyPatch, length: int | None) -> Device:
+    device = get_device()
+    monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=length))
+    return device
+
+
+@pytest.mark.parametrize("accumulate", WAYS)
+def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen segments of a list that most pixels leave early: images to the bit, gradients to the order of sums."""
+    rng = np.random.default_rng(12)
+    scene, camera = crowded(), camera_of(rng, 53, 37)
+    results = []
+    for length in (None, 64):
+        with_segments(monkeypatch, length)
+        inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
+        background = torch_input(np.array([[0.2, 0.4, 0.6]]))
+        images, alphas, _ = rasterization(
+            *inputs,
+            torch_input(camera.viewmat[None]),
+            torch_input(camera.K[None]),
+            53,
+            37,
+            backgrounds=background,
+            accumulate=accumulate,
+        )
+        loss = (images * torch.linspace(-1, 1, images.numel()).reshape(images.shape)).sum() + alphas.square().sum()
+        # Twice: the first way back must leave alone what the second needs.
+        once = torch.autograd.grad(loss, [*inputs, background], retain_graph=True)
+        again = torch.autograd.grad(loss, [*inputs, background])
+        results.append((images.detach().numpy(), alphas.detach().numpy(), once, again))
+    whole, parts = results
+    np.testing.assert_array_equal(whole[0], parts[0])
+    np.testing.assert_array_equal(whole[1], parts[1])
+    exact = accumulate == "pair"
+    for runs in zip(*whole[2:], *parts[2:], strict=True):
+        scale = float(runs[0].abs().max())
+        for other in runs[1:]:
+            torch.testing.assert_close(other, runs[0], rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5 * scale)
+
+
+@pytest.mark.parametrize("accumulate", ["wave", "pair"])
+def test_segments_against_the_reference(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_segments(monkeypatch, 128)
+    rng = np.random.default_rng(13)
+    check(Case(crowded(), [camera_of(rng, 20, 20)], margin=3e-4, options={"accumulate": accumulate}), rng)
+
+
+def test_two_hundred_thousand_gaussians_behind_one_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too faint to be seen but for every hundredth, and those so faint that the last still counts."""
+    count = 200_000
+    rng = np.random.default_rng(14)
+    means = np.stack([np.zeros(count), np.zeros(count), np.linspace(2, 4, count)], axis=1)
+    opacities = np.full(count, 0.00393)
+    colors = rng.uniform(size=(count, 3))
+    viewmat, K = torch.eye(4)[None], torch.tensor([[[4.0, 0, 0.5], [0, 4, 0.5], [0, 0, 1]]])
+    results = []
+    for length in (None, 1 << 14):
+        with_segments(monkeypatch, length)
+        inputs = [torch_input(x) for x in (means, np.tile([1.0, 0, 0, 0], (count, 1)), np.full((count, 3), 5.0))]
+        inputs += [torch_input(opacities), torch_input(colors)]
+        images, _, meta = rasterization(*inputs, viewmat, K, 1, 1, accumulate="pair")
+        assert len(meta["flatten_ids"]) == count
+        images.sum().backward()
+        results.append([images.detach().numpy(), *(tensor.grad.numpy() for tensor in inputs)])
+    for whole, parts in zip(*results, strict=True):
+        np.testing.assert_array_equal(whole, parts)
+    # Blended in depth order until the pixel would be opaque, in double precision.
+    alpha = np.minimum(0.999, np.float32(opacities).astype(float))
+    T = np.cumprod(np.concatenate([[1.0], 1 - alpha]))
+    seen = int(np.searchsorted(-T[1:], -1e-4, side="left"))
+    assert 2000 < seen < count
+    np.testing.assert_allclose(results[0][0].ravel(), (T[:seen] * alpha[:seen]) @ np.float32(colors[:seen]), rtol=1e-4)

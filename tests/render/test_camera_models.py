@@ -1,0 +1,253 @@
+"""Orthographic and fisheye cameras, covariances, α's limit: whole renders against one in torch's float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import rasterization
+from tests.render.comparison import assert_close, rounded, viewmat_of
+from tests.render.torch_rendering import Projected, Rendered, covariances, render
+from tests.shaders.camera_models import lenses
+
+N, CAMERAS = 20, 2
+MODELS = ("pinhole", "ortho", "fisheye", "equirectangular")
+# With lenses: what is distorted, of gsplat's arguments.
+LENSES = {
+    "pinhole": {"radial_coeffs": 6, "tangential_coeffs": 2, "thin_prism_coeffs": 4},
+    "fisheye": {"radial_coeffs": 4},
+}
+# For fisheyes the image's corners are about 75 degrees from the axis.
+FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.35}
+
+
+def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
+    """Float32 leaves: Gaussians all over the image and beyond its edges, two cameras of two focal lengths each."""
+    rng = np.random.default_rng(seed)
+    viewmats = np.stack([viewmat_of(rng) for _ in range(CAMERAS)])
+    side = max(width, height)
+    fx, fy = FOCAL[camera_model] * side, 1.2 * FOCAL[camera_model] * side
+    if camera_model == "equirectangular":
+        fx, fy = width / (2 * np.pi), height / np.pi
+    K = np.array([[fx, 0, 0.53 * width], [0, fy, 0.46 * height], [0, 0, 1]])
+    # Depths apart from one another, so that no rounding changes the order.
+    depth = rng.permutation(np.linspace(2, 6, N))
+    at = rng.uniform(-0.1, 1.1, (N, 2)) * [width, height] - K[:2, 2]
+    plane = at / [fx, fy]
+    if camera_model == "ortho":
+        means = np.concatenate([plane, depth[:, None]], -1)
+    elif camera_model == "pinhole":
+        means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
+    elif camera_model == "equirectangular":
+        # All around, behind the camera too, and up to the poles.
+        longitude, latitude = rng.uniform(-np.pi, np.pi, N), np.radians(rng.uniform(-85, 85, N))
+        direction = np.stack([np.sin(longitude) * np.cos(latitude), np.sin(latitude), np.cos(longitude) * np.cos(latitude)], -1)
+        means = direction * depth[:, None]
+    else:
+        angle = np.linalg.norm(plane, axis=1, keepdims=True)
+        direction = np.concatenate([plane / angle * np.tan(np.minimum(angle, 1.35)), np.ones((N, 1))], -1)
+        means = direction * depth[:, None]
+        means[0, :2] = 0.0
+    # About the same size in pixels.
+    reach = 1.0 if camera_model == "ortho" else np.linalg.norm(means, axis=1, keepdims=True)
+    arrays = {
+        "means": means,
+        "quats": rng.normal(size=(N, 4)),
+        "scales": np.exp(rng.uniform(np.log(0.02), np.log(0.25), (N, 3))) * reach / FOCAL[camera_model] * 0.5,
+        "opacities": rng.uniform(0.3, 1.0, N),
+        "colors": rng.uniform(size=(N, 3)),
+        "viewmats": viewmats,
+        "Ks": np.tile(K, (CAMERAS, 1, 1)),
+        "backgrounds": rng.uniform(size=(CAMERAS, 3)),
+    }
+    return {name: torch.tensor(rounded(array), dtype=torch.float32, requires_grad=True) for name, array in arrays.items()}
+
+
+def with_lenses(inputs: dict[str, Tensor], camera_model: str) -> dict[str, Tensor]:
+    """The same, and every coefficient."""
+    rng = np.random.default_rng(76)
+    drawn = np.split(lenses(rng, CAMERAS, fisheye=camera_model == "fisheye"), (6, 8), -1)
+    arrays = {name: part[:, : LENSES[camera_model].get(name)] for name, part in zip(LENSES["pinhole"], drawn, strict=True)}
+    return inputs | {name: torch.tensor(arrays[name], dtype=torch.float32, requires_grad=True) for name in LENSES[camera_model]}
+
+
+def lens_of(twins: dict[str, Tensor], c: int) -> Tensor | None:
+    """[12] of a camera, zero where nothing is given."""
+    if not any(name in twins for name in LENSES["pinhole"]):
+        return None
+    parts = []
+    for name, count in LENSES["pinhole"].items():
+        given = twins[name][c] if name in twins else torch.zeros(0).double()
+        parts.append(torch.nn.functional.pad(given, (0, count - len(given))))
+    return torch.cat(parts)
+
+
+def check(
+    inputs: dict[str, Tensor],
+    camera_model: str,
+    width: int,
+    height: int,
+    sigma_of: Callable[[dict[str, Tensor]], Tensor] = lambda t: covariances(t["quats"], t["scales"]),
+    *,
+    antialiased: bool = False,
+    max_alpha: float = 0.999,
+    with_depth: bool = False,
+    packed: bool = True,
+    tile_size: int | None = None,
+    margin: float = 1e-4,
+    looser: float = 1.0,
+    projected_of: Callable[[dict[str, Tensor], int], Projected] | None = None,
+    own: Any = None,
+    **options: Any,
+) -> list[Rendered]:
+    """Images, alphas and every input's gradient.
+
+    Args:
+        looser: how much wider tolerances are.
+        projected_of: what the reference has for a camera, if that is not one that it knows.
+        own: a camera model for `rasterization` in the place of that of `camera_model`.
+        options: for `rasterization`.
+    """
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    expected = [
+        render(
+            twins["means"],
+            sigma_of(twins),
+            twins["opacities"],
+            twins["colors"],
+            twins["viewmats"][c],
+            twins["Ks"][c],
+            width,
+            height,
+            camera_model=camera_model,
+            lens=lens_of(twins, c),
+            background=torch.nn.functional.pad(twins["backgrounds"][c], (0, int(with_depth))),
+            antialiased=antialiased,
+            max_alpha=max_alpha,
+            with_depth=with_depth,
+            margin=margin,
+            projected=projected_of(twins, c) if projected_of else None,
+        )
+        for c in range(CAMERAS)
+    ]
+    arguments: dict[str, Any] = {"quats": None, "scales": None} | inputs
+    images, alphas, _ = rasterization(
+        **arguments,
+        width=width,
+        height=height,
+        **options,
+        camera_model=own or camera_model,
+        rasterize_mode="antialiased" if antialiased else "classic",
+        max_alpha=max_alpha,
+        render_mode="RGB+D" if with_depth else "RGB",
+        packed=packed,
+        tile_size=tile_size,
+    )
+    for tensor in inputs.values():
+        tensor.grad = None
+    trusted = ~torch.stack([r.untrusted for r in expected])
+    assert trusted.float().mean() > 0.9, "most pixels must be compared"
+    wanted, wanted_alphas = torch.stack([r.image for r in expected]), torch.stack([r.alpha for r in expected])
+    assert wanted_alphas.mean() > 0.05
+    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=2e-5 * looser, atol=2e-5 * looser)
+    torch.testing.assert_close(alphas[..., 0].double()[trusted], wanted_alphas[trusted], rtol=2e-5 * looser, atol=2e-5 * looser)
+
+    generator = torch.Generator().manual_seed(70)
+    v_images = torch.randn(images.shape, generator=generator) * trusted[..., None]
+    v_alphas = torch.randn(wanted_alphas.shape, generator=generator) * trusted
+    ((images * v_images).sum() + (alphas[..., 0] * v_alphas).sum()).backward()
+    ((wanted * v_images).sum() + (wanted_alphas * v_alphas).sum()).backward()
+    for name, tensor in inputs.items():
+        actual, gradient = tensor.grad, twins[name].grad
+        assert actual is not None and gradient is not None and gradient.any(), name
+        parts: list[tuple[str, Any]] = [(name, ...)]
+        if name in ("viewmats", "viewmats_rs"):
+            parts = [(f"{name}: rotation", (..., slice(3), slice(3))), (f"{name}: translation", (..., slice(3), 3))]
+        elif name == "Ks":
+            parts = [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
+            rest = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
+            assert not actual[:, rest].any()
+        elif name in LENSES["pinhole"] or name == "camera_params":
+            parts = [(f"{name}[{i}]", (..., i)) for i in range(tensor.shape[-1])]
+        for part, index in parts:
+            assert_close(part, actual[index].numpy(), gradient[index].numpy(), looser)
+    return expected
+
+
+@pytest.mark.parametrize("size", [(24, 18), (17, 29), (1, 5)], ids=str)
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_camera_models(camera_model: str, size: tuple[int, int]) -> None:
+    check(scene_of(camera_model, *size, seed=71), camera_model, *size)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("camera_model", LENSES)
+def test_lenses(camera_model: str, packed: bool) -> None:
+    inputs = with_lenses(scene_of(camera_model, 24, 18, seed=77), camera_model)
+    check(inputs, camera_model, 24, 18, antialiased=packed, with_depth=packed, packed=packed)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_antialiased_with_depth(camera_model: str, packed: bool) -> None:
+    inputs = scene_of(camera_model, 24, 18, seed=72)
+    check(inputs, camera_model, 24, 18, antialiased=True, with_depth=True, packed=packed)
+
+
+def of_covars(twins: dict[str, Tensor]) -> Tensor:
+    """What is read of them: the upper triangles."""
+    upper = twins["covars"].triu()
+    return upper + upper.triu(1).mT
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("antialiased", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_covariances(camera_model: str, antialiased: bool, packed: bool) -> None:
+    """In the place of rotations and scales; what is below their diagonals is not read."""
+    inputs = scene_of(camera_model, 24, 18, seed=73)
+    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
+    below = torch.ones(3, 3, dtype=torch.bool).tril(-1)
+    inputs["covars"] = sigma.float().masked_fill(below, 7.0).requires_grad_()
+    check(inputs, camera_model, 24, 18, of_covars, antialiased=antialiased, packed=packed)
+    assert inputs["covars"].grad is not None and not inputs["covars"].grad[:, below].any()
+
+
+@pytest.mark.parametrize("flat", [1, 2], ids=["discs", "needles"])
+@pytest.mark.parametrize("as_covars", [False, True])
+@pytest.mark.parametrize("camera_model", MODELS)
+def test_without_a_volume(camera_model: str, as_covars: bool, flat: int) -> None:
+    """One or two scales are zero."""
+    inputs = scene_of(camera_model, 24, 18, seed=74)
+    with torch.no_grad():
+        inputs["scales"][:, :flat] = 0.0
+    if not as_covars:
+        check(inputs, camera_model, 24, 18)
+        return
+    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
+    inputs["covars"] = sigma.float().requires_grad_()
+    check(inputs, camera_model, 24, 18, of_covars)
+
+
+@pytest.mark.parametrize("max_alpha", [0.999, 0.99])
+def test_limit_of_alpha(max_alpha: float) -> None:
+    """Where it holds, nothing but what is behind has a gradient."""
+    inputs = scene_of("pinhole", 24, 18, seed=75)
+    with torch.no_grad():
+        inputs["opacities"][:] = 1.0
+        inputs["scales"] *= 3
+    limited = check(inputs, "pinhole", 24, 18, max_alpha=max_alpha)
+    assert all((r.alpha > max_alpha - 1e-6).any() for r in limited)
+
+
+def test_limits_of_alpha_differ() -> None:
+    inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", 24, 18, seed=75).items()}
+    inputs["opacities"] = torch.ones(N)
+    inputs["scales"] = inputs["scales"] * 3
+    images = [rasterization(**inputs, width=24, height=18, max_alpha=limit)[0] for limit in (0.999, 0.99)]
+    assert 1e-4 < (images[0] - images[1]).abs().max() < 0.05

@@ -1,0 +1,282 @@
+"""The unscented transform, rolling shutters, and cameras of a caller's own, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import SplatError, rasterization, shaders
+from splat_py.gsplat import RollingShutterType
+from splat_py.gsplat.rendering import UnscentedTransformParameters
+from splat_py.render.cameras import midway
+from tests.render.test_camera_models import check, lens_of, of_covars, scene_of, with_lenses
+from tests.render.torch_cameras import SHUTTERS, Camera, cross_matrix, project_by_jacobian, project_unscented, rolling, still
+from tests.render.torch_rendering import LENS_MODELS, MODELS, Projected, covariances
+
+WIDTH, HEIGHT = 24, 18
+
+DOUBLE_SPHERE = """
+import splat.prelude;
+
+/// Usenko et al. 2018; ξ and α are the coefficients.
+struct DoubleSphere : ICameraModel
+{
+    [Differentiable]
+    static float2 project(Camera camera, float3 t)
+    {
+        float shifted = t.z + coefficient(camera, 0) * sqrt(dot(t, t));
+        float distance = sqrt(dot(t.xy, t.xy) + shifted * shifted);
+        float alpha = coefficient(camera, 1);
+        return camera.focal * (t.xy / (distance * alpha + shifted * (1.0 - alpha))) + camera.principal;
+    }
+
+    /// Nothing left of the axis, to see that it is asked.
+    static override bool isInDomain(Camera camera, float3 t)
+    {
+        return t.x > 0.0;
+    }
+}
+"""
+
+
+def double_sphere(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
+    shifted = t[2] + lens[0] * t.norm()
+    distance = (t[:2].square().sum() + shifted.square()).sqrt()
+    return focal * t[:2] / (lens[1] * distance + (1 - lens[1]) * shifted) + principal
+
+
+def moving(inputs: dict[str, Tensor], seed: int, amount: float = 0.4) -> dict[str, Tensor]:
+    """The same, and poses at the last row: some degrees and some per cent of the distances away."""
+    rng = np.random.default_rng(seed)
+    last = []
+    for viewmat in inputs["viewmats"].detach().double():
+        shifted = torch.eye(4).double()
+        shifted[:3, :3] = torch.linalg.matrix_exp(cross_matrix(torch.tensor(rng.normal(size=3) * 0.03 * amount)))
+        shifted[:3, 3] = torch.tensor(rng.normal(size=3) * 0.06 * amount)
+        last.append(shifted @ viewmat)
+    return inputs | {"viewmats_rs": torch.stack(last).float().requires_grad_()}
+
+
+def camera_of(twins: dict[str, Tensor], c: int, camera_model: str, shutter: str | None = None, own: Any = None) -> Camera:
+    """The reference's."""
+    lens = lens_of(twins, c)
+    K = twins["Ks"][c]
+    focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
+    if own is not None:
+        model, lens = own, twins["camera_params"][c]
+    else:
+        model = (MODELS if lens is None else LENS_MODELS)[camera_model]
+    full = torch.zeros(12).double() if lens is None else lens
+
+    def static(t: Tensor) -> Tensor:
+        return model(focal, principal, t, full)
+
+    if shutter is None:
+        return still(static, twins["viewmats"][c])
+    return rolling(static, twins["viewmats"][c], twins["viewmats_rs"][c], shutter, WIDTH, HEIGHT)
+
+
+def unscented_of(camera_model: str, shutter: str | None = None, **options: Any) -> Any:
+    def project(twins: dict[str, Tensor], c: int) -> Projected:
+        camera = camera_of(twins, c, camera_model, shutter)
+        sphere = camera_model == "equirectangular"
+        if sphere:
+            options["around"] = 2 * torch.pi * twins["Ks"][c, 0, 0]
+        gaussians = (twins[name] for name in ("means", "quats", "scales"))
+        return project_unscented(camera, *gaussians, WIDTH, HEIGHT, distances=sphere, **options)
+
+    return project
+
+
+def linearised_of(camera_model: str, shutter: str | None = None, own: Any = None) -> Any:
+    def project(twins: dict[str, Tensor], c: int) -> Projected:
+        sigma = of_covars(twins) if "covars" in twins else covariances(twins["quats"], twins["scales"])
+        return project_by_jacobian(camera_of(twins, c, camera_model, shutter, own), twins["means"], sigma)
+
+    return project
+
+
+def smaller(inputs: dict[str, Tensor], factor: float = 0.5) -> dict[str, Tensor]:
+    with torch.no_grad():
+        inputs["scales"] *= factor
+    return inputs
+
+
+# Far enough from the mean that float32 has the second differences, and that the projection's curvature counts.
+FAR = UnscentedTransformParameters(0.9, 1.5, 0.3, 0.3, require_all_sigma_points_valid=False)
+FAR_REFERENCE = {"alpha": 0.9, "beta": 1.5, "kappa": 0.3, "margin": 0.3, "require_all": False}
+
+
+@pytest.mark.parametrize(("camera_model", "lens"), [("pinhole", True), ("fisheye", False), ("equirectangular", False)])
+def test_unscented(camera_model: str, lens: bool) -> None:
+    inputs = scene_of(camera_model, WIDTH, HEIGHT, seed=91)
+    if lens:
+        inputs = with_lenses(inputs, camera_model)
+    reference = unscented_of(camera_model, **FAR_REFERENCE)
+    options: dict[str, Any] = {"with_ut": True, "ut_params": FAR, "packed": lens, "antialiased": lens, "with_depth": lens}
+    check(inputs, camera_model, WIDTH, HEIGHT, projected_of=reference, **options)
+
+
+def test_gsplats_sigma_points() -> None:
+    """A sixth of a standard deviation from the mean, where each image may lie no further out than a tenth of the image."""
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=92)
+    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=unscented_of("pinhole"), with_ut=True, looser=20)
+
+
+@pytest.mark.parametrize("shutter", SHUTTERS)
+def test_rolling_shutter(shutter: str) -> None:
+    inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=93), 94)
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "antialiased": True}
+    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=linearised_of("pinhole", shutter), **options)
+
+
+def test_rolling_shutter_of_a_lens_and_covariances() -> None:
+    inputs = moving(with_lenses(scene_of("pinhole", WIDTH, HEIGHT, seed=95), "pinhole"), 96)
+    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
+    inputs["covars"] = sigma.float().requires_grad_()
+    shutter = "ROLLING_BOTTOM_TO_TOP"
+    reference = linearised_of("pinhole", shutter)
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "with_depth": True, "packed": False}
+    check(inputs, "pinhole", WIDTH, HEIGHT, of_covars, projected_of=reference, **options)
+
+
+def test_rolling_shutter_unscented() -> None:
+    """Each of the seven points is seen by its own row."""
+    inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=97), 98)
+    shutter = "ROLLING_TOP_TO_BOTTOM"
+    reference = unscented_of("pinhole", shutter, **FAR_REFERENCE)
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "with_ut": True, "ut_params": FAR}
+    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=reference, **options)
+
+
+def test_poses_that_are_equal_are_one() -> None:
+    inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=99).items()}
+    inputs["colors"] = torch.randn(len(inputs["means"]), 4, 3, generator=torch.Generator().manual_seed(1))
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType.ROLLING_LEFT_TO_RIGHT, "viewmats_rs": inputs["viewmats"]}
+    size: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "rasterize_mode": "antialiased", "sh_degree": 1}
+    one, other = (rasterization(**inputs, **size, **o)[0] for o in ({}, options))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_directions_are_from_the_middle_of_two_poses() -> None:
+    inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=106), 107, 3.0)
+    first, last = inputs["viewmats"].detach().double(), inputs["viewmats_rs"].detach().double()
+    middle = midway(first, last)
+    centres = [torch.linalg.inv(pose)[:, :3, 3] for pose in (first, last, middle)]
+    torch.testing.assert_close(centres[2], (centres[0] + centres[1]) / 2, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_camera_of_ones_own(packed: bool) -> None:
+    """With coefficients of its own, culled by its own domain; packed also with a rolling shutter."""
+    inputs = smaller(scene_of("pinhole", WIDTH, HEIGHT, seed=100))
+    lens = torch.tensor([[0.1, 0.55], [-0.05, 0.6]], requires_grad=True)
+    shutter = "ROLLING_TOP_TO_BOTTOM" if packed else None
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter]} if shutter else {}
+    if packed:
+        inputs = moving(inputs, 105)
+    linearised = linearised_of("pinhole", shutter, double_sphere)
+
+    def reference(twins: dict[str, Tensor], c: int) -> Projected:
+        camera = camera_of(twins, c, "pinhole", shutter, double_sphere)
+        visible = torch.stack([camera(p)[1][0] > 0 for p in twins["means"]])
+        assert not visible.all()
+        return replace(linearised(twins, c), visible=visible)
+
+    camera = shaders.source(DOUBLE_SPHERE)
+    inputs["camera_params"] = lens
+    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=reference, packed=packed, own=camera, **options)
+
+
+def test_the_pinhole_as_a_camera_of_ones_own() -> None:
+    """The same as the built-in camera's, but for the clamp; of two scenes, by sigma points and with a rolling shutter."""
+    own = shaders.source("""
+        import splat.prelude;
+        struct Mine : ICameraModel
+        {
+            [Differentiable]
+            static float2 project(Camera camera, float3 t) { return camera.focal * (t.xy / t.z) + camera.principal; }
+        }""")
+    scene = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=101), 102)
+    inputs = {name: torch.stack([tensor.detach()] * 2) for name, tensor in scene.items()}
+    inputs["means"][1] += 0.1
+    last = inputs.pop("viewmats_rs")
+    rolls: dict[str, Any] = {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM, "viewmats_rs": last}
+    images = [
+        rasterization(**inputs, width=WIDTH, height=HEIGHT, camera_model=model, with_ut=True, **rolls)[0]
+        for model in ("pinhole", own)
+    ]
+    torch.testing.assert_close(*images, rtol=1e-4, atol=1e-4)
+    assert (images[0][0] - images[0][1]).abs().max() > 0.01
+
+
+def test_poses_and_a_coefficient_are_found_again() -> None:
+    """From a wrong start, by a camera of one's own with a rolling shutter, against a picture of the right ones."""
+    inputs = {
+        name: tensor.detach()[:1] if name in ("viewmats", "Ks", "backgrounds") else tensor.detach()
+        for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=103).items()
+    }
+    camera, shift_rs = shaders.source(DOUBLE_SPHERE), torch.tensor([0.2, -0.1, 0.1])
+    # With α known, as so narrow an image hardly tells the two apart.
+    truth = torch.tensor([0.1])
+
+    def image(first: Tensor, last: Tensor, xi: Tensor) -> Tensor:
+        poses = {
+            name: inputs["viewmats"] + torch.nn.functional.pad(shift[:, None], (3, 0, 0, 1))
+            for name, shift in (("viewmats", first), ("viewmats_rs", last))
+        }
+        options: dict[str, Any] = {"camera_model": camera, "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}
+        return rasterization(
+            **inputs | poses, camera_params=torch.cat([xi, torch.tensor([0.55])])[None], width=WIDTH, height=HEIGHT, **options
+        )[0]
+
+    target = image(torch.zeros(3), shift_rs, truth)
+    unknown = [torch.tensor([0.1, 0.1, -0.1]), torch.zeros(3), torch.zeros(1)]
+    for tensor in unknown:
+        tensor.requires_grad_()
+    optimiser = torch.optim.LBFGS(unknown, max_iter=80, tolerance_change=0, line_search_fn="strong_wolfe")
+    losses = []
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        error = (image(*unknown) - target).square().sum()
+        error.backward()
+        losses.append(error.item())
+        return error
+
+    optimiser.step(loss)
+    first, last, xi = unknown
+    assert min(losses) < 1e-3 * losses[0]
+    assert first.abs().max() < 0.01 and (last - shift_rs).abs().max() < 0.01 and (xi - truth).abs().max() < 0.02
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("camera_params", {"camera_params": torch.zeros(2, 3)}),
+    ("camera_params", {"camera_model": "own", "camera_params": torch.zeros(2, 13)}),
+    ("camera_params", {"camera_model": "own", "camera_params": torch.full((2, 3), float("nan"))}),
+    ("radial_coeffs", {"camera_model": "own", "radial_coeffs": torch.zeros(2, 4)}),
+    ("ICameraModel", {"camera_model": "no camera"}),
+    ("viewmats_rs", {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}),
+    ("viewmats_rs", {"viewmats_rs": torch.eye(4).repeat(2, 1, 1)}),
+    ("viewmats_rs", {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM, "viewmats_rs": torch.eye(4)}),
+    ("rolling_shutter", {"rolling_shutter": "ROLLING_UPWARDS", "viewmats_rs": torch.eye(4).repeat(2, 1, 1)}),
+    ("with_ut", {"with_ut": True, "covars": torch.eye(3).repeat(20, 1, 1)}),
+    ("ut_params", {"with_ut": True, "ut_params": UnscentedTransformParameters(alpha=0.0)}),
+    ("ut_params", {"with_ut": True, "ut_params": {"alpha": 0.1}}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), WRONG, ids=str)
+def test_errors(name: str, changes: dict[str, Any]) -> None:
+    modules = {"own": DOUBLE_SPHERE, "no camera": "import splat.prelude;\n"}
+    if changes.get("camera_model") in modules:
+        changes = changes | {"camera_model": shaders.source(modules[changes["camera_model"]])}
+    inputs: dict[str, Any] = scene_of("pinhole", WIDTH, HEIGHT, seed=104)
+    with pytest.raises(SplatError) as error:
+        rasterization(**inputs, width=WIDTH, height=HEIGHT, **changes)
+    assert name in str(error.value) and "\n" not in str(error.value)

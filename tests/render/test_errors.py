@@ -1,0 +1,186 @@
+"""Bad arguments of `rasterization`: one clear sentence that names the argument."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py import SplatError, rasterization
+
+N, C = 5, 2
+
+
+def good() -> dict[str, Any]:
+    K = torch.tensor([[20.0, 0, 8], [0, 20, 6], [0, 0, 1]])
+    return {
+        "means": torch.rand(N, 3) + torch.tensor([0.0, 0.0, 3.0]),
+        "quats": torch.rand(N, 4),
+        "scales": torch.rand(N, 3),
+        "opacities": torch.rand(N),
+        "colors": torch.rand(N, 3),
+        "viewmats": torch.eye(4).repeat(C, 1, 1),
+        "Ks": K.repeat(C, 1, 1),
+        "width": 16,
+        "height": 12,
+        "backgrounds": torch.rand(C, 3),
+    }
+
+
+def sh(coefficients: int) -> torch.Tensor:
+    return torch.rand(N, coefficients, 3)
+
+
+def with_entry(shape: tuple[int, ...], index: tuple[int, ...], value: float) -> torch.Tensor:
+    """A stack of identity matrices with one entry changed."""
+    matrix = torch.eye(shape[-1]).repeat(*shape[:-2], 1, 1)
+    matrix[index] = value
+    return matrix
+
+
+SHAPES = {
+    "means": [(N, 2), (N,), (3,)],
+    "quats": [(N, 3), (N + 1, 4), (N,)],
+    "scales": [(N, 1), (N - 1, 3), (N,)],
+    "opacities": [(N, 1), (N + 1,), ()],
+    "colors": [(N + 1, 3), (C + 1, N, 3), (N, 0), (N,), (C, N + 1, 3)],
+    "viewmats": [(4, 4), (C, 3, 4), (0, 4, 4)],
+    "Ks": [(3, 3), (C + 1, 3, 3), (C, 4, 4), (C, 3)],
+    "backgrounds": [(3,), (C, 4), (C + 1, 3)],
+}
+WRONG_SHAPES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
+
+BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
+    ("width", {"width": 0}),
+    ("height", {"height": -3}),
+    ("width", {"width": 16.5}),
+    ("height", {"height": "12"}),
+    ("tile_size", {"tile_size": 5}),
+    ("tile_size", {"tile_size": 0}),
+    ("tile_size", {"tile_size": 32}),
+    ("near_plane", {"near_plane": 0.0}),
+    ("near_plane", {"near_plane": -1.0}),
+    ("near_plane", {"near_plane": math.nan}),
+    ("far_plane", {"near_plane": 2.0, "far_plane": 1.0}),
+    ("far_plane", {"far_plane": math.nan}),
+    ("eps2d", {"eps2d": -0.1}),
+    ("eps2d", {"eps2d": math.nan}),
+    ("eps2d", {"eps2d": math.inf}),
+    ("radius_clip", {"radius_clip": -1.0}),
+    ("radius_clip", {"radius_clip": math.nan}),
+    ("sh_degree", {"sh_degree": 5, "colors": sh(36)}),
+    ("sh_degree", {"sh_degree": 4, "colors": sh(24)}),
+    ("sh_degree", {"sh_degree": True, "colors": sh(4)}),
+    ("sh_degree", {"sh_degree": -1, "colors": sh(1)}),
+    ("sh_degree", {"sh_degree": 1.5, "colors": sh(16)}),
+    ("sh_degree", {"sh_degree": 2, "colors": sh(4)}),
+    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 3)}),
+    ("colors", {"sh_degree": 0, "colors": torch.rand(N, 1, 0)}),
+    ("colors", {"colors": None}),
+    ("quats", {"quats": None}),
+    ("covars", {"covars": torch.rand(N, 6)}),
+    ("covars", {"covars": torch.rand(N, 3, 3, dtype=torch.float64)}),
+    ("sparse_grad", {"sparse_grad": True, "packed": False}),
+    ("max_alpha", {"max_alpha": 1.0}),
+    ("max_alpha", {"max_alpha": 0.5}),
+    ("radial_coeffs", {"radial_coeffs": torch.zeros(6)}),
+    ("radial_coeffs", {"radial_coeffs": torch.zeros(C, 5)}),
+    ("radial_coeffs", {"radial_coeffs": torch.zeros(C, 6), "camera_model": "fisheye"}),
+    ("radial_coeffs", {"radial_coeffs": torch.zeros(C, 4), "camera_model": "ortho"}),
+    ("radial_coeffs", {"radial_coeffs": torch.zeros(C, 4), "camera_model": "equirectangular"}),
+    ("radial_coeffs", {"radial_coeffs": [0.0] * 6}),
+    ("tangential_coeffs", {"tangential_coeffs": torch.zeros(C + 1, 2)}),
+    ("tangential_coeffs", {"tangential_coeffs": torch.zeros(C, 2), "camera_model": "fisheye"}),
+    ("tangential_coeffs", {"tangential_coeffs": torch.full((C, 2), math.nan)}),
+    ("thin_prism_coeffs", {"thin_prism_coeffs": torch.zeros(C, 3)}),
+    ("thin_prism_coeffs", {"thin_prism_coeffs": torch.zeros(C, 4, dtype=torch.float64)}),
+    ("extra_signals", {"extra_signals": torch.rand(N + 1, 2)}),
+    ("extra_signals", {"extra_signals": torch.rand(N, 3, 2), "extra_signals_sh_degree": 1}),
+    ("extra_signals_sh_degree", {"extra_signals": torch.rand(N, 36, 2), "extra_signals_sh_degree": 5}),
+    ("render_mode", {"render_mode": "DEPTH"}),
+    ("render_mode", {"render_mode": None}),
+    ("rasterize_mode", {"rasterize_mode": "smooth"}),
+    ("viewmats", {"viewmats": with_entry((C, 4, 4), (1, 0, 3), math.nan)}),
+    ("viewmats", {"viewmats": with_entry((C, 4, 4), (0, 2, 3), math.inf)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (1, 0, 2), math.nan)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (0, 0, 0), 0.0)}),
+    ("Ks", {"Ks": with_entry((C, 3, 3), (1, 1, 1), -20.0)}),
+]
+
+
+def sentence_of(error: pytest.ExceptionInfo[Exception]) -> str:
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 250, message
+    return message
+
+
+def check(name: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(SplatError) as error:
+        rasterization(**(good() | changes))
+    assert name in sentence_of(error)
+
+
+def test_the_good_call_is_good() -> None:
+    images, _, _ = rasterization(**good())
+    assert images.shape == (C, 12, 16, 3)
+
+
+@pytest.mark.parametrize(("name", "shape"), WRONG_SHAPES, ids=str)
+def test_shapes(name: str, shape: tuple[int, ...]) -> None:
+    check(name, {name: torch.ones(shape)})
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_types(name: str) -> None:
+    tensor = good()[name]
+    check(name, {name: tensor.numpy()})
+    check(name, {name: tensor.tolist()})
+    check(name, {name: tensor.double()})
+    check(name, {name: tensor.bfloat16()})
+    if name != "colors":
+        check(name, {name: tensor.half()})
+    check(name, {name: tensor.to("meta")})
+
+
+@pytest.mark.parametrize(("name", "changes"), BAD_VALUES, ids=lambda x: x if isinstance(x, str) else "")
+def test_values(name: str, changes: dict[str, Any]) -> None:
+    check(name, changes)
+
+
+def test_a_camera_model_that_is_not_supported() -> None:
+    with pytest.raises(NotImplementedError) as error:
+        rasterization(**good(), camera_model="ftheta")
+    assert "camera_model" in sentence_of(error)
+
+
+def test_absolute_gradients_of_several_passes() -> None:
+    """A sum of absolute values cannot be put together from passes over a part of the channels each."""
+    with pytest.raises(NotImplementedError) as error:
+        rasterization(**(good() | {"colors": torch.rand(N, 40), "backgrounds": None, "absgrad": True}))
+    assert "absgrad" in sentence_of(error)
+
+
+def test_what_goes_along_rays_is_gaussians_before_a_pinhole() -> None:
+    for name, value in (("rasterize_mode", "antialiased"), ("splat", "BetaKernel"), ("camera_model", "fisheye")):
+        options: dict[str, Any] = {name: value} | ({"splat_params": {"b": torch.zeros(N)}} if name == "splat" else {})
+        with pytest.raises(NotImplementedError, match="with_eval3d=True does not support") as error:
+            rasterization(**good(), **options, with_eval3d=True)
+        sentence_of(error)
+
+
+def test_batch_dimensions_that_differ() -> None:
+    batch = {name: value[None] for name, value in good().items() if isinstance(value, torch.Tensor)}
+    rasterization(**(good() | batch))
+    for name in batch:
+        if name != "means":
+            with pytest.raises(SplatError) as error:
+                rasterization(**(good() | batch | {name: good()[name]}))
+            assert name in sentence_of(error)
+
+
+def test_numpy_integers_are_sizes() -> None:
+    images, _, _ = rasterization(**(good() | {"width": np.int64(16), "height": np.int32(12)}))
+    assert images.shape == (C, 12, 16, 3)

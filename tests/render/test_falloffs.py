@@ -1,0 +1,290 @@
+"""How splats fade: the built-in types against float64, types of the caller's own, and what the check of them finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import splat_py as splat
+from splat_py import SplatError, shaders
+from tests.render.comparison import assert_close
+from tests.render.test_camera_models import scene_of
+from tests.render.torch_rendering import covariances, render
+
+WIDTH, HEIGHT, N = 24, 18, 20
+
+# Each built-in type: its parameter, the range to sample, and its value in torch.
+BUILT_IN = {
+    "GeneralizedExponential": ("beta", (0.4, 2.5), lambda s, beta: torch.exp(-0.5 * s.clamp(min=1e-6) ** beta)),
+    "BetaKernel": ("b", (-1.5, 1.5), lambda s, b: (1 - s / 9).clamp(min=1e-6) ** (4 * torch.exp(b))),
+}
+
+OWN_GAUSSIAN = """
+import splat.prelude;
+
+struct Mine : IFalloff
+{
+    [Differentiable]
+    static float value(float sigma, float4 extras)
+    {
+        return exp(sigma * -0.5);
+    }
+
+    static float sigmaMax(float opacity, float4 extras)
+    {
+        return 2.0 * log(opacity / ALPHA_MIN);
+    }
+}
+"""
+
+
+def own(value: str, sigma_max: str, more: str = "") -> str:
+    return f"""
+import splat.prelude;
+{more}
+struct Mine : IFalloff
+{{
+    [Differentiable]
+    static float value(float sigma, float4 extras) {{ {value} }}
+    static float sigmaMax(float opacity, float4 extras) {{ {sigma_max} }}
+}}
+"""
+
+
+def of_scene(inputs: dict[str, Tensor], **options: Any) -> Any:
+    return splat.rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_against_float64(name: str, packed: bool) -> None:
+    parameter, limits, value = BUILT_IN[name]
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=81)
+    numbers = torch.linspace(*limits, N)[torch.randperm(N, generator=torch.Generator().manual_seed(1))].requires_grad_()
+    twins = {key: tensor.detach().double().requires_grad_() for key, tensor in inputs.items()}
+    twin = numbers.detach().double().requires_grad_()
+    expected = [
+        render(
+            twins["means"],
+            covariances(twins["quats"], twins["scales"]),
+            twins["opacities"],
+            twins["colors"],
+            twins["viewmats"][c],
+            twins["Ks"][c],
+            WIDTH,
+            HEIGHT,
+            camera_model="pinhole",
+            background=twins["backgrounds"][c],
+            falloff=lambda sigma, order: value(sigma, twin[order]),
+        )
+        for c in range(2)
+    ]
+    images, _, _ = of_scene(inputs, splat=name, splat_params={parameter: numbers}, packed=packed)
+    wanted = torch.stack([r.image for r in expected])
+    trusted = ~torch.stack([r.untrusted for r in expected])
+    assert trusted.float().mean() > 0.9
+    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5)
+    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(2)) * trusted[..., None]
+    (images * v).sum().backward()
+    (wanted * v).sum().backward()
+    for key, tensor in (inputs | {parameter: numbers}).items():
+        reference = twin if key == parameter else twins[key]
+        assert tensor.grad is not None and reference.grad is not None and reference.grad.any()
+        if key not in ("viewmats", "Ks"):
+            assert_close(key, tensor.grad.numpy(), reference.grad.numpy())
+
+
+def test_a_derivative_that_is_infinite_where_nothing_is_seen() -> None:
+    """Fermi's function: exp(∞) / (1 + exp(∞))² far from the mean."""
+    value = "return (1.0 + exp(-extras.x)) / (1.0 + exp((sigma * 0.25 - 1.0) * extras.x));"
+    reach = "return 4.0 + 4.0 * log((1.0 + exp(-extras.x)) * opacity / ALPHA_MIN - 1.0) / extras.x;"
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=82)
+    with torch.no_grad():
+        inputs["scales"].mul_(0.2)
+    k = torch.full((N,), 40.0, requires_grad=True)
+    images, _, _ = of_scene(inputs, splat=shaders.source(own(value, reach)), splat_params={"k": k})
+    (images**2).sum().backward()
+    for name, tensor in (inputs | {"k": k}).items():
+        assert tensor.grad is not None and tensor.grad.any() and tensor.grad.isfinite().all(), name
+
+
+def test_an_exponent_of_one_is_the_gaussian() -> None:
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=82)
+    images, _, _ = of_scene(inputs)
+    general, _, _ = of_scene(inputs, splat="GeneralizedExponential", splat_params={"beta": torch.ones(N)})
+    torch.testing.assert_close(images, general, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
+    """The same picture to the last bit, and the same gradients."""
+    mine = shaders.source(OWN_GAUSSIAN)
+    results = []
+    for options in ({}, {"splat": mine}):
+        inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=83)
+        images, _, _ = of_scene(inputs, packed=packed, accumulate="pair", **options)
+        images.square().sum().backward()
+        results.append([images, *(tensor.grad for tensor in inputs.values())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_parameters_in_the_order_of_extras() -> None:
+    text = own(
+        "return exp(sigma * -0.5 * extras.x) * extras.y;",
+        "return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;",
+    )
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=84)
+    rate, height = torch.rand(N) + 0.5, torch.rand(N) * 0.5 + 0.5
+    # The same with wider Gaussians of less opacity would be blurred; without the filter it is exact.
+    plain, _, _ = of_scene(
+        inputs | {"scales": inputs["scales"] / rate.sqrt()[:, None], "opacities": inputs["opacities"] * height}, eps2d=0.0
+    )
+    images, _, _ = of_scene(inputs, splat=shaders.source(text), splat_params={"rate": rate, "height": height}, eps2d=0.0)
+    torch.testing.assert_close(images, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_absolute_gradients_stand_behind_the_parameters() -> None:
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=85)
+    absolute = []
+    for options in ({}, {"splat": "GeneralizedExponential", "splat_params": {"beta": torch.ones(N, requires_grad=True)}}):
+        images, _, meta = of_scene(inputs, absgrad=True, packed=False, **options)
+        images.square().sum().backward()
+        absolute.append(meta["means2d"].absgrad)
+    torch.testing.assert_close(*absolute, rtol=1e-3, atol=1e-4 * float(absolute[0].max()))
+
+
+def test_an_edited_source_is_compiled_again() -> None:
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=86)
+    images = [
+        of_scene(inputs, splat=shaders.source(own(f"return exp(sigma * -{rate});", "return 2.0 * log(opacity / ALPHA_MIN);")))[
+            0
+        ]
+        for rate in (0.5, 0.7)
+    ]
+    assert images[0].sum() != images[1].sum()
+
+
+def test_from_a_file(tmp_path: Any) -> None:
+    file = tmp_path / "mine.slang"
+    file.write_text(OWN_GAUSSIAN)
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=87)
+    torch.testing.assert_close(of_scene(inputs, splat=shaders.load(file))[0], of_scene(inputs)[0], rtol=0, atol=0)
+
+
+def beta(b: Any) -> dict[str, Any]:
+    return {"splat": "BetaKernel", "splat_params": {"b": b}}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splat": "Cube"}, "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, or"),
+        ({"splat": 3}, "splat is a int"),
+        ({"splat_params": {"beta": torch.ones(N)}}, "splat_params has beta; Gaussian takes none"),
+        ({"splat": "BetaKernel"}, "splat_params has nothing; BetaKernel takes b"),
+        (beta(torch.ones(N + 1)), r"splat_params\['b'\] has shape \[21\]; expected \[20\]"),
+        (beta(torch.ones(N).double()), r"splat_params\['b'\] must be a torch.float32 tensor"),
+        (beta([1.0] * N), r"splat_params\['b'\] must be a torch.float32 tensor"),
+    ],
+    ids=str,
+)
+def test_mistakes(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=88), **options)
+
+
+def test_five_parameters_are_too_many() -> None:
+    inputs, mine = scene_of("pinhole", WIDTH, HEIGHT, seed=88), shaders.source(OWN_GAUSSIAN)
+    params = {str(i): torch.ones(N) for i in range(5)}
+    with pytest.raises(SplatError, match="splat_params has 5 parameters"):
+        of_scene(inputs, splat=mine, splat_params=params)
+
+
+def test_a_source_without_a_type() -> None:
+    with pytest.raises(SplatError, match=r"has no type that implements IFalloff or IFalloff2D; declare one: .* IFalloff$"):
+        of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=88), splat=shaders.source("public float one() { return 1.0; }"))
+
+
+def test_a_mistake_has_the_line_of_the_source() -> None:
+    with pytest.raises(SplatError, match=r"^the source cannot be compiled: line 7: ") as error:
+        shaders.source(own("return exp(sgma);", "return 1.0;"))
+    assert "\n" not in str(error.value)
+
+
+# --- what `check` finds ---
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_built_in_types_pass(name: str) -> None:
+    parameter, limits, _ = BUILT_IN[name]
+    shaders.check(name, **{parameter: limits})
+
+
+def test_ones_own_gaussian_passes() -> None:
+    shaders.check("GaussianFalloff")
+    shaders.check(shaders.source(OWN_GAUSSIAN))
+
+
+REACH = "return 2.0 * log(opacity / ALPHA_MIN);"
+TWICE = """
+[Differentiable] [BackwardDerivative(twice)]
+float faded(float x) { return exp(x * -0.5); }
+void twice(inout DifferentialPair<float> x, float v) { x = diffPair(x.p, exp(x.p * -0.5) * -v); }
+"""
+# Value, bound and more; ranges; what is said.
+BAD: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, float]], str]] = {
+    "too small a bound": (
+        ("return exp(sigma * -0.5);", "return 1.8 * log(opacity / ALPHA_MIN);"),
+        {},
+        "times sigmaMax; let that return more",
+    ),
+    "a derivative that is lost": (
+        ("return exp(detach(sigma) * -0.5);", REACH),
+        {},
+        "derivative of value by sigma is 0 at",
+    ),
+    "a derivative that is wrong": (("return faded(sigma);", REACH, TWICE), {}, "derivative of value by sigma is -"),
+    "the derivative of a parameter": (
+        ("return exp(sigma * -0.5 * detach(extras.x));", "return 2.0 * log(opacity / ALPHA_MIN) / extras.x;"),
+        {"rate": (0.5, 2.0)},
+        "derivative of value by rate is 0 at",
+    ),
+    "more than one": (
+        ("return 2.0 * exp(sigma * -0.5);", "return 2.0 * log(2.0 * opacity / ALPHA_MIN);"),
+        {},
+        "and not from 0 to 1",
+    ),
+    "not a number": (("return exp(sigma * -0.5);", "return sqrt(-opacity);"), {}, "sigmaMax is -?nan"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_check_finds(kind: str) -> None:
+    parts, ranges, message = BAD[kind]
+    module = shaders.source(own(*parts))
+    with pytest.raises(SplatError, match=message):
+        shaders.check(module, **ranges)
+
+
+def test_a_fit_that_only_a_right_gradient_reaches() -> None:
+    """The exponents of a picture, from a wrong start."""
+    inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=89).items()}
+    right = torch.linspace(0.6, 2.0, N)
+    options = {"splat": "GeneralizedExponential", "packed": False}
+    target, _, meta = of_scene(inputs, splat_params={"beta": right}, **options)
+    beta = torch.ones(N, requires_grad=True)
+    optimizer = torch.optim.Adam([beta], lr=0.05)
+    for _ in range(150):
+        loss = (of_scene(inputs, splat_params={"beta": beta}, **options)[0] - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    # Those that cover more than a few pixels.
+    large = (meta["radii"].float().prod(-1).sum(0) > 40).numpy()
+    assert large.sum() > 5
+    assert np.abs(beta.detach().numpy() - right.numpy())[large].mean() < 0.15 * np.abs(1 - right.numpy())[large].mean()

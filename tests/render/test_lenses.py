@@ -1,0 +1,114 @@
+"""What distorted and spherical cameras do to a render beyond its gradients: culling, seams, and lenses that are found again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import rasterization
+from tests.render.test_camera_models import lenses, scene_of
+
+
+def gaussians(means: list[list[float]], scale: float = 0.05) -> dict[str, Tensor]:
+    count = len(means)
+    return {
+        "means": torch.tensor(means, dtype=torch.float32, requires_grad=True),
+        "quats": torch.tensor([[1.0, 0, 0, 0]]).repeat(count, 1),
+        "scales": torch.full((count, 3), scale),
+        "opacities": torch.full((count,), 0.9),
+        "colors": torch.ones(count, 3),
+        "viewmats": torch.eye(4)[None],
+    }
+
+
+def intrinsics(fx: float, fy: float, cx: float, cy: float) -> Tensor:
+    return torch.tensor([[[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]]])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_nothing_is_folded_back(packed: bool) -> None:
+    """r - r³/3 turns back at r = 1: of r = 1.6, which would come to lie at r = 0.23, nothing is drawn."""
+    options: dict[str, Any] = {"Ks": intrinsics(20, 20, 16, 16), "width": 32, "height": 32, "packed": packed}
+    scene = gaussians([[0.3, 0.1, 1.0], [1.6, 0.0, 1.0]])
+    radial = torch.tensor([[-1 / 3, 0, 0, 0, 0, 0]])
+    images, _, meta = rasterization(**scene, **options, radial_coeffs=radial)
+    images.square().sum().backward()
+    assert scene["means"].grad is not None and scene["means"].grad[0].any() and not scene["means"].grad[1].any()
+    assert len(meta["gaussian_ids"]) == 1 if packed else not meta["radii"][0, 1].any()
+    one = {name: value if name == "viewmats" else value[:1] for name, value in scene.items()}
+    torch.testing.assert_close(images, rasterization(**one, **options, radial_coeffs=radial)[0], rtol=0, atol=0)
+
+
+def test_across_the_seam_and_at_the_poles() -> None:
+    """A sphere of 64 × 32: splats are as large beside the seam as anywhere, and end there; those at a pole cover its rows."""
+    options: dict[str, Any] = {"Ks": intrinsics(64 / (2 * np.pi), 32 / np.pi, 32, 16), "width": 64, "height": 32}
+
+    def alpha_of(mean: list[float]) -> Tensor:
+        return rasterization(**gaussians([mean], 0.2), **options, camera_model="equirectangular")[1][0, ..., 0]
+
+    ahead, left, right = alpha_of([0, 0, 2]), alpha_of([-1e-4, 0, -2]), alpha_of([1e-4, 0, -2])
+    torch.testing.assert_close(right[:, 32:], ahead[:, :32], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(left[:, :32], ahead[:, 32:], rtol=1e-3, atol=1e-3)
+    assert not right[:, :32].any() and not left[:, 32:].any()
+    pole = alpha_of([0.01, 2, 0])
+    assert (pole[-1] > 0.5).all() and not pole[:24].any()
+    assert not alpha_of([0, 2, 0]).any()
+    # Behind the camera there is no near plane but the distance.
+    assert (
+        alpha_of([0, 0, -0.5]).any()
+        and not rasterization(**gaussians([[0, 0, -0.5]]), **options, camera_model="equirectangular", near_plane=0.6)[1].any()
+    )
+
+
+@pytest.mark.parametrize("camera_model", ["pinhole", "fisheye"])
+def test_pose_and_distortion_are_found_again(camera_model: str) -> None:
+    """From a wrong start, against a picture of the right ones."""
+    inputs = {name: tensor.detach() for name, tensor in scene_of(camera_model, 40, 30, seed=78).items()}
+    inputs["scales"] = inputs["scales"] * 0.6
+    for name in ("viewmats", "Ks", "backgrounds"):
+        inputs[name] = inputs[name][:1]
+    count = 4 if camera_model == "fisheye" else 6
+    truth = torch.zeros(1, count)
+    truth[0, :2] = torch.tensor([-0.08, 0.02] if camera_model == "fisheye" else [-0.3, 0.08])
+
+    def image(shift: Tensor, radial: Tensor) -> Tensor:
+        moved = inputs["viewmats"] + torch.nn.functional.pad(shift[:, None], (3, 0, 0, 1))
+        arguments = inputs | {"viewmats": moved, "radial_coeffs": torch.nn.functional.pad(radial[None], (0, count - 2))}
+        return rasterization(**arguments, width=40, height=30, camera_model=camera_model)[0]  # type: ignore[arg-type]
+
+    shift, radial = torch.tensor([0.15, -0.1, 0.1], requires_grad=True), torch.zeros(2, requires_grad=True)
+    target = image(torch.zeros(3), truth[0, :2])
+    optimiser = torch.optim.LBFGS([shift, radial], max_iter=80, tolerance_change=0, line_search_fn="strong_wolfe")
+    losses = []
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        error = (image(shift, radial) - target).square().sum()
+        error.backward()
+        losses.append(error.item())
+        return error
+
+    optimiser.step(loss)
+    assert min(losses) < 1e-3 * losses[0]
+    assert shift.abs().max() < 0.01
+    assert (radial - truth[0, :2]).abs().max() < 0.02
+
+
+def test_every_kind_of_coefficient_bends_the_image() -> None:
+    inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", 24, 18, seed=79).items()}
+    drawn = torch.tensor(lenses(np.random.default_rng(80), 2), dtype=torch.float32)
+    coefficients = dict(
+        zip(("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs"), drawn.split([6, 2, 4], -1), strict=True)
+    )
+    straight = rasterization(**inputs, width=24, height=18)[0]
+    for name, values in coefficients.items():
+        bent = rasterization(**inputs, width=24, height=18, **{name: values})[0]
+        assert (bent - straight).abs().max() > 1e-3, name
+    four = {"radial_coeffs": coefficients["radial_coeffs"][:, :4]}
+    padded = {"radial_coeffs": torch.nn.functional.pad(four["radial_coeffs"], (0, 2))}
+    one, other = (rasterization(**inputs, width=24, height=18, **lens)[0] for lens in (four, padded))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)

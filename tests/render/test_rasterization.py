@@ -1,0 +1,428 @@
+"""`rasterization` against the float64 reference: images, alphas and the gradient of every input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import tests.reference as ref
+from splat_py.gpu.device import get_device, tuning_of
+from splat_py.render.rasterization import rasterization
+from tests.reference.arrays import Array
+from tests.render.comparison import Case, camera_of, check, rounded, scene_of, torch_input
+
+WIDTH, HEIGHT = 53, 37
+TILE_SIZES = (4, 8, 16)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+@pytest.mark.parametrize("degree", range(5))
+def test_spherical_harmonics(degree: int, tile_size: int) -> None:
+    rng = np.random.default_rng(10 * degree + tile_size)
+    case = Case(
+        scene_of(rng, 60, sh_degree=degree),
+        [camera_of(rng, WIDTH, HEIGHT)],
+        rounded(rng.uniform(size=(1, 3))),
+        options={"tile_size": tile_size},
+    )
+    check(case, rng)
+
+
+def test_coefficients_beyond_the_degree_are_not_used() -> None:
+    rng = np.random.default_rng(1)
+    scene = replace(scene_of(rng, 40, sh_degree=3), sh_degree=1)
+    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)]), rng)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5, 40])
+@pytest.mark.parametrize("per_camera", [False, True])
+def test_plain_colors(channels: int, per_camera: bool) -> None:
+    """40 channels take several passes over the same lists."""
+    rng = np.random.default_rng(channels)
+    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
+    case = Case(
+        scene_of(rng, 40, channels=channels),
+        cameras,
+        rounded(rng.uniform(size=(2, channels))),
+        rounded(rng.uniform(size=(2, 40, channels))) if per_camera else None,
+    )
+    check(case, rng)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "D", "ED", "RGB+D", "RGB+ED"])
+@pytest.mark.parametrize("rasterize_mode", ["classic", "antialiased"])
+@pytest.mark.parametrize("with_background", [False, True])
+def test_render_modes(mode: str, rasterize_mode: str, with_background: bool) -> None:
+    rng = np.random.default_rng(3)
+    scene = scene_of(rng, 60, sh_degree=2)
+    if rasterize_mode == "antialiased":
+        # Some of them much smaller than a pixel, where the compensation is far from one.
+        scales = scene.scales.copy()
+        scales[::3] *= 0.1
+        scene = replace(scene, scales=rounded(scales))
+    case = Case(
+        scene,
+        [camera_of(rng, WIDTH, HEIGHT)],
+        rounded(rng.uniform(size=(1, 3))) if with_background else None,
+        options={"render_mode": mode, "rasterize_mode": rasterize_mode},
+    )
+    check(case, rng)
+
+
+@pytest.mark.parametrize("rasterize_mode", ["classic", "antialiased"])
+def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
+    """dL/dKs, number by number, where most Gaussians lie beyond the clamp of the field of view, whose limits depend on Ks.
+
+    Against central differences of the float64 render itself, so that no hand-derived gradient stands in between.
+    """
+    rng = np.random.default_rng(19)
+    camera = camera_of(rng, WIDTH, HEIGHT)
+    camera = replace(camera, viewmat=np.eye(4))
+    scene = scene_of(rng, 24)
+    # One axis beyond, the other one beyond, both: on all four sides, and large enough to cover much of the image.
+    sides = [[0.8, 0.1], [-0.8, -0.1], [0.1, 0.7], [-0.1, -0.7], [0.8, 0.7], [-0.8, -0.7], [0.1, 0.1], [-0.1, 0.2]]
+    slopes = np.tile(sides, (3, 1))
+    depths = np.linspace(3, 5, 24)
+    means = np.concatenate([slopes * depths[:, None], depths[:, None]], axis=1)
+    scene = replace(scene, means=rounded(means), scales=rounded(rng.uniform(0.8, 2.0, (24, 3))))
+    low, high = ref.frustum_limits(camera.K, WIDTH, HEIGHT).T
+    clamped = (slopes < low) | (slopes > high)
+    assert clamped.any(axis=1).sum() == 18 and clamped.all(axis=1).sum() == 6
+
+    options = {"antialiased": rasterize_mode == "antialiased"}
+    render = ref.render(scene, camera, **options)
+    weights = rounded(rng.normal(size=render.colors.shape))
+    untrusted = ref.untrusted_pixels(render, margin=1e-3)
+    assert untrusted.mean() < 0.2
+    weights[untrusted] = 0.0
+    entries, h = ((0, 0), (1, 1), (0, 2), (1, 2)), 1e-5
+    expected = []
+    for entry in entries:
+        losses = []
+        for sign in (1, -1):
+            K = camera.K.copy()
+            K[entry] += sign * h
+            losses.append(np.sum(ref.render(scene, replace(camera, K=K), **options).colors * weights))
+        expected.append((losses[0] - losses[1]) / (2 * h))
+
+    inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
+    Ks = torch_input(camera.K[None])
+    images, _, _ = rasterization(*inputs, torch_input(camera.viewmat[None]), Ks, WIDTH, HEIGHT, rasterize_mode=rasterize_mode)
+    (images * torch.tensor(weights, dtype=torch.float32)).sum().backward()
+    assert Ks.grad is not None
+    actual = [float(Ks.grad[0][entry]) for entry in entries]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_several_cameras() -> None:
+    rng = np.random.default_rng(4)
+    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(3)]
+    scene = scene_of(rng, 70, sh_degree=3)
+    check(Case(scene, cameras, rounded(rng.uniform(size=(3, 3))), options={"absgrad": True}), rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_absolute_gradients(tile_size: int) -> None:
+    rng = np.random.default_rng(5)
+    scene = scene_of(rng, 50)
+    options = {"absgrad": True, "tile_size": tile_size}
+    meta = check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options=options), rng)
+    assert (meta["means2d"].absgrad >= meta["means2d"].grad.abs() * (1 - 1e-4) - 1e-6).all()
+
+
+def test_batch_dimensions_are_scenes_side_by_side() -> None:
+    rng = np.random.default_rng(6)
+    scenes = [[scene_of(rng, 30, sh_degree=1) for _ in range(2)] for _ in range(3)]
+    camera = camera_of(rng, WIDTH, HEIGHT)
+    fields = ("means", "quats", "scales", "opacities", "colors")
+    stacked = {n: torch_input(np.array([[getattr(s, n) for s in row] for row in scenes])) for n in fields}
+    viewmats = torch_input(np.tile(camera.viewmat, (3, 2, 1, 1, 1)))
+    Ks = torch_input(np.tile(camera.K, (3, 2, 1, 1, 1)))
+    backgrounds = torch_input(rng.uniform(size=(3, 2, 1, 3)))
+    images, alphas, meta = rasterization(
+        **stacked, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=1, backgrounds=backgrounds
+    )
+    assert images.shape == (3, 2, 1, HEIGHT, WIDTH, 3) and alphas.shape == (3, 2, 1, HEIGHT, WIDTH, 1)
+    assert meta["n_batches"] == 6 and meta["means2d"].shape == (len(meta["gaussian_ids"]), 2)
+    weights = torch.rand(images.shape)
+    (images * weights).sum().backward()
+    for i in range(3):
+        for j in range(2):
+            one = {n: t[i, j].detach().requires_grad_() for n, t in stacked.items()}
+            view = viewmats[i, j].detach().requires_grad_()
+            image, alpha, _ = rasterization(
+                **one,
+                viewmats=view,
+                Ks=Ks[i, j].detach(),
+                width=WIDTH,
+                height=HEIGHT,
+                sh_degree=1,
+                backgrounds=backgrounds[i, j].detach(),
+            )
+            torch.testing.assert_close(images[i, j], image, rtol=0, atol=0)
+            torch.testing.assert_close(alphas[i, j], alpha, rtol=0, atol=0)
+            (image * weights[i, j]).sum().backward()
+            for name, tensor in (*one.items(), ("viewmats", view)):
+                whole = stacked[name].grad if name in stacked else viewmats.grad
+                assert whole is not None and tensor.grad is not None
+                # Atomic adds come in any order.
+                scale = float(tensor.grad.abs().max())
+                torch.testing.assert_close(whole[i, j], tensor.grad, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_crowded_tile_that_is_soon_opaque(tile_size: int) -> None:
+    """1,000 Gaussians over a few pixels: most pixels stop long before their list ends."""
+    rng = np.random.default_rng(7)
+    scene = scene_of(rng, 1000)
+    scene = replace(
+        scene,
+        means=rounded(rng.uniform(-1, 1, (1000, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
+        scales=rounded(rng.uniform(0.1, 0.6, (1000, 3))),
+        opacities=rounded(rng.uniform(0.3, 1.0, 1000)),
+    )
+    camera = camera_of(rng, 16, 16)
+    options = {"tile_size": tile_size, "absgrad": True}
+    case = Case(scene, [camera], rounded(rng.uniform(size=(1, 3))), options=options)
+    render = ref.render(scene, camera)
+    # The last splat that a pixel blends is far from the last one in its list, and T ended just above its floor.
+    assert (render.rasterized.T_final < 2e-3).mean() > 0.5 and np.median(render.rasterized.n_contrib) < 200
+    check(case, rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_long_lists_of_faint_splats(tile_size: int) -> None:
+    """Every pixel blends hundreds of splats, none of which hides the rest: many wave-sized pieces of a list."""
+    rng = np.random.default_rng(8)
+    scene = scene_of(rng, 300)
+    means = rng.uniform(-0.3, 0.3, (300, 3))
+    means[:, 2] = rng.permutation(np.linspace(3, 5, 300))  # none so close that rounding swaps them at every pixel
+    scene = replace(
+        scene,
+        means=rounded(means),
+        scales=rounded(rng.uniform(2.0, 4.0, (300, 3))),
+        opacities=rounded(rng.uniform(0.008, 0.03, 300)),
+    )
+    camera = camera_of(rng, 19, 13)
+    assert ref.render(scene, camera).rasterized.n_blended.min() > 200
+    # So many splats a pixel that one of them is always near a threshold; but they are smooth, and the image small.
+    background = rounded(rng.uniform(size=(1, 3)))
+    check(Case(scene, [camera], background, margin=1e-5, options={"tile_size": tile_size}), rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+@pytest.mark.parametrize("size", [(37, 53), (1, 1), (2, 17), (64, 3)], ids=str)
+def test_sides_that_tiles_do_not_divide(size: tuple[int, int], tile_size: int) -> None:
+    rng = np.random.default_rng(sum(size))
+    scene = scene_of(rng, 30)
+    if size == (1, 1):
+        # A focal length of about a pixel sees it all as specks: bring them before the one pixel, and make them large.
+        scene = replace(scene, means=scene.means * [0.2, 0.2, 1], scales=scene.scales * 4)
+    check(Case(scene, [camera_of(rng, *size)], options={"tile_size": tile_size}), rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_one_gaussian(tile_size: int) -> None:
+    rng = np.random.default_rng(9)
+    scene = scene_of(rng, 1, sh_degree=3)
+    scene = replace(scene, means=np.array([[0.1, -0.2, 3.0]]).astype(np.float32).astype(np.float64))
+    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options={"tile_size": tile_size}), rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+@pytest.mark.parametrize("mode", ["RGB", "RGB+ED"])
+def test_no_gaussians_leave_the_background(mode: str, tile_size: int) -> None:
+    rng = np.random.default_rng(11)
+    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
+    # Something else first: memory that is used again must not show through.
+    check(Case(scene_of(rng, 60), cameras, options={"tile_size": tile_size}), rng)
+    inputs = [torch.zeros(0, *rest, requires_grad=True) for rest in ((3,), (4,), (3,), (), (4, 3))]
+    viewmats = torch_input(np.stack([camera.viewmat for camera in cameras]))
+    Ks = torch_input(np.stack([camera.K for camera in cameras]))
+    backgrounds = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], requires_grad=True)
+    images, alphas, meta = rasterization(
+        *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=1, backgrounds=backgrounds, render_mode=mode, tile_size=tile_size
+    )
+    assert not alphas.any() and len(meta["flatten_ids"]) == 0 and not meta["isect_offsets"].any()
+    torch.testing.assert_close(images[..., :3].detach(), backgrounds.detach()[:, None, None].expand(2, HEIGHT, WIDTH, 3))
+    assert not images[..., 3:].any()
+    images.sum().backward()
+    torch.testing.assert_close(backgrounds.grad, torch.full((2, 3), float(WIDTH * HEIGHT)))
+    for tensor in (*inputs, viewmats, Ks):
+        assert tensor.grad is not None and not tensor.grad.any()
+
+
+@pytest.mark.parametrize("count", [2047, 2048, 2049, 4096])
+def test_counts_around_the_blocks_of_the_prefix_sum(count: int) -> None:
+    """Every splat must still be there: compared with the same splats in two halves, one of them transparent."""
+    rng = np.random.default_rng(12)
+    scene = scene_of(rng, 40)
+    padding = count - 40
+    padded = ref.Scene(
+        np.concatenate([scene.means, np.tile([[0.0, 0.0, 3.0]], (padding, 1))]),
+        np.concatenate([scene.quats, np.tile([[1.0, 0, 0, 0]], (padding, 1))]),
+        np.concatenate([scene.scales, np.full((padding, 3), 0.01)]),
+        np.concatenate([scene.opacities, np.zeros(padding)]),
+        np.concatenate([scene.colors, np.ones((padding, 3))]),
+    )
+    camera = camera_of(rng, WIDTH, HEIGHT)
+    images = [_image(s, camera) for s in (scene, padded)]
+    assert images[0].mean() > 0.1
+    np.testing.assert_array_equal(*images)
+
+
+BROKEN = {
+    "behind the camera": ("means", [0.0, 0.0, -3.0]),
+    "at the camera": ("means", [0.0, 0.0, 0.005]),
+    "mean NaN": ("means", [np.nan, 0.0, 4.0]),
+    "mean infinite": ("means", [0.0, 0.0, np.inf]),
+    "quaternion NaN": ("quats", [np.nan, 0.0, 0.0, 1.0]),
+    "scale infinite": ("scales", [np.inf, 0.1, 0.1]),
+    "scale NaN": ("scales", [0.1, np.nan, 0.1]),
+    "opacity NaN": ("opacities", np.nan),
+    "transparent": ("opacities", 1e-3),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_culled_gaussians_leave_no_trace(kind: str) -> None:
+    """The image without them, a zero gradient for them, and the others' gradients as without them."""
+    rng = np.random.default_rng(13)
+    camera = ref.Camera(np.eye(4), camera_of(rng, WIDTH, HEIGHT).K, WIDTH, HEIGHT)
+    scene = scene_of(rng, 40, sh_degree=2)
+    field, value = BROKEN[kind]
+    culled = np.array([0, 17, 39])
+    broken = getattr(scene, field).copy()
+    broken[culled] = value
+    kept = np.setdiff1d(np.arange(40), culled)
+    weights = torch.tensor(rng.normal(size=(1, HEIGHT, WIDTH, 4)), dtype=torch.float32)
+
+    def run(s: ref.Scene) -> tuple[Array, list[Array], Array]:
+        inputs = [torch_input(x) for x in (s.means, s.quats, s.scales, s.opacities, s.colors)]
+        viewmats, Ks = torch_input(camera.viewmat[None]), torch_input(camera.K[None])
+        images, _, meta = rasterization(
+            *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=2, render_mode="RGB+D", rasterize_mode="antialiased", packed=False
+        )
+        (images * weights).sum().backward()
+        gradients = [t.grad.numpy() for t in (*inputs, viewmats, Ks) if t.grad is not None]
+        return images.detach().numpy(), gradients, meta["radii"][0].numpy()
+
+    image, gradients, radii = run(replace(scene, **{field: broken}))
+    without = ref.Scene(*(getattr(scene, f)[kept] for f in ("means", "quats", "scales", "opacities", "colors")), 2)
+    image_without, gradients_without, _ = run(without)
+    assert not radii[culled].any() and radii[kept].any()
+    np.testing.assert_array_equal(image, image_without)
+    for i, (gradient, expected) in enumerate(zip(gradients, gradients_without, strict=True)):
+        if i < 5:
+            assert not gradient[culled].any()
+            gradient = gradient[kept]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_planes_and_radius_clip_cull() -> None:
+    rng = np.random.default_rng(14)
+    scene, camera = scene_of(rng, 40), ref.Camera(np.eye(4), camera_of(rng, WIDTH, HEIGHT).K, WIDTH, HEIGHT)
+    depths = scene.means[:, 2]
+    everything = _radii(scene, camera)
+    seen = everything.any(-1)
+    clipped = _radii(scene, camera, near_plane=3.5, far_plane=4.5)
+    np.testing.assert_array_equal(clipped.any(-1), seen & (depths >= 3.5) & (depths <= 4.5))
+    large = _radii(scene, camera, radius_clip=6.0)
+    # radii are rounded up: 6 pixels may be 5.1, which is clipped, or exactly 6.
+    np.testing.assert_array_equal(large.any(-1)[everything.max(-1) != 6], (everything.max(-1) > 6)[everything.max(-1) != 6])
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_splats_that_cover_everything(tile_size: int) -> None:
+    rng = np.random.default_rng(15)
+    scene = scene_of(rng, 12)
+    scene = replace(
+        scene,
+        means=rounded(rng.uniform(-1, 1, (12, 3)) * [3, 3, 0.5] + [0, 0, 4]),
+        scales=rounded(rng.uniform(3, 30, (12, 3)) * [1, 1, 0.02]),
+        quats=rounded(np.concatenate([np.ones((12, 1)), 0.02 * rng.normal(size=(12, 3))], -1)),
+        opacities=rounded(rng.uniform(0.1, 0.6, 12)),
+    )
+    camera = camera_of(rng, WIDTH, HEIGHT)
+    assert (ref.render(scene, camera).rasterized.n_blended == 12).all()
+    check(Case(scene, [camera], options={"tile_size": tile_size}), rng)
+
+
+@pytest.mark.parametrize("tile_size", TILE_SIZES)
+def test_needles(tile_size: int) -> None:
+    """Eighty times as long as wide, at all angles: no pixel of theirs may be lost between tiles."""
+    rng = np.random.default_rng(17)
+    scene = scene_of(rng, 25)
+    angles = rng.uniform(0, np.pi, 25)
+    zero = np.zeros(25)
+    scene = replace(
+        scene,
+        scales=rounded(np.tile([[0.8, 0.01, 0.01]], (25, 1))),
+        quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
+    )
+    # σ grows fast across a needle, and so do its rounding errors: more pixels than usual are too close to call.
+    options = {"tile_size": tile_size}
+    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options=options)
+    check(case, rng)
+
+
+def test_a_render_can_be_an_input() -> None:
+    """Outputs share memory with the device; a part of one, used again, is that part and not the whole."""
+    rng = np.random.default_rng(17)
+    scene, camera = scene_of(rng, 40), camera_of(rng, WIDTH, HEIGHT)
+    image = torch.tensor(_image(scene, camera))
+    out = _rasterize(scene, camera)[0].detach()
+    torch.testing.assert_close(out, image, rtol=0, atol=0)
+    part, copy = out.reshape(-1, 3)[:40], image.reshape(-1, 3)[:40]
+    renders = []
+    for points in (part, copy):
+        s = [torch_input(x).detach() for x in (scene.quats, scene.scales, scene.opacities, scene.colors)]
+        view = torch.eye(4)
+        view[2, 3] = 4.0
+        renders.append(rasterization(points, *s, view[None], torch_input(camera.K[None]), WIDTH, HEIGHT)[0])
+    assert renders[1].any()
+    torch.testing.assert_close(*renders, rtol=0, atol=0)
+
+
+def test_backward_twice_gives_the_same_gradient() -> None:
+    rng = np.random.default_rng(18)
+    scene, camera = scene_of(rng, 40), camera_of(rng, WIDTH, HEIGHT)
+    means = torch_input(scene.means)
+    image, _, _ = _rasterize(scene, camera, means=means)
+    first = torch.autograd.grad(image.square().sum(), means, retain_graph=True)[0].clone()
+    second = torch.autograd.grad(image.square().sum(), means)[0]
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5 * float(first.abs().max()))
+
+
+def _rasterize(scene: ref.Scene, camera: ref.Camera, means: torch.Tensor | None = None, **options: float):  # type: ignore[no-untyped-def]
+    inputs = [torch.tensor(x, dtype=torch.float32) for x in (scene.quats, scene.scales, scene.opacities, scene.colors)]
+    return rasterization(
+        torch.tensor(scene.means, dtype=torch.float32) if means is None else means,
+        *inputs,
+        torch.tensor(camera.viewmat[None], dtype=torch.float32),
+        torch.tensor(camera.K[None], dtype=torch.float32),
+        camera.width,
+        camera.height,
+        packed=False,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def _image(scene: ref.Scene, camera: ref.Camera) -> Array:
+    return _rasterize(scene, camera)[0].detach().numpy().copy()
+
+
+def _radii(scene: ref.Scene, camera: ref.Camera, **options: float) -> Array:
+    return _rasterize(scene, camera, **options)[2]["radii"][0].numpy().copy()
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda", "vulkan"])
+def test_tuned_as_for_a_gpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels a thread, digits of the sort and segments, by other kernels than software has."""
+    monkeypatch.setattr(get_device(), "tuning", tuning_of(backend))
+    rng = np.random.default_rng(12)
+    cameras = [camera_of(rng, 37, 29) for _ in range(2)]
+    check(Case(scene_of(rng, 150, sh_degree=1), cameras, rounded(rng.uniform(size=(2, 3)))), rng)

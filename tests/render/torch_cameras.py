@@ -1,0 +1,125 @@
+"""Cameras that move, and the unscented transform, in torch's float64: from their definitions, differentiated by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests.render.torch_rendering import Projected, rotations
+
+# The axis along which rows or columns are read, and whether from its end.
+SHUTTERS = {
+    "ROLLING_TOP_TO_BOTTOM": (1, False),
+    "ROLLING_LEFT_TO_RIGHT": (0, False),
+    "ROLLING_BOTTOM_TO_TOP": (1, True),
+    "ROLLING_RIGHT_TO_LEFT": (0, True),
+}
+Camera = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def log(rotation: Tensor) -> Tensor:
+    """The vector of a rotation by less than half a turn, by the arctangent's series where that is small."""
+    s = torch.stack([rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]]) / 2
+    squared, cosine = s.dot(s), (rotation.trace() - 1) / 2
+    if squared < 1e-6 and cosine > 0:
+        tangent2 = squared / cosine**2
+        return s * (1 - tangent2 / 3 + tangent2**2 / 5) / cosine
+    return s * torch.atan2(squared.sqrt(), cosine) / squared.sqrt()
+
+
+def cross_matrix(v: Tensor) -> Tensor:
+    x, y, z = v
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
+
+
+def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Rotation and translation at a time, of two poses [4, 4]."""
+    turn = log(last[:3, :3] @ first[:3, :3].T)
+    angle, axes = turn.norm(), cross_matrix(turn / turn.norm())
+    start, sine, cosine = first[:3, :3], axes @ first[:3, :3], axes @ axes @ first[:3, :3]
+
+    def at(time: Tensor) -> tuple[Tensor, Tensor]:
+        rotation = start + (angle * time).sin() * sine + (1 - (angle * time).cos()) * cosine
+        return rotation, first[:3, 3] * (1 - time) + last[:3, 3] * time
+
+    return at
+
+
+def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
+    """World point [3] → pixel [2] and point in camera space, where the row that sees it is read."""
+    axis, backwards = SHUTTERS[shutter]
+    pose = between(first, last)
+
+    def at(time: Tensor, p: Tensor) -> Tensor:
+        rotation, translation = pose(time)
+        return rotation @ p + translation
+
+    def camera(p: Tensor) -> tuple[Tensor, Tensor]:
+        time = torch.tensor(0.5).double()
+        # Each step is as many times nearer as the rows are faster than the point.
+        for _ in range(10):
+            time = (static(at(time, p))[axis] - 0.5) / ((width, height)[axis] - 1)
+            time = (1 - time if backwards else time).clamp(-0.5, 1.5)
+        return static(at(time, p)), at(time, p)
+
+    return camera
+
+
+def still(static: Callable[[Tensor], Tensor], viewmat: Tensor) -> Camera:
+    def camera(p: Tensor) -> tuple[Tensor, Tensor]:
+        t = viewmat[:3, :3] @ p + viewmat[:3, 3]
+        return static(t), t
+
+    return camera
+
+
+def project_by_jacobian(camera: Camera, means: Tensor, sigma: Tensor) -> Projected:
+    """That of world point to pixel."""
+    pixels, points = torch.func.vmap(camera)(means)
+    jacobian = torch.func.vmap(torch.func.jacfwd(lambda p: camera(p)[0]))(means)
+    depths = points[:, 2]
+    return Projected(pixels, jacobian @ sigma @ jacobian.mT, depths, torch.ones_like(depths, dtype=torch.bool))
+
+
+def project_unscented(
+    camera: Camera,
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    width: int,
+    height: int,
+    *,
+    alpha: float = 0.1,
+    beta: float = 2.0,
+    kappa: float = 0.0,
+    margin: float = 0.1,
+    require_all: bool = True,
+    around: float | Tensor = 1e9,
+    distances: bool = False,
+) -> Projected:
+    """Weighted means and covariances of seven points (Wan and van der Merwe 2000, eq. 15).
+
+    Args:
+        around: pixels once around the horizon.
+        distances: depths are distances.
+    """
+    lam = alpha**2 * (3 + kappa) - 3
+    weight, first = 0.5 / (3 + lam), lam / (3 + lam)
+    weights = torch.tensor([first] + [weight] * 6).double()
+    weights_covariance = torch.tensor([first + 1 - alpha**2 + beta] + [weight] * 6).double()
+    # Columns of R, times standard deviations.
+    steps = (3 + lam) ** 0.5 * (rotations(quats) * scales[:, None, :]).mT
+    at = means[:, None] + torch.cat([0 * steps[:, :1], steps, -steps], 1)
+    pixels, points = (part.unflatten(0, (-1, 7)) for part in torch.func.vmap(camera)(at.flatten(0, 1)))
+    turns = ((pixels[..., 0] - pixels[:, :1, 0]) / around).round().detach()
+    pixels = torch.stack([pixels[..., 0] - turns * around, pixels[..., 1]], -1)
+    middle = torch.einsum("k,nki->ni", weights, pixels)
+    d = pixels - middle[:, None]
+    sharp = torch.einsum("k,nki,nkj->nij", weights_covariance, d, d)
+    depths = points[:, 0].norm(dim=-1) if distances else points[:, 0, 2]
+    size = torch.tensor([width, height])
+    inside = ((pixels >= -margin * size) & (pixels < (1 + margin) * size)).all(-1)
+    return Projected(middle, sharp, depths, inside.all(1) if require_all else inside.any(1))

@@ -1,0 +1,61 @@
+"""A person who has photographs or a video, but no poses, is told how to get them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from splat_py.image import read_picture
+from splat_py.scene import load_dataset
+from splat_py.scene.pictures import read_header
+from tests.refusals import refused
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["a.jpg", "b.PNG"], "holds 2 photographs but nothing that says where they were taken from; find poses first: `splat"),
+        (["images/a.jpg"], "holds 1 photograph but .*`splat capture .* --out FOLDER`, and pass FOLDER"),
+        (["IMG_1.HEIC"], "holds 1 photograph but .*splat capture"),
+        (["a.MOV"], "holds a video but no poses; .*splat capture"),
+        (["notes.txt"], r"expected a COLMAP model \(sparse/0\), transforms.json or transforms_train.json"),
+    ],
+)
+def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    refused(f"{tmp_path}.*{says}", load_dataset, tmp_path)
+
+
+def test_commands_need_nothing_to_refuse_such_a_folder(tmp_path: Path) -> None:
+    """Torch, OpenCV and SlangPy take seconds."""
+    folder = tmp_path / "my photographs"
+    folder.mkdir()
+    (folder / "a.jpg").touch()
+    code = f"""
+import sys
+from splat_py.errors import SplatError
+from splat_py.scene.sources import require_capture
+try:
+    require_capture(__import__("pathlib").Path({str(folder)!r}))
+except SplatError as error:
+    print(error, {{"torch", "cv2", "numpy", "slangpy"}} & set(sys.modules))"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert f"`splat capture '{folder}' --out FOLDER`" in said
+    assert said.endswith(" set()\n")
+
+
+def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    for name, says in (("a.mp4", "is a video, and poses are .*splat capture"), ("scene.ply", "is not a folder but a file")):
+        (tmp_path / name).touch()
+        refused(f"{name} {says}", load_dataset, tmp_path / name)
+    refused("nowhere is not a folder, and does not exist", load_dataset, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["IMG_1.HEIC", "a.heif"])
+def test_heic_says_how_to_convert_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic")
+    for read in (read_header, read_picture):
+        refused(f"{name} is a HEIC photograph, which is not read; convert it to JPEG.*sips", read, tmp_path / name)

@@ -1,0 +1,104 @@
+"""The Adam kernel against the reference, several steps long."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import tests.reference as ref
+from splat_py.fit.steps import Adam
+from splat_py.gpu.device import get_device
+from splat_py.gpu.kernels import linear_groups
+from splat_py.train.parameters import AdamArrays
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-15
+
+
+@pytest.mark.parametrize(("rows", "row", "head"), [(1, 1, 1), (70, 3, 3), (31, 48, 3), (5000, 4, 4)])
+def test_steps(rows: int, row: int, head: int) -> None:
+    """Rows whose first `head` numbers learn at another rate: as spherical harmonics do."""
+    rng = np.random.default_rng(row)
+    rate, head_rate = 1e-3, 2e-2
+    rates = np.where(np.arange(row) < head, head_rate, rate)
+    parameter = rng.normal(size=(rows, row)).astype(np.float32)
+    expected, first, second = parameter.astype(np.float64), np.zeros((rows, row)), np.zeros((rows, row))
+    learnt = _learnt(parameter)
+    for step in range(1, 6):
+        # Sizes from 1e-6 to 1: Adam does not care; and a parameter in ten that gets none at all.
+        gradient = rng.normal(size=(rows, row)) * 10.0 ** rng.uniform(-6, 0, (rows, row))
+        gradient[rng.random((rows, row)) < 0.1] = 0.0
+        gradient = gradient.astype(np.float32)
+        _dispatch(learnt, gradient, step, rate, head_rate, HEAD=head)
+        expected, first, second = ref.adam_step(
+            expected, gradient.astype(np.float64), first, second, step, lr=rates, beta1=BETA1, beta2=BETA2, eps=EPSILON
+        )
+        np.testing.assert_allclose(learnt.first_moments.numpy(), first, rtol=1e-5, atol=1e-7 * np.abs(first).max())
+        # 1 - β₂ of a β₂ rounded to float32 is off by 1.3e-5.
+        np.testing.assert_allclose(learnt.second_moments.numpy(), second, rtol=2e-5, atol=1e-7 * second.max())
+        np.testing.assert_allclose(learnt.parameters.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_that_does_not_count_changes_nothing() -> None:
+    values = np.random.default_rng(0).uniform(size=(3, 20, 3)).astype(np.float32)
+    learnt = _learnt(*values)
+    _dispatch(learnt, np.ones((20, 3), np.float32), 2, 1e-3, 1e-3, status=1234, HEAD=3)
+    for array, before in zip(vars(learnt).values(), values, strict=True):
+        np.testing.assert_array_equal(array.numpy(), before)
+
+
+@pytest.mark.parametrize(("row", "bounded"), [(1, True), (3, False)])
+def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
+    """What splats take of each Gaussian: gradients lie behind those of colours, and parameters may have bounds."""
+    rng = np.random.default_rng(2)
+    parameter = rng.uniform(-1, 1, (70, row)).astype(np.float32)
+    rows = rng.normal(size=(70, 9 + row)).astype(np.float32)
+    zeros, learnt = np.zeros((70, row), np.float32), _learnt(parameter)
+    _dispatch(learnt, rows, 1, 0.5, least=-0.7, largest=0.2, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
+    expected, _, _ = ref.adam_step(
+        parameter.astype(np.float64), rows[:, 9:], zeros, zeros, 1, lr=0.5, beta1=BETA1, beta2=BETA2, eps=EPSILON
+    )
+    if bounded:
+        assert (expected < -0.7).any() and (expected > 0.2).any()
+        expected = expected.clip(-0.7, 0.2)
+    np.testing.assert_allclose(learnt.parameters.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_inactive_rest_of_a_row_stays() -> None:
+    values = np.random.default_rng(1).uniform(size=(3, 20, 12)).astype(np.float32)
+    learnt = _learnt(*values)
+    _dispatch(learnt, np.ones((20, 12), np.float32), 3, 1e-3, 1e-2, HEAD=3, active=6)
+    for array, before in zip(vars(learnt).values(), values, strict=True):
+        np.testing.assert_array_equal(array.numpy()[:, 6:], before[:, 6:])
+        assert (array.numpy()[:, :6] != before[:, :6]).all()
+
+
+def _learnt(parameters: npt.NDArray[np.float32], *moments: npt.NDArray[np.float32]) -> AdamArrays:
+    array = get_device().memory.array
+    return AdamArrays(array(parameters), *map(array, moments or (np.zeros_like(parameters),) * 2))
+
+
+def _dispatch(
+    learnt: AdamArrays,
+    gradient: npt.NDArray[np.float32],
+    step: int,
+    rate: float,
+    head_rate: float = 0.0,
+    status: int = 0,
+    **arguments: float | bool,
+) -> None:
+    device = get_device()
+    recorder = device.record()
+    row = learnt.parameters.shape[1]
+    defaults = {"active": row, "least": 0.0, "largest": 0.0, "ROW": row}
+    recorder.dispatch(
+        "optimize",
+        "adam",
+        linear_groups(gradient.size),
+        learnt=learnt,
+        gradients=device.memory.array(gradient),
+        status=device.memory.array(np.array([status, 1], np.uint32)),
+        settings=Adam(EPSILON, BETA1, BETA2).settings(step - 1, rate),
+        count=learnt.parameters.size,
+        head_rate=head_rate,
+        **defaults | arguments,
+    )
+    recorder.submit()

@@ -1,0 +1,124 @@
+"""Refined cameras: the kernels against float64, training that finds noised poses, files and checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from splat_py.gpu.device import get_device
+from splat_py.render.cameras import Cameras
+from splat_py.render.views import render
+from splat_py.scene import Camera, Dataset
+from splat_py.scene.camera import Distortion
+from splat_py.train.capture_model import CameraRefinement, corrected
+from splat_py.train.config import TrainConfig
+from splat_py.train.evaluation import align_pose, moved
+from splat_py.train.trainer import Trainer
+from tests.reference.adam import adam_step
+from tests.reference.camera_correction import correct
+from tests.refusals import refused
+from tests.shaders.oracle import pullback
+from tests.train.refinement import assert_resumes
+
+CAPTURE = 10, 48
+SIZE = (48, 36)
+CONFIG = TrainConfig(steps=24, sh_degree=1, init="random", init_num_pts=800, refine_cameras=True, accumulate="pair")
+
+
+def camera(with_lens: bool) -> Camera:
+    made = Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 50, *SIZE)
+    return replace(made, distortion=Distortion((0.05, -0.08, 0.002, -0.001, 0.01)) if with_lens else None)
+
+
+@pytest.mark.parametrize("with_lens", [False, True])
+def test_kernels(with_lens: bool) -> None:
+    """A step's camera and its update, where the second of three photographs has its third turn in the 50th step of a run."""
+    rng, device, captured = np.random.default_rng(64), get_device(), camera(with_lens)
+    shapes = {"poses": (3, 6), "intrinsics": (7,)}
+    state = {name: rng.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, shape in shapes.items():
+        state[f"{name}.m"] = rng.normal(size=shape).astype(np.float32)
+        state[f"{name}.v"] = rng.uniform(0.1, 1, shape).astype(np.float32)
+    lens = np.zeros(12)
+    if captured.distortion is not None:
+        lens[:8] = [*captured.distortion.radial, *captured.distortion.tangential]
+    rows = [rng.normal(size=(1, length)).astype(np.float32) for length in (28 if with_lens else 16, 16)]
+
+    def array(values: np.ndarray) -> object:
+        return device.memory.array(np.asarray(values, np.float32)[None])
+
+    cameras = Cameras(array(captured.viewmat), array(captured.K), *SIZE, lenses=array(lens) if with_lens else None)  # type: ignore[arg-type]
+    refinement = CameraRefinement(device, 3, 2.0, state)
+    recorder = device.record()
+    refined = refinement.record(recorder, 1, cameras)
+    gradients = device.memory.array(rows[0]), device.memory.array(rows[1])
+    status = device.memory.array(np.zeros(3, np.uint32))
+    refinement.record_update(recorder, 1, cameras, gradients, status, epoch=2, step=49, progress=0.5)
+    recorder.submit()
+
+    pose, intrinsics = (state[name].astype(float) for name in ("poses", "intrinsics"))
+    f = lambda p, i: correct(captured.viewmat, captured.K, lens, SIZE, p, i)  # noqa: E731
+    expected = f(pose[1:2], intrinsics[None])[0]
+    np.testing.assert_allclose(refined.viewmats.numpy()[0, :3].ravel(), expected[:12], rtol=1e-5, atol=1e-6)
+    K = refined.Ks.numpy()[0]
+    np.testing.assert_allclose([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], expected[12:16], rtol=1e-5)
+    if refined.lenses is not None:
+        np.testing.assert_allclose(refined.lenses.numpy()[0], expected[16:], rtol=1e-5, atol=1e-7)
+    on_host = corrected(captured, pose[1], intrinsics if with_lens else intrinsics * ([1] * 3 + [0] * 4))
+    np.testing.assert_allclose(on_host.viewmat[:3].ravel(), expected[:12], rtol=1e-6)
+    np.testing.assert_allclose(on_host.K, K, rtol=1e-5)
+
+    v_row = np.zeros(28)
+    v_row[: rows[0].shape[1]] += rows[0][0]
+    v_row[:16] += rows[1][0]
+    v_pose, v_intrinsics = (v[0] for v in pullback(f, v_row[None], pose[1:2], intrinsics[None]))
+    rates = np.array([5e-3] * 3 + [5e-3 * 2] * 3) * 0.25
+    turn = adam_step(pose[1], v_pose, state["poses.m"][1], state["poses.v"][1], 3, lr=rates, beta1=0.5, beta2=0.9)
+    after = refinement.state()
+    for name, values in zip(("poses", "poses.m", "poses.v"), turn, strict=True):
+        np.testing.assert_allclose(after[name][1], values, rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(after[name][[0, 2]], state[name][[0, 2]])
+    rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) * 0.25
+    step = adam_step(intrinsics, v_intrinsics, state["intrinsics.m"], state["intrinsics.v"], 50, lr=rates)
+    used = 7 if with_lens else 3
+    for name, values in zip(("intrinsics", "intrinsics.m", "intrinsics.v"), step, strict=True):
+        np.testing.assert_allclose(after[name][:used], values[:used], rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(after[name][used:], state[name][used:])
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(dataset: Dataset, tmp_path: Path) -> None:
+    _, resumed = assert_resumes(dataset, replace(CONFIG, exposure=True, environment=True), tmp_path, 11)
+    checkpoint = resumed.checkpoint()
+    assert {"poses.v", "intrinsics.m", "environment", "exposures.v"} <= set(checkpoint.state)
+    fewer = replace(dataset, train=dataset.train[:-1])
+    refused(r"the (poses|exposures) of \d+ photographs, but .* trains on", Trainer, fewer, resume=checkpoint)
+
+
+def test_one_camera_finds_its_place(dataset: Dataset) -> None:
+    """In a scene of which it has a picture, by the alignment that evaluation uses."""
+    trainer = Trainer(dataset, replace(CONFIG, steps=40, refine_cameras=False))
+    trainer.fit()
+    gaussians, view = trainer.gaussians(), dataset.views[dataset.train[0]]
+    noise = np.eye(4)
+    noise[:3, :3], noise[:3, 3] = Rotation.from_rotvec([0.01, -0.015, 0.01]).as_matrix(), [0.05, -0.04, 0.03]
+    wrong = replace(view.camera, viewmat=noise @ view.camera.viewmat)
+    behind = {"background": dataset.background, "near": dataset.near}
+    picture = np.rint(255 * render(gaussians, view.camera, **behind))
+    photograph = np.dstack([picture, np.full(picture.shape[:2], 255)]).astype(np.uint8)
+    aligned = align_pose(gaussians, wrong, photograph, dataset.scene_scale, **behind)
+
+    def error(camera: Camera) -> float:
+        return float(np.abs(camera.viewmat[:3, :3] - view.camera.viewmat[:3, :3]).max())
+
+    assert error(aligned) < 0.5 * error(wrong)
+
+
+def test_moved_is_what_the_kernels_do() -> None:
+    import torch
+
+    pose, captured = np.array([0.02, -0.01, 0.03, 0.1, 0.2, -0.3]), camera(False)
+    expected = correct(captured.viewmat, captured.K, np.zeros(12), SIZE, pose[None], np.zeros((1, 7)))[0, :12].reshape(3, 4)
+    actual = moved(torch.tensor(captured.viewmat), torch.tensor(pose)).numpy()
+    np.testing.assert_allclose(actual, np.vstack([expected, [0, 0, 0, 1]]), atol=1e-12)

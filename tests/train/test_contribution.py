@@ -1,0 +1,64 @@
+"""Pruning by contribution, and the regularisers of opacities and scales."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from splat_py.render.views import _rasterized
+from splat_py.scene import Dataset, load_dataset
+from splat_py.scene.data_options import DataOptions
+from splat_py.train.config import TrainConfig
+from splat_py.train.density import contributions
+from splat_py.train.run import train
+from splat_py.train.trainer import Trainer
+from tests.refusals import refused
+from tests.train.refinement import assert_resumes
+
+CAPTURE = 4, 24
+CONFIG = TrainConfig(steps=20, sh_degree=0, init="random", init_num_pts=80, accumulate="pair", prune_contribution=6.0)
+
+
+@pytest.fixture(scope="module")
+def dataset(capture: Path) -> Dataset:
+    return load_dataset(capture, test_every=2)
+
+
+def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset) -> None:
+    """White among black ones, one after another: no gradient is involved."""
+    gaussians = Trainer(dataset, replace(CONFIG, init_num_pts=10)).gaussians()
+    gaussians.logit_opacities += torch.linspace(-2, 5, 10)
+    gaussians.log_scales += 1
+    found = contributions(gaussians, dataset)
+    expected = np.zeros(10)
+    for view in dataset.train:
+        for i in range(10):
+            colors = torch.eye(10)[i][:, None].repeat(1, 3)
+            image, *_ = _rasterized(gaussians, dataset.views[view].camera, colors=colors, near=dataset.near)
+            expected[i] = max(expected[i], float(image[..., 0].double().sum()))
+    assert expected.max() > 20 > 1 > expected.min()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_contributes_little_is_removed_and_told(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
+    train(DataOptions(capture, test_every=2), CONFIG, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert [removal["step"] for removal in metrics["pruned"]] == [12, 16]
+    first, second = metrics["pruned"]
+    assert first["before"] > first["after"] >= second["before"] and second["after"] == metrics["gaussians"]
+
+
+def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> None:
+    whole, begun = assert_resumes(dataset, CONFIG, tmp_path, 13)
+    assert whole.parameters.count < 80 and whole.removals[1:] == begun.removals
+
+
+def test_regularizers_shrink_and_dim_and_thresholds_are_named(dataset: Dataset) -> None:
+    config = replace(CONFIG, prune_contribution=0.0, steps=40)
+    plain, smaller = (Trainer(dataset, c).fit() for c in (config, replace(config, opacity_reg=5.0, scale_reg=5.0)))
+    assert smaller.opacities.mean() < 0.8 * plain.opacities.mean()
+    assert smaller.scales.mean() < 0.95 * plain.scales.mean()
+    refused("prune_contribution", Trainer(dataset, replace(CONFIG, prune_contribution=1e6)).fit)

@@ -1,0 +1,140 @@
+"""An environment behind the scene, and random backgrounds."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from splat_py.errors import SplatError
+from splat_py.gpu.device import get_device
+from splat_py.render.cameras import Cameras
+from splat_py.render.environment import Environment
+from splat_py.render.rasterize import Image
+from splat_py.render.views import render
+from splat_py.scene import Camera, Dataset
+from splat_py.scene.camera import Distortion
+from splat_py.scene.data_options import DataOptions
+from splat_py.train.capture_model import LearntEnvironment
+from splat_py.train.checkpoint import LearntCapture
+from splat_py.train.config import TrainConfig
+from splat_py.train.loss import pack
+from splat_py.train.run import learnt_of, open_scene, train
+from splat_py.train.trainer import Trainer
+from splat_py.train.views import RandomBackgrounds
+from tests.reference import adam_step, sh_basis
+from tests.refusals import refused
+from tests.shaders.oracle import pullback
+
+CAPTURE = 8, 32
+SIZE = (45, 37)
+CONFIG = TrainConfig(steps=16, sh_degree=1, init="random", init_num_pts=500)
+
+
+def camera() -> Camera:
+    return Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 80, *SIZE)
+
+
+def directions() -> NDArray[np.float64]:
+    """[H · W, 3], unit vectors, by the inverse of the projection."""
+    x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
+    pixels = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3)
+    rays = np.linalg.solve(camera().K @ camera().viewmat[:3, :3], pixels.T).T
+    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
+
+
+def test_kernels() -> None:
+    rng, device = np.random.default_rng(66), get_device()
+    state = {"environment": rng.normal(0, 0.3, (16, 3)), "environment.m": rng.normal(size=(16, 3))}
+    state["environment.v"] = rng.uniform(0.1, 1, (16, 3))
+    state = {name: values.astype(np.float32) for name, values in state.items()}
+    colors, v_shown = (rng.uniform(-1, 1, (1, SIZE[1], SIZE[0], 3)).astype(np.float32) for _ in range(2))
+    T = rng.uniform(size=(1, SIZE[1], SIZE[0])).astype(np.float32)
+    array = device.memory.array
+    image = cast(Image, SimpleNamespace(colors=array(colors), final_T=array(T)))
+    viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera().viewmat, camera().K))
+    cameras, environment = Cameras(viewmat, K, *SIZE), LearntEnvironment(device, state)
+    v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
+    recorder = device.record()
+    shown = environment.record(recorder, cameras, image)
+    parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
+    environment.record_update(recorder, parts, status, 2, 0.5)
+    recorder.submit()
+
+    basis, sh = sh_basis(directions(), 3), state["environment"].astype(float)
+
+    def f(T: NDArray[Any], sh: NDArray[Any]) -> NDArray[Any]:
+        """[1, pixels] and [1, 16, 3], or of either one complex."""
+        behind = basis @ sh[0] + 0.5
+        return (T[0][:, None] * np.where(behind.real > 0, behind, 0))[None]
+
+    flat, v = T.reshape(1, -1).astype(float), v_shown.reshape(1, -1, 3).astype(float)
+    assert (basis @ sh + 0.5 < 0).any(), "no colour is limited"
+    np.testing.assert_allclose(shown.numpy().reshape(1, -1, 3), colors.reshape(1, -1, 3) + f(flat, sh[None]), atol=1e-5)
+    behind = np.maximum(basis @ sh + 0.5, 0)
+    np.testing.assert_allclose(v_alphas.numpy().ravel(), -(v[0] * behind).sum(1), atol=1e-4)
+    (v_sh,) = pullback(lambda sh: f(flat, sh), v, sh[None])
+    assert parts.shape[0] > 1
+    np.testing.assert_allclose(parts.numpy().sum(0), v_sh.ravel(), rtol=1e-4, atol=1e-4 * np.abs(v_sh).max())
+    before = sh, v_sh[0], state["environment.m"].astype(float), state["environment.v"].astype(float)
+    expected = adam_step(*before, 3, lr=np.sqrt(1e-2 * 1e-3))
+    for name, values in zip(("environment", "environment.m", "environment.v"), expected, strict=True):
+        np.testing.assert_allclose(environment.state()[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(Environment(state["environment"]).colors(camera()).reshape(-1, 3), behind, atol=1e-5)
+
+
+def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(DataOptions(capture), replace(CONFIG, environment=True, refine_cameras=True), out)
+    gaussians, refined, config = open_scene(out, None, None)
+    learnt = learnt_of(out, config)
+    assert learnt.environment is not None and np.ptp(learnt.environment.sh) > 0 and (out / "transforms.json").is_file()
+    view = dataset.train[0]
+    before, after = dataset.views[view].camera, refined.views[view].camera
+    assert 0 < np.abs(after.viewmat - before.viewmat).max() < 0.5 and after.K[0, 0] != before.K[0, 0]
+    black, sky = render(gaussians, after), render(gaussians, after, learnt.environment)
+    assert (sky >= black - 1e-6).all() and (sky > black + 0.05).any()
+    refused(r"has refined .* cameras, but .* trains on", learnt.refined, replace(dataset, train=dataset.train[:-1]))
+    (out / "capture.safetensors").write_bytes(b"damaged" * 9)
+    refused("is not what a run has learnt", LearntCapture.load, out / "capture.safetensors", config)
+    (out / "capture.safetensors").unlink()
+    refused("does not exist", open_scene, out, None, None)
+
+
+def test_photographs_over_random_backgrounds() -> None:
+    """Composed of those over black and white; views without an alpha channel stay."""
+    rng, device = np.random.default_rng(67), get_device()
+    alpha, rgb = rng.uniform(size=(9, 11, 1)), rng.uniform(size=(9, 11, 3))
+    weight = np.where(rng.uniform(size=(9, 11, 1)) > 0.5, 255, 0)
+
+    def over(background: NDArray[Any]) -> NDArray[np.uint8]:
+        return np.dstack([np.rint(255 * (alpha * rgb + (1 - alpha) * background)), weight]).astype(np.uint8)
+
+    backgrounds = RandomBackgrounds.__new__(RandomBackgrounds)
+    backgrounds._seed, backgrounds._has_alpha = 1, [True, False]
+    backgrounds._colors = np.random.default_rng(1).uniform(size=(64, 3)).astype(np.float32)
+    backgrounds._arrays = [device.memory.array(color[None]) for color in backgrounds._colors]
+    backgrounds._over = [cast(Any, {0: device.memory.array(pack(over(np.full(3, shade))))}) for shade in (0, 1)]
+    given = device.memory.array(pack(over(np.full(3, 0.5))))
+    for step in range(3):
+        recorder = device.record()
+        composed = backgrounds.record(recorder, step, 0, given)
+        assert backgrounds.record(recorder, step, 1, given) is given
+        recorder.submit()
+        actual = composed.numpy().view(np.uint8).reshape(9, 11, 4).astype(int)
+        expected = over(backgrounds.at(step).numpy()[0]).astype(int)
+        assert np.abs(actual - expected).max() <= 1 and (actual[..., 3] == weight[..., 0]).all()
+
+
+def test_random_backgrounds_train_and_cameras_that_are_no_pinholes_are_refused(dataset: Dataset) -> None:
+    trainer = Trainer(dataset, replace(CONFIG, random_background=True))
+    trainer.fit()
+    assert len({trainer._capture.backgrounds._number(step) for step in range(16)}) > 5  # type: ignore[union-attr]
+    lens = Distortion((0.1, 0, 0, 0, 0))
+    views = [replace(view, camera=replace(view.camera, distortion=lens)) for view in dataset.views]
+    with pytest.raises(SplatError, match="no pinhole camera"):
+        Trainer(replace(dataset, views=views, _images=dataset._images), replace(CONFIG, environment=True))
+    refused("only one background", TrainConfig(environment=True, random_background=True).validate)
