@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import tyro
 
-from splat_py.files import write_json
+from splat_py.base.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import Profile
 from splat_py.render.options import Options as RenderOptions

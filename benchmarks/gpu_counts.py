@@ -20,7 +20,7 @@ import torch
 import tyro
 
 from benchmarks.gpu_model import ACCUMULATIONS, PIXELS
-from splat_py.files import write_json
+from splat_py.base.files import write_json
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import _GPU_TUNING
 from splat_py.render.options import Options as RenderOptions

@@ -22,8 +22,8 @@ import tyro
 
 from benchmarks.gpu_recording import kernels, specialisations
 from benchmarks.gpu_sass import hot_loop, instructions
-from splat_py.files import write_json
-from splat_py.gpu.emission import emit_cuda
+from splat_py.base.files import write_json
+from splat_py.gpu.emission import emit
 from tests.cuda.nvrtc import Assembled, assemble, compile_ptx, version
 from tests.emulation.kernels import Specialisation
 
@@ -53,7 +53,7 @@ def disassemble(nvdisasm: Path, assembled: Assembled) -> str:
 
 def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, Any]) -> dict[str, Any]:
     """By architecture; those of `before` if they are of the same source."""
-    kernel = emit_cuda(specialisation.module, specialisation.entry, dict(specialisation.constants))
+    kernel = emit("cuda", specialisation.module, specialisation.entry, dict(specialisation.constants))
     digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
     if before.get("source") == digest:
         return before

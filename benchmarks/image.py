@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import skimage.data
 
-from splat_py.files import atomic_path
+from splat_py.base.files import atomic_path
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import Profile
 from splat_py.image.fitting import FitReport, ImageFitter, blobs_on_detail, fit

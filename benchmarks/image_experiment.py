@@ -22,7 +22,7 @@ import skimage.data
 import tyro
 from numpy.typing import NDArray
 
-from splat_py.files import atomic_path, write_json
+from splat_py.base.files import atomic_path, write_json
 from splat_py.gpu.device import get_device
 from splat_py.image.fitting import ImageFitter, blobs_on_detail
 from splat_py.image.pictures import Picture, read_picture, to_picture

@@ -19,8 +19,8 @@ import numpy as np
 import tyro
 from two_rooms import render_rooms, room_surfaces, write_two_rooms
 
+from splat_py.base.files import write_json
 from splat_py.demo.shapes import trace
-from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.render.views import render as render_gaussians
 from splat_py.scene.data_options import DataOptions

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from splat_py.files import write_json
+from splat_py.base.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.train.benchmark import header
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import splat_py as splat
-from splat_py.files import write_json
+from splat_py.base.files import write_json
 from splat_py.train.benchmark import header
 
 SIZE, REPEATS = 512, 5

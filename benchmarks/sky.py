@@ -20,9 +20,9 @@ import torch
 import tyro
 from numpy.typing import NDArray
 
+from splat_py.base.files import write_json
 from splat_py.demo.scene import CAMERA_DISTANCE, LOOK_AT, still_life, write_demo_scene
 from splat_py.demo.shapes import trace, unit
-from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.scene.dataset import Dataset, load_dataset
 from splat_py.train.benchmark import header

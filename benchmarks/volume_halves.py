@@ -21,8 +21,8 @@ import torch
 import tyro
 from torch import Tensor
 
+from splat_py.base.files import write_json
 from splat_py.demo.scene import write_demo_scene
-from splat_py.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.scene.dataset import Dataset, load_dataset
 from splat_py.train.benchmark import header

@@ -22,7 +22,7 @@ import torch
 import tyro
 from numpy.typing import NDArray
 
-from splat_py.files import atomic_path, write_json
+from splat_py.base.files import atomic_path, write_json
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import Profile
 from splat_py.scene.camera import Camera

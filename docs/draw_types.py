@@ -12,8 +12,7 @@ from torch import Tensor
 
 import splat_py as splat
 from splat_py.demo.scene import write_demo_scene
-from splat_py.render.colors import color_model, network_weights
-from splat_py.render.shade import shade
+from splat_py.render.shade import color_model, network_weights, shade
 
 SIDE = 128
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from splat_py.train.loss import photometric_loss, ssim
     from splat_py.train.trainer import Trainer
 else:
-    from splat_py.lazy import lazy
+    from splat_py.base.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,

@@ -15,6 +15,7 @@ former by the name of "portable".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,7 +30,7 @@ from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.render.tensors import check_shape
+from splat_py.gpu.tensors import check_shape
 
 # Partial sums of a reduction.
 _SUMMANDS = constant("kernels/portable", "SUMMANDS")
@@ -79,6 +80,42 @@ def splat(
     check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
     run = forward, backward
     return cast(Tensor, _Splat.apply(run, width, height, positions, scales, rotations, opacities, colors, sh))
+
+
+def flat_images(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    lead: torch.Size,
+    width: int,
+    height: int,
+    sh_degree: int | None,
+    backgrounds: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Images [..., C, H, W, 3] and alphas [..., C, H, W, 1] with the arguments of `rasterization`: `splat` for each camera.
+
+    The constant term of spherical harmonics is the colour. The background shows through, as behind a render.
+
+    Args:
+        lead: scenes and cameras, [..., C].
+    """
+    rgb = colors.float()
+    if sh_degree is not None:
+        # Y₀ = ½ √(1/π)
+        rgb = (rgb[..., 0, :] * (0.5 / math.sqrt(math.pi)) + 0.5).clamp(min=0)
+    rgb = rgb if rgb.dim() > means.dim() else rgb[..., None, :, :]
+    shared = (tensor[..., None, :, :] for tensor in (means, scales, quats, opacities[..., None]))
+    views = zip(*(tensor.expand(*lead, *tensor.shape[-2:]).flatten(0, -3) for tensor in (*shared, rgb)), strict=True)
+    no_harmonics = means.new_zeros(means.shape[-2], 0, 3)
+    flat = torch.stack(
+        [splat(mean, scale, quat, opacity, color, no_harmonics, width, height) for mean, scale, quat, opacity, color in views]
+    )
+    images, alphas = flat.reshape(*lead, height, width, 4).split([3, 1], -1)
+    if backgrounds is not None:
+        images = images + (1 - alphas) * backgrounds[..., None, None, :]
+    return images, alphas
 
 
 def splat_slang(

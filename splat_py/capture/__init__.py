@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from splat_py.capture.workspace import CaptureReport, Unregistered
     from splat_py.scene.data_options import CaptureOptions
 else:
-    from splat_py.lazy import lazy
+    from splat_py.base.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,

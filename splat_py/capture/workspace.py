@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from splat_py.base.fields import dataclass_of
+from splat_py.base.files import parse_json, write_json
 from splat_py.capture.photographs import Photograph
 from splat_py.errors import SplatError
-from splat_py.fields import dataclass_of
-from splat_py.files import parse_json, write_json
 
 _T = TypeVar("_T")
 

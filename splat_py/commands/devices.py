@@ -120,7 +120,7 @@ class SelfTestCommand(OnDevice):
     out: Path = Path("splat-selftest.json")
 
     def run(self) -> None:
-        from splat_py.files import require_writable
+        from splat_py.base.files import require_writable
         from splat_py.gpu.device import get_device
         from splat_py.selftest.checking import SelfTest, metal_devices, save
 
@@ -219,7 +219,7 @@ class Bench(OnDevice):
             require_capture(capture)
         if self.quality:
             TrainConfig(steps=self.steps, budget=self.budget).validate()
-        from splat_py.files import require_writable, write_json
+        from splat_py.base.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.train import benchmark
 
@@ -263,8 +263,8 @@ class Bench(OnDevice):
 
 def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """An SVG of PSNR in dB against processor seconds: a curve of means for each result and bars of one standard deviation."""
+    from splat_py.base.files import atomic_path
     from splat_py.demo.page import Curve, curves_svg
-    from splat_py.files import atomic_path
 
     curves = [
         Curve(

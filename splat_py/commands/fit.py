@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out, track
 from splat_py.errors import SplatError
-from splat_py.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.fit import run_folder
 from splat_py.image.options import Method
 from splat_py.scene.data_options import DataOptions
@@ -52,7 +52,7 @@ class ImageOptions:
     @classmethod
     def load(cls, path: Path) -> ImageOptions:
         """The options in a fit's run.json."""
-        from splat_py.files import parse_json, refusing
+        from splat_py.base.files import parse_json, refusing
 
         advice = "fit without --resume into another --out"
         with refusing(f"{path} is damaged", advice, ValueError, KeyError, TypeError, OSError):
@@ -129,7 +129,7 @@ class FitImage(OnDevice):
     def _fit(self, options: ImageOptions, picture: Picture, checkpoint: FitCheckpoint | None, kept: Path, record: Path) -> None:
         import numpy as np
 
-        from splat_py.files import write_json
+        from splat_py.base.files import write_json
         from splat_py.gpu.device import get_device
         from splat_py.image.fitting import fit
         from splat_py.scene.pictures import shrunk, to_bytes, write_image, write_video
@@ -282,7 +282,7 @@ class FitVolume(OnDevice):
             return None
 
     def _fit(self, trainer: VolumeTrainer, dataset: Dataset, path: Path) -> None:
-        from splat_py.files import write_json
+        from splat_py.base.files import write_json
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import orbit
         from splat_py.scene.pictures import write_video

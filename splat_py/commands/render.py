@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.commands.terminal import OnDevice, console, print_error, track
 from splat_py.errors import SplatError
-from splat_py.render.render_modes import MODES
+from splat_py.scene.camera import MODES
 from splat_py.scene.sources import ENDINGS, MOST_FRAMES, is_scene_file, require_cameras, require_scene, require_video_name
 from splat_py.shaders.custom_types import OwnTypes
 
@@ -70,7 +70,7 @@ class Evaluate(OnDevice):
         require_cameras(self.source.scene, self.source.data)
         from rich.table import Table
 
-        from splat_py.files import require_writable, write_json
+        from splat_py.base.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.train.evaluation import Lpips, evaluate, open_lpips
         from splat_py.train.run import learnt_of, open_scene
@@ -137,7 +137,7 @@ class Render(OnDevice):
     def run(self) -> None:
         self._check()
         from splat_py.gpu.device import get_device
-        from splat_py.render.depth_of_field import focuses, through_lens
+        from splat_py.render.views import focuses, through_lens
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import PATHS, KeyframePath
         from splat_py.scene.pictures import picture_names, write_image, write_video

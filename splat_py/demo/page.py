@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from splat_py import portable
-from splat_py.files import atomic_path
+from splat_py.base.files import atomic_path
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device
 from splat_py.image.fitting import FitReport, fit

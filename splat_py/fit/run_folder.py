@@ -20,7 +20,7 @@ from splat_py.scene.data_options import DataOptions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from splat_py.files import Layout
+    from splat_py.base.files import Layout
     from splat_py.scene.dataset import Dataset
 
 Config = TypeVar("Config")
@@ -201,7 +201,7 @@ class RunRecord(Generic[Config]):
 
     def save(self, path: Path, **extra: Any) -> None:
         """Write to a file, atomically, with what else a command wants to be in it."""
-        from splat_py.files import write_json
+        from splat_py.base.files import write_json
 
         write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
 
@@ -213,7 +213,7 @@ class RunRecord(Generic[Config]):
     def load(cls, path: Path, config: Callable[[Any], Config]) -> RunRecord[Config]:
         """Read what `save` wrote, in any version; `config` makes a configuration of what the file holds. SplatError if the file
         is missing or damaged."""
-        from splat_py.files import parse_json, reason
+        from splat_py.base.files import parse_json, reason
 
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
@@ -267,7 +267,7 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
     `what` it should be, with `advice`."""
     from safetensors import SafetensorError
 
-    from splat_py.files import reason
+    from splat_py.base.files import reason
 
     if not path.is_file():
         raise SplatError(f"{path} does not exist; {absent}")

@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import re
+import struct
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -72,7 +73,15 @@ _LIBRARY = {"Windows": "vulkan-1.dll", "Darwin": "libvulkan.1.dylib"}.get(platfo
 # Without it SlangPy opens no device. Debian 12's own Mesa, 22.3.6, has everything else.
 NEEDED_EXTENSION = "VK_KHR_shader_non_semantic_info"
 
-_APPLICATION_INFO, _INSTANCE_CREATE_INFO, _PROPERTIES_2, _DRIVER_PROPERTIES = 0, 1, 1000059001, 1000196000
+# Vulkan's structures as C lays them out; the first four begin with their type and a pointer to the next one.
+_APPLICATION_INFO = "iPPIPII"  # application, its version, engine, its version, Vulkan's version
+_INSTANCE_INFO = "iPIPIPIP"  # flags, application, layers, extensions
+_DRIVER = "iPi256s256s4s"  # identifier, name, version in words, conformance
+_PROPERTIES = "iPIIIIi256s"  # versions of Vulkan and of the driver, vendor, device, kind, the adapter's name
+_EXTENSION = "256sI"
+_DRIVER_TYPE, _PROPERTIES_TYPE = 1000196000, 1000059001
+# The cache's identifier, limits and sparse properties behind the adapter's name.
+_MOST_PROPERTIES = 1024
 _VULKAN_1_2 = 1 << 22 | 2 << 12
 
 
@@ -84,60 +93,6 @@ class Driver:
     # As it calls itself: "Mesa 25.0.7 (LLVM 15.0.6)".
     version: str
     extensions: frozenset[str]
-
-
-class _ApplicationInfo(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("application", ctypes.c_char_p),
-        ("application_version", ctypes.c_uint32),
-        ("engine", ctypes.c_char_p),
-        ("engine_version", ctypes.c_uint32),
-        ("api_version", ctypes.c_uint32),
-    ]
-
-
-class _InstanceCreateInfo(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("flags", ctypes.c_uint32),
-        ("application_info", ctypes.POINTER(_ApplicationInfo)),
-        ("layer_count", ctypes.c_uint32),
-        ("layers", ctypes.c_void_p),
-        ("extension_count", ctypes.c_uint32),
-        ("extensions", ctypes.c_void_p),
-    ]
-
-
-class _DriverProperties(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("id", ctypes.c_int),
-        ("name", ctypes.c_char * 256),
-        ("info", ctypes.c_char * 256),
-        ("conformance", ctypes.c_uint8 * 4),
-    ]
-
-
-class _Properties2(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("next", ctypes.POINTER(_DriverProperties)),
-        ("api_version", ctypes.c_uint32),
-        ("driver_version", ctypes.c_uint32),
-        ("vendor", ctypes.c_uint32),
-        ("device", ctypes.c_uint32),
-        ("kind", ctypes.c_int),
-        ("adapter", ctypes.c_char * 256),
-        ("rest", ctypes.c_uint64 * 80),  # the cache's identifier, limits and sparse properties: 548 bytes
-    ]
-
-
-class _Extension(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 256), ("version", ctypes.c_uint32)]
 
 
 def has_loader() -> bool:
@@ -154,10 +109,10 @@ def drivers() -> list[Driver]:
     if not has_loader():
         return []
     vulkan = ctypes.CDLL(_LIBRARY)
-    application = _ApplicationInfo(type=_APPLICATION_INFO, api_version=_VULKAN_1_2)
-    create_info = _InstanceCreateInfo(type=_INSTANCE_CREATE_INFO, application_info=ctypes.pointer(application))
+    application = _structure(_APPLICATION_INFO, 0, 0, 0, 0, 0, 0, _VULKAN_1_2)
+    create_info = _structure(_INSTANCE_INFO, 1, 0, 0, ctypes.addressof(application), 0, 0, 0, 0)
     instance = ctypes.c_void_p()
-    if vulkan.vkCreateInstance(ctypes.byref(create_info), None, ctypes.byref(instance)) != 0:
+    if vulkan.vkCreateInstance(create_info, None, ctypes.byref(instance)) != 0:
         return []
     try:
         count = ctypes.c_uint32()
@@ -170,19 +125,26 @@ def drivers() -> list[Driver]:
 
 
 def _driver(vulkan: ctypes.CDLL, adapter: ctypes.c_void_p) -> Driver:
-    driver = _DriverProperties(type=_DRIVER_PROPERTIES)
-    properties = _Properties2(type=_PROPERTIES_2, next=ctypes.pointer(driver))
-    vulkan.vkGetPhysicalDeviceProperties2(adapter, ctypes.byref(properties))
+    driver = _structure(_DRIVER, _DRIVER_TYPE, 0, 0, b"", b"", b"")
+    properties = _structure(_PROPERTIES, _PROPERTIES_TYPE, ctypes.addressof(driver), 0, 0, 0, 0, 0, b"", size=_MOST_PROPERTIES)
+    vulkan.vkGetPhysicalDeviceProperties2(adapter, properties)
+    _, _, api, *_, name = struct.unpack_from(_PROPERTIES, properties)
+    *_, version, _ = struct.unpack_from(_DRIVER, driver)
     count = ctypes.c_uint32()
     vulkan.vkEnumerateDeviceExtensionProperties(adapter, None, ctypes.byref(count), None)
-    found = (_Extension * count.value)()
+    found = ctypes.create_string_buffer(struct.calcsize(_EXTENSION) * count.value)
     vulkan.vkEnumerateDeviceExtensionProperties(adapter, None, ctypes.byref(count), found)
-    api = properties.api_version
+    extensions = frozenset(_text(extension) for extension, _ in struct.iter_unpack(_EXTENSION, found))
     # A driver older than Vulkan 1.2 need not say what it calls itself.
-    version = driver.info.decode(errors="replace") or f"for Vulkan {api >> 22}.{api >> 12 & 0x3FF}.{api & 0xFFF}"
-    return Driver(
-        properties.adapter.decode(errors="replace"), version, frozenset(e.name.decode() for e in found[: count.value])
-    )
+    return Driver(_text(name), _text(version) or f"for Vulkan {api >> 22}.{api >> 12 & 0x3FF}.{api & 0xFFF}", extensions)
+
+
+def _structure(layout: str, *fields: int | bytes, size: int = 0) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(struct.pack(layout, *fields), max(size, struct.calcsize(layout)))
+
+
+def _text(name: bytes) -> str:
+    return name.partition(b"\0")[0].decode(errors="replace")
 
 
 # --- Metal, through torch and through SlangPy ---

@@ -28,9 +28,9 @@ import platformdirs
 import psutil
 import slangpy as spy
 
+from splat_py.base.files import atomic_path
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
-from splat_py.gpu.emission import MetalKernel, emit_metal_kernel
+from splat_py.gpu.emission import EmittedKernel, emit
 from splat_py.gpu.kernels import specialisation_source
 from splat_py.gpu.sources import shader_folder
 
@@ -176,8 +176,8 @@ class EmissionCache:
     def __init__(self) -> None:
         self._folder = cache_folder(shader_folder()) / "metal"
 
-    def get(self, module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
-        """See `emit_metal_kernel`."""
+    def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
+        """See `emit`."""
         what = "\0".join((module, entry, specialisation_source(module, constants) if constants else ""))
         path = self._folder / f"{entry}-{_checksum(what.encode())}.json"
         with suppress(OSError, ValueError):
@@ -185,8 +185,8 @@ class EmissionCache:
             if checksum == _checksum(text.encode()):
                 source, threads = json.loads(text)
                 x, y, z = threads
-                return MetalKernel(source, (x, y, z))
-        kernel = emit_metal_kernel(module, entry, constants)
+                return EmittedKernel(source, (x, y, z))
+        kernel = emit("metal", module, entry, constants)
         text = json.dumps(kernel)
         with suppress(SplatError), atomic_path(path) as temporary:
             temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")

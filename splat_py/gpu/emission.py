@@ -13,7 +13,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.sources import scope, shader_folder
@@ -106,11 +106,11 @@ def _container(request: int) -> bytes:
     return ctypes.string_at(pointer, size)
 
 
-class MetalKernel(NamedTuple):
-    """Metal source of one entry point, and what the source does not say."""
+class EmittedKernel(NamedTuple):
+    """Source of one entry point, and what the source does not say."""
 
     source: str
-    # Threads of a threadgroup.
+    # Threads of a workgroup; in WGSL 0 where they follow from constants of another module.
     threads: tuple[int, int, int]
 
 
@@ -143,49 +143,36 @@ def _imports() -> _Imports:
 
 # The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
 _thread = ThreadPoolExecutor(1)
-_THREADS_OF_GROUP = re.compile(r" = groupThread_0\(\w+, (\d+)U")
-_INDEX_IN_GROUP = re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U")
+# Where source says how many threads a workgroup has along x.
+_THREADS = {
+    "metal": re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U"),
+    "cuda": re.compile(r" = groupThread_0\(\w+, (\d+)U"),
+}
 
 
-def emit_metal(module: str, entry: str, constants: dict[str, Any]) -> str:
-    """The source alone of `emit_metal_kernel`."""
-    return emit_metal_kernel(module, entry, constants).source
+def emit(target: Literal["metal", "cuda", "wgsl"], module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
+    """An entry point of slang/kernels/<module>.slang as source of another language, its `extern` names set to `constants`.
 
-
-def emit_metal_kernel(module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
-    """An entry point of slang/kernels/<module>.slang as Metal source, its `extern` names set to `constants`.
-
-    The values travel as in `KernelCache`: in a small module of their own, compiled by the same compiler and linked, as types of
-    a caller's own are.
+    NVRTC compiles the CUDA source as it is; `WgslKernel.of` says what WGSL binds. The values travel as in `KernelCache`: in a
+    small module of their own, compiled by the same compiler and linked, as types of a caller's own are.
 
     Raises:
         CompilerError: what the compiler says.
     """
-    source, (x, y, z) = _emit("metal", module, entry, constants)
-    in_source = _INDEX_IN_GROUP.search(source)
-    if in_source:
-        assert x in (0, int(in_source[1])), f"{module}.{entry} has two numbers of threads"
-        x = int(in_source[1])
-    assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
-    return MetalKernel(source, (x, y, z))
+    code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
+    source = code.decode().rstrip("\0")
+    if target in _THREADS:
+        in_source = _THREADS[target].search(source)
+        if in_source:
+            assert x in (0, int(in_source[1])), f"{module}.{entry} has two numbers of threads"
+            x = int(in_source[1])
+        assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
+    return EmittedKernel(source, (x, y, z))
 
 
-class CudaKernel(NamedTuple):
-    """CUDA source of one entry point, and what the source does not say."""
-
-    source: str
-    # Threads of a block.
-    threads: tuple[int, int, int]
-
-
-def emit_cuda(module: str, entry: str, constants: dict[str, Any]) -> CudaKernel:
-    """The same as CUDA source, which NVRTC compiles as it is."""
-    source, (x, y, z) = _emit("cuda", module, entry, constants)
-    in_source = _THREADS_OF_GROUP.search(source)
-    if x == 0 and in_source:
-        x = int(in_source[1])
-    assert x * y * z > 0, f"nothing says how many threads {module}.{entry} has"
-    return CudaKernel(source, (x, y, z))
+def emit_spirv(module: str, entry: str, constants: dict[str, Any]) -> bytes:
+    """The same as SPIR-V, whose entry point is `main`."""
+    return _thread.submit(_emit_here, "spirv", module, entry, constants).result()[0]
 
 
 class WgslField(NamedTuple):
@@ -240,22 +227,6 @@ _WGSL_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> (?:param
 _WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (\w+(?:<u32>)?)")
 # Bytes of what uniform blocks hold.
 WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
-
-
-def emit_wgsl(module: str, entry: str, constants: dict[str, Any]) -> str:
-    """The same as WGSL; `WgslKernel.of` says what it binds."""
-    return _emit("wgsl", module, entry, constants)[0]
-
-
-def emit_spirv(module: str, entry: str, constants: dict[str, Any]) -> bytes:
-    """The same as SPIR-V, whose entry point is `main`."""
-    return _thread.submit(_emit_here, "spirv", module, entry, constants).result()[0]
-
-
-def _emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[str, tuple[int, int, int]]:
-    """Source, and threads of a workgroup as far as the compiler says."""
-    code, size = _thread.submit(_emit_here, target, module, entry, constants).result()
-    return code.decode().rstrip("\0"), size
 
 
 def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:

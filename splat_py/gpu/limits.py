@@ -38,11 +38,8 @@ class Limits:
         """Raise SplatError if a kernel could not index an array. No buffer limits one that is reached by 64-bit addresses."""
         size, most = math.prod(shape), self.buffer_bytes
         if size >= _INDICES * (4 if by_address else 1) or (size * dtype.itemsize > most and not by_address):
-            raise SplatError(
-                f"an array {list(shape)} of {dtype} takes {_gibibytes(size * dtype.itemsize)}, and a kernel of this device "
-                f"indexes {_gibibytes(most)} at most; use smaller images (--downscale), fewer Gaussians (--max-gaussians) or a "
-                "smaller grid (--resolutions)"
-            )
+            advice = "use smaller images (--downscale), fewer Gaussians (--max-gaussians) or a smaller grid (--resolutions)"
+            raise self._too_large(f"an array {list(shape)} of {dtype} takes", size * dtype.itemsize, advice)
 
     def check_images(self, cameras: int, height: int, width: int, channels: int = 3) -> None:
         """Raise SplatError if a kernel could not index float images [C, H, W, D]."""
@@ -52,11 +49,8 @@ class Limits:
         if nbytes > self.buffer_bytes:
             what = f"an image of {width}×{height} pixels" if cameras == 1 else f"{cameras} images of {width}×{height} pixels"
             factor = math.isqrt((nbytes - 1) // self.buffer_bytes) + 1
-            raise SplatError(
-                f"{what} with {channels} channels would take {_gibibytes(nbytes)}, and a kernel of this device indexes "
-                f"{_gibibytes(self.buffer_bytes)} at most; make its sides {factor} times shorter, a capture's photographs' by "
-                f"--downscale {factor}"
-            )
+            advice = f"make its sides {factor} times shorter, a capture's photographs' by --downscale {factor}"
+            raise self._too_large(f"{what} with {channels} channels would take", nbytes, advice)
 
     def check_intersections(self, count: int, groups_of: int) -> None:
         """Raise SplatError if 32 bits, a buffer or a dispatch do not hold lists of so many intersections of splats with tiles.
@@ -77,10 +71,8 @@ class Limits:
         """Raise SplatError if a kernel could not index a grid of voxels along x, y, z with so many floats each."""
         nbytes = math.prod(size) * floats * 4
         if nbytes > self.buffer_bytes:
-            raise SplatError(
-                f"a grid of {'×'.join(map(str, size))} voxels takes {_gibibytes(nbytes)}, and a kernel of this device indexes "
-                f"{_gibibytes(self.buffer_bytes)} at most; use lower --resolutions or a lower --sh-degree"
-            )
+            what = f"a grid of {'×'.join(map(str, size))} voxels takes"
+            raise self._too_large(what, nbytes, "use lower --resolutions or a lower --sh-degree")
 
     def check_dispatch(self, groups: tuple[int, int, int]) -> None:
         """Raise SplatError if the device does not take so many workgroups."""
@@ -90,6 +82,10 @@ class Limits:
                 f"{'×'.join(map(str, self.groups))} at once; use fewer cameras, smaller images (--downscale) or fewer Gaussians"
             )
 
+    def _too_large(self, what_takes: str, nbytes: int, advice: str) -> SplatError:
+        taken, most = (f"{count / _GIBIBYTE:,.1f} GiB" for count in (nbytes, self.buffer_bytes))
+        return SplatError(f"{what_takes} {taken}, and a kernel of this device indexes {most} at most; {advice}")
+
 
 def check_threads(count: int, per_row: int) -> None:
     """Raise SplatError if 32 bits do not number threads, one an element, in rows of which the last is whole."""
@@ -98,7 +94,3 @@ def check_threads(count: int, per_row: int) -> None:
             f"{count:,} elements are too many for one dispatch, which numbers {_INDICES - per_row:,}; "
             "use fewer cameras, smaller images (--downscale) or fewer Gaussians"
         )
-
-
-def _gibibytes(nbytes: int) -> str:
-    return f"{nbytes / _GIBIBYTE:,.1f} GiB"

@@ -22,7 +22,7 @@ from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Array, Bridge, Memory, bucket
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.compile_cache import EmissionCache
-from splat_py.gpu.emission import MetalKernel
+from splat_py.gpu.emission import EmittedKernel
 from splat_py.gpu.kernels import Kernel, KernelCache, Recorder
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.metal_parameters import MetalParameters
@@ -157,7 +157,7 @@ class TorchProgram:
         SplatError: torch rejects the source, or the kernel takes more than can be bound.
     """
 
-    def __init__(self, name: str, entry: str, kernel: MetalKernel, nothing: torch.Tensor) -> None:
+    def __init__(self, name: str, entry: str, kernel: EmittedKernel, nothing: torch.Tensor) -> None:
         self._name = name
         self._threads = kernel.threads
         self._parameters = MetalParameters.of(kernel.source, entry)

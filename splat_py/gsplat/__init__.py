@@ -7,9 +7,9 @@ Names are those of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImpleme
 import sys
 from types import ModuleType
 
+from splat_py.base.lazy import lazy
 from splat_py.gsplat.unsupported import EXPERIMENTAL as _EXPERIMENTAL
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
-from splat_py.lazy import lazy
 
 # The version of gsplat whose names and arguments these are.
 __version__ = "1.6.0"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.device import Device, Operator, device_for
-from splat_py.render.tensors import check_shape
+from splat_py.gpu.tensors import check_shape
 
 
 def leading(name: str, tensor: Tensor, *last: int | str) -> tuple[int, ...]:

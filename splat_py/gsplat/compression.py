@@ -2,8 +2,8 @@
 
 meta.json has each parameter's shape, type and range. Means, as `log_transform` leaves them, are two PNGs: the low and the
 high bytes of 16 bits. Scales, quaternions, opacities and sh0 are a PNG of 8 bits each, a pixel a Gaussian, in a square. shN is
-an NPZ of centroids of 6 bits, of which each Gaussian has one: Euclidean k-means, where gsplat's is by Manhattan distances. All
-other parameters are NPZs, as they are.
+an NPZ of centroids of 6 bits, of which each Gaussian has one: the palette of SOG, by Euclidean distances, where gsplat's are
+Manhattan distances. All other parameters are NPZs, as they are.
 
 Anyone may have written a folder: sizes in files are checked before they are allocated.
 """
@@ -26,10 +26,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, write_json
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, npy_header, parse_json, reason, write_json
 from splat_py.gsplat.utils import inverse_log_transform, log_transform
 from splat_py.scene.formats.packing import morton_order
+from splat_py.scene.formats.sog import palette
 from splat_py.scene.pictures import checked_size
 
 # Ours are a few KiB.
@@ -39,6 +40,7 @@ _MOST_RANK = 8
 _MOST_RATIO = 1032
 # A parameter's name becomes a file's.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+_AGAIN = "compress the scene again"
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
 _RANKS = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 
@@ -64,7 +66,7 @@ class Entry:
 def read_entries(folder: Path) -> list[Entry]:
     """The parameters that meta.json lists."""
     path = folder / "meta.json"
-    try:
+    with refusing(f"{path} cannot be read", _AGAIN, OSError, ValueError, TypeError, KeyError, OverflowError):
         if path.stat().st_size > _MOST_META_BYTES:
             raise ValueError(f"it is longer than {_MOST_META_BYTES} bytes")
         meta = parse_json(path.read_text(encoding="utf-8"))
@@ -73,9 +75,7 @@ def read_entries(folder: Path) -> list[Entry]:
         entries = [_entry(name, fields) for name, fields in meta.items()]
         if len({entry.shape[0] for entry in entries}) > 1:
             raise ValueError("parameters are of different numbers of Gaussians")
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
-    return entries
+        return entries
 
 
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
@@ -114,7 +114,7 @@ def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
     count, channels = entry.shape[0], math.prod(entry.shape[1:])
     side = math.isqrt(count)
     wanted = (side, side) if channels == 1 else (side, side, channels)
-    try:
+    with refusing(f"{path} cannot be read", _AGAIN, Exception):  # decoders raise what they like
         data = path.read_bytes()
         checked_size(path, data)
         if side**2 != count or not data.startswith(b"\x89PNG"):
@@ -122,13 +122,7 @@ def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
         found = iio.improps(data, plugin="pillow")
         if tuple(found.shape) != wanted or found.dtype != np.uint8:
             raise ValueError(f"it is {list(found.shape)} {found.dtype} and not {list(wanted)} uint8")
-        pixels: NDArray[np.uint8] = iio.imread(data, plugin="pillow").reshape(count, channels)
-    # Decoders raise what they like.
-    except Exception as error:
-        if isinstance(error, SplatError):
-            raise
-        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
-    return pixels
+        return iio.imread(data, plugin="pillow").reshape(count, channels)
 
 
 def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: str = "fiub") -> list[NDArray]:
@@ -137,12 +131,9 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: st
     Args:
         kinds: NumPy's letters for the kinds of numbers that they may be.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
     # zipfile and NumPy let what they decode raise.
-    except Exception as error:
-        raise SplatError(f"{path} cannot be read ({reason(error)}); compress the scene again") from error
+    with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(path) as archive:
+        return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, wanted: tuple[int | None, ...], kinds: str) -> NDArray:
@@ -163,10 +154,6 @@ __all__ = ["PngCompression", "sort_splats"]
 _CLUSTERS, _CLUSTER_BITS = 1 << 16, 6
 _PICTURES = ("scales", "quats", "opacities", "sh0")
 _SORTED_BY = ("means", *_PICTURES)
-# Rows times centroids whose distances are computed at once.
-_MOST_DISTANCES = 1 << 24
-# Lloyd's iteration ends when a smaller share of rows changes its centroid, or after so many rounds.
-_SETTLED, _MOST_ROUNDS = 0.001, 10
 
 
 @dataclass
@@ -228,10 +215,10 @@ class PngCompression:
             return meta
         if values.numel() == 0:
             return meta
-        centroids, labels = k_means(values.reshape(len(values), -1).float(), _CLUSTERS)
-        steps, ranges = _quantize(centroids.reshape(-1, 1, 1), _CLUSTER_BITS)
+        centroids, labels = palette(values.reshape(len(values), -1).float().cpu().numpy(), _CLUSTERS)
+        steps, ranges = _quantize(torch.from_numpy(centroids).reshape(-1, 1, 1), _CLUSTER_BITS)
         steps = steps.reshape(centroids.shape).astype(np.uint8)
-        _write_arrays(folder / "shN.npz", centroids=steps, labels=labels.cpu().numpy().astype(np.uint16))
+        _write_arrays(folder / "shN.npz", centroids=steps, labels=labels.astype(np.uint16))
         return meta | {key: value[0] for key, value in ranges.items()} | {"quantization": _CLUSTER_BITS}
 
     def decompress(self, compress_dir: str | PathLike[str]) -> dict[str, Tensor]:
@@ -319,32 +306,3 @@ def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str,
         grid = rows[shuffled].reshape(side, side, -1).permute(2, 0, 1)
         order = shuffled[sort_with_plas(grid, improvement_break=1e-4, verbose=verbose)[1].flatten()]
     return {name: tensor[order] for name, tensor in splats.items()}
-
-
-def k_means(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Centroids [K, D] and each row's nearest one [N], int64; K is `count` or N if that is less. The same for the same rows.
-
-    Args:
-        rows: [N, D] float32, N at least 1.
-    """
-    if len(rows) <= count:
-        return rows, torch.arange(len(rows), device=rows.device)
-    generator = torch.Generator().manual_seed(0)
-    centroids = rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)].clone()
-    labels = _nearest(rows, centroids)
-    for _ in range(_MOST_ROUNDS):
-        sums = torch.zeros_like(centroids).index_add_(0, labels, rows)
-        sizes = labels.bincount(minlength=count)
-        # Centroids that nothing is near stay where they are.
-        centroids = torch.where(sizes[:, None] > 0, sums / sizes.clamp(min=1)[:, None], centroids)
-        before, labels = labels, _nearest(rows, centroids)
-        if (labels != before).float().mean() < _SETTLED:
-            break
-    return centroids, labels
-
-
-def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
-    # |r - c|² without |r|², which is the same for all centroids.
-    squares = centroids.square().sum(1)
-    parts = rows.split(max(_MOST_DISTANCES // len(centroids), 1))
-    return torch.cat([torch.addmm(squares, part, centroids.T, alpha=-2).argmin(1) for part in parts])

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from splat_py.errors import SplatError
+from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_tiles, leading
-from splat_py.render.tensors import check_shape
 
 _DEPTH_BITS = 32
 _ALPHA_MIN, _ALPHA_MAX = 1 / 255, 0.999

@@ -14,13 +14,13 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device
+from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_tiles, device_to_differentiate, leading
 from splat_py.render.options import Options
 from splat_py.render.rasterize import MAX_CHANNELS
 from splat_py.render.rasterize import rasterize_to_pixels as rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.surfels import rasterize_surface, with_densify
-from splat_py.render.tensors import check_shape, check_tensors
 from splat_py.render.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
 # Tensors with a row for each splat, and the shape of a row.

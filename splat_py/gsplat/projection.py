@@ -9,13 +9,13 @@ from torch import Tensor
 
 from splat_py.errors import SplatError
 from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading
 from splat_py.render.cameras import CAMERA_MODELS
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.shade import shade
 from splat_py.render.splats import ProjectedSplats
-from splat_py.render.tensors import check_shape, check_tensors
 
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
 # with its margin for rounding (slang/splat/footprint.slang).

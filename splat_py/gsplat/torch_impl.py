@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from splat_py.errors import SplatError
+from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_camera_model, leading
-from splat_py.render.tensors import check_shape
 
 _PROJECTIONS = {"pinhole": "_persp_proj", "ortho": "_ortho_proj", "fisheye": "_fisheye_proj"}
 

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from splat_py.base.files import atomic_path
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
-from splat_py.render.depth_maps import depth_to_normal, depth_to_points
-from splat_py.render.tensors import check_shape
+from splat_py.gpu.tensors import check_shape
+from splat_py.render.surfels import depth_to_normal, depth_to_points
 from splat_py.scene.formats.packing import StoredGaussians
 from splat_py.scene.gaussians import SH_C0, Gaussians, write_scene
 

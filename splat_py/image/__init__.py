@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from splat_py.image.pictures import ImageFit, read_picture
     from splat_py.image.rasterizers import render
 else:
-    from splat_py.lazy import lazy
+    from splat_py.base.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,

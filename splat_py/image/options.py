@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from splat_py.fields import check_fields
+from splat_py.base.fields import check_fields
 
 # `splat_py.image.rasterizers` says what they are.
 Method = Literal["auto", "tiles", "group", "autodiff"]

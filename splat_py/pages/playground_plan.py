@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device
-from splat_py.gpu.emission import WGSL_SIZES, WgslKernel, emit_wgsl
+from splat_py.gpu.emission import WGSL_SIZES, WgslKernel, emit
 from splat_py.gpu.kernels import Kernel, KernelCache, Profile, Recorder, specialising
 from splat_py.gpu.sources import constant
 
@@ -121,7 +121,7 @@ class WgslKernels:
 
 @cache
 def _emitted(module: str, entry: str, constants: tuple[tuple[str, Any], ...]) -> WgslKernel:
-    return WgslKernel.of(emit_wgsl(module, entry, dict(constants)))
+    return WgslKernel.of(emit("wgsl", module, entry, dict(constants)).source)
 
 
 @dataclass

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.files import atomic_path
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path
 from splat_py.pages.playground_kernels import fit_plan, scene_plan
 from splat_py.pages.playground_plan import Json, WgslKernels
 from splat_py.scene.camera import Camera, find_focus, mean_up
@@ -235,8 +235,7 @@ def write_playground(
 def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
     """The scene's arrays as kernels read them, in the order of the page: coefficients of colours rounded to 16 bits."""
     with torch.no_grad():
-        quats = torch.nn.functional.normalize(gaussians.quats.double(), dim=1)
-        rotations = torch.from_numpy(rotation_matrices(quats.cpu().numpy())).to(quats.device)
+        rotations = torch.from_numpy(rotation_matrices(gaussians.quats.detach().cpu())).to(gaussians.quats.device)
         axes = rotations * gaussians.log_scales.double().exp()[:, None, :]
         covariances = axes @ axes.transpose(1, 2)
         rows, columns = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)

@@ -13,11 +13,11 @@ from torch import Tensor
 from splat_py.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
-from splat_py.render.colors import color_model
 from splat_py.render.options import SPLATS, STOPS, Options
 from splat_py.render.rasterize import MAX_CHANNELS
-from splat_py.render.tensors import check_shape
+from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
 _TILE_SIZES = (4, 8, 16)

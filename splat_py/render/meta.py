@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from splat_py.gpu.tensors import as_tensor
 from splat_py.render.rasterize import RenderedImages
 from splat_py.render.splats import ProjectedSplats
-from splat_py.render.tensors import as_tensor
 from splat_py.render.tiles import BinnedTiles
 
 

@@ -22,8 +22,8 @@ from splat_py import portable
 from splat_py.errors import SplatError
 from splat_py.gpu.autograd import refuse_second_derivative
 from splat_py.gpu.device import device_for
+from splat_py.gpu.tensors import check_shape
 from splat_py.render.rasterization import rasterization, render_backward
-from splat_py.render.tensors import check_shape
 
 Backend = Literal["native", "portable", "portable_slang"]
 

@@ -14,10 +14,10 @@ from splat_py.gpu.autograd import first_derivative, graph_break, load_state, sav
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
+from splat_py.gpu.tensors import as_tensor, check_tensors, side_by_side, sparse_rows, zeros_or
 from splat_py.render.cameras import POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
 from splat_py.render.options import Options
 from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows
-from splat_py.render.tensors import as_tensor, check_tensors, side_by_side, sparse_rows, zeros_or
 
 
 @dataclass(frozen=True)

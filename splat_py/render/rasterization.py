@@ -12,21 +12,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from splat_py import portable
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_tensors
 from splat_py.render import checks
 from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
-from splat_py.render.colors import color_model, color_type
-from splat_py.render.flat_color import flat_color
 from splat_py.render.meta import meta_of
 from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import rasterize
-from splat_py.render.shade import shade
+from splat_py.render.shade import color_model, color_type, shade
 from splat_py.render.splats import ProjectedSplats
-from splat_py.render.tensors import check_tensors
 from splat_py.render.tiles import bin_tiles
 from splat_py.shaders.declarations import SPLAT_INTERFACES
 from splat_py.shaders.functions import ShaderModule
@@ -149,7 +148,7 @@ def rasterization(
         camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
             features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
-            2025); "ColorNetwork", any number, with weights from `splat_py.render.colors.initial_network` (Lu et al. 2024); or
+            2025); "ColorNetwork", any number, with weights from `splat_py.render.shade.initial_network` (Lu et al. 2024); or
             Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
         weights: [W] that all Gaussians share, where such a type has some. Differentiable.
         device: where to render; by default that of `splat_py.get_device`, or of CUDA or MPS tensors the GPU that they are on.
@@ -196,8 +195,13 @@ def rasterization(
     if backend == "portable":
         unsupported = {"absgrad": absgrad, "sparse_grad": sparse_grad, f"color={shading}": shading != "SphericalHarmonics"}
         unsupported |= {f"render_mode={render_mode!r}": render_mode != "RGB", "extra_signals": extra_signals is not None}
+        channels = 0 if colors is None else colors.shape[-1]
+        unsupported |= {"covars": covars is not None, f"{channels} channels": channels != 3}
         checks.refuse("the portable backend", unsupported)
-        return flat_color(means, quats, scales, opacities, colors, lead, width, height, sh_degree, backgrounds)
+        assert quats is not None and scales is not None and colors is not None
+        flat = portable.flat_images(means, quats, scales, opacities, colors, lead, width, height, sh_degree, backgrounds)
+        sizes = {"width": width, "height": height, "n_batches": lead[:-1].numel(), "n_cameras": lead[-1]}
+        return *flat, sizes | {"backend": "portable"}
     device = device_to_render(means, device, tensors.values())
     lenses = lens_coefficients(viewmats, *coefficients.values())
     options = Options.on(
@@ -291,7 +295,7 @@ def blended_features(
         # The kernel shades three channels at a time.
         channels = features.shape[-1]
         padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
-        parts = padded.split(3, -1)
+        parts = (padded[..., first : first + 3] for first in range(0, channels, 3))
         shaded = [shade(means, part, viewmats, splats.radii, degree, as_color=as_color, **on_device) for part in parts]
         return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
 

@@ -14,10 +14,10 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.tensors import as_tensor, check_tensors
 from splat_py.render.cameras import SharedRows
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
-from splat_py.render.tensors import as_tensor, check_tensors
 from splat_py.render.tiles import BinnedTiles, TileLists
 
 # Channels blended in one pass; more are blended in several over the same tile lists.

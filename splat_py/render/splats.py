@@ -15,8 +15,8 @@ from torch import Tensor
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
+from splat_py.gpu.tensors import as_tensor
 from splat_py.render.options import Options
-from splat_py.render.tensors import as_tensor
 
 # Where colours begin in an ellipse's gradient row (`Options.gradient_row_length`).
 COLOR_OFFSET = 6

@@ -14,10 +14,10 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.tensors import as_tensor
 from splat_py.render.cameras import Cameras
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
-from splat_py.render.tensors import as_tensor
 
 # Of tile lists, where a device blends them whole (kernels/status.slang).
 ANY_LENGTH = 0xFFFFFFFF

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset, load_dataset
     from splat_py.scene.gaussians import Gaussians
 else:
-    from splat_py.lazy import lazy
+    from splat_py.base.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,

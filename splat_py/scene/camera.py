@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.fields import require_number
 from splat_py.errors import SplatError
-from splat_py.fields import require_number
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
 Float64Array = NDArray[np.float64]
 
+# What a picture of a scene can show (`splat_py.render.views.render`).
+MODES = ("color", "depth", "normals", "alpha", "contributions")
 # How far a rotation's rows may be from orthonormal: poses of four decimals pass, a scaled or sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
 # The middle of a picture: a standard deviation, as a share of its sides. And the points that a subject is sought among.

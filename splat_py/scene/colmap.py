@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.files import is_file, refusing
 from splat_py.errors import SplatError
-from splat_py.files import is_file, refusing
 from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import find_model
@@ -273,7 +273,7 @@ def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.i
     if not norm > 1e-9:
         raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is no rotation")
     viewmat = np.eye(4)
-    viewmat[:3, :3] = rotation_matrices(np.array([w, x, y, z], np.float64) / norm)
+    viewmat[:3, :3] = rotation_matrices([w, x, y, z])
     viewmat[:3, 3] = translation
     return ModelImage(name, camera, viewmat, points)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from splat_py.fields import LARGEST, Range, bytes_of, check_fields, dataclass_of
+from splat_py.base.fields import LARGEST, Range, bytes_of, check_fields, dataclass_of
 from splat_py.scene.sources import Format
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
+from splat_py.base.files import atomic_path, reason
 from splat_py.errors import SplatError
-from splat_py.files import atomic_path, reason
 from splat_py.scene.formats import glb, ply, sog, splat
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0

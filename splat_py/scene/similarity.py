@@ -55,16 +55,12 @@ class Similarity:
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Similarity:
         """Turned by a quaternion w x y z of any length but zero."""
-        return cls(rotation_matrices(np.asarray(quat, np.float64) / max(float(np.linalg.norm(quat)), 1e-300)))
+        return cls(rotation_matrices(quat))
 
     @property
     def quat(self) -> NDArray[np.float64]:
-        """The rotation as a unit quaternion w x y z: an eigenvector, of the largest eigenvalue (Bar-Itzhack 2000)."""
-        (a, b, c), (d, e, f), (g, h, i) = self.rotation
-        matrix = np.array(
-            [[a + e + i, h - f, c - g, d - b], [0, a - e - i, b + d, c + g], [0, 0, e - a - i, f + h], [0, 0, 0, i - a - e]]
-        )
-        return np.linalg.eigh(matrix, UPLO="U")[1][:, -1]
+        """The rotation as a unit quaternion w x y z."""
+        return np.roll(Rotation.from_matrix(self.rotation).as_quat(), 1)
 
     def points(self, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.scale * xyz.astype(np.float64) @ self.rotation.T + self.translation
@@ -117,12 +113,6 @@ def rotate_harmonics(sh: NDArray[Any], rotation: NDArray[np.float64]) -> NDArray
     return result
 
 
-def rotation_matrices(quats: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[..., 3, 3] of unit quaternions w, x, y, z [..., 4]."""
-    w, x, y, z = np.moveaxis(quats, -1, 0)
-    rows = (
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, -1) for row in rows], -2)
+def rotation_matrices(quats: ArrayLike) -> NDArray[np.float64]:
+    """[3, 3] or [N, 3, 3] of quaternions w x y z [4] or [N, 4], of any length but zero. ValueError for a zero."""
+    return Rotation.from_quat(np.roll(np.asarray(quats, np.float64), -1, axis=-1)).as_matrix()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from splat_py.errors import SplatError
-
-if TYPE_CHECKING:
-    pass
 
 # Descriptions of a capture that `load_dataset` reads.
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
@@ -47,16 +44,17 @@ def is_scene_file(path: Path) -> bool:
     return ending_of(path) is not None
 
 
-def require_ending(path: Path) -> None:
-    if not is_scene_file(path):
-        raise SplatError(f"{path} has no ending of a scene's file; use {' '.join(ENDINGS)}")
+def require_ending(path: Path) -> str:
+    """The ending of a scene's file; SplatError for a name that has none."""
+    ending = ending_of(path)
+    if ending is None:
+        raise SplatError(f"{str(path)[:300]} has no ending of a scene's file; use {' '.join(ENDINGS)}")
+    return ending
 
 
 def require_scene_file(path: Path) -> str:
     """The ending of a file of Gaussians that is to be read."""
-    ending = ending_of(path)
-    if ending is None:
-        raise SplatError(f"{str(path)[:300]} has no ending of a scene's file; {' '.join(ENDINGS)} are read")
+    ending = require_ending(path)
     try:
         exists = path.is_file()
     except (OSError, ValueError):  # no file can have this name

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.fields import Range, require_number, shown
 from splat_py.errors import SplatError
-from splat_py.fields import Range, require_number, shown
-from splat_py.gpu.emission import CompilerError, emit_metal, emit_wgsl
+from splat_py.gpu.emission import CompilerError, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
@@ -415,10 +415,10 @@ _CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
 
 
 def _check_emission(interface: str, linked: str | UserType, constants: dict[str, Any]) -> None:
-    for language, emit in (("Metal", emit_metal), ("WebGPU", emit_wgsl)):
+    for language, target in (("Metal", "metal"), ("WebGPU", "wgsl")):
         for module, entry in _CHECKS[interface][1]:
             try:
-                emit(module, entry, constants)
+                emit(target, module, entry, constants)  # type: ignore[arg-type]
             except CompilerError as error:
                 name = linked.name if isinstance(linked, UserType) else linked
                 # Messages on a whole function have no line.

@@ -35,7 +35,7 @@ class Slot:
         if source:
             SlangSource(name, source)
         elif name not in self.names:
-            from splat_py.files import is_file
+            from splat_py.base.files import is_file
 
             if not is_file(Path(name)):
                 raise SplatError(f"{self.option} is {name[:60]!r}; use {', '.join(self.names)}, or the name of a Slang file")

@@ -19,10 +19,10 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.render.cameras import CAMERA_ROW, Cameras
-from splat_py.render.environment import require_pinhole
 from splat_py.render.rasterize import Image
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
+from splat_py.scene.environment import require_pinhole
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import MOMENTS, AdamArrays, State
 from splat_py.train.views import RandomBackgrounds

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from splat_py.base.files import Layout, load_tensors, save_tensors
 from splat_py.errors import SplatError
-from splat_py.files import Layout, load_tensors, save_tensors
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
 from splat_py.gpu.sources import constant_of
-from splat_py.render.colors import color_model, network_weights
-from splat_py.render.environment import Environment
+from splat_py.render.shade import color_model, network_weights
 from splat_py.scene.dataset import Dataset
+from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
 from splat_py.shaders.declarations import SlangSource

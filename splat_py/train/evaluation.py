@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from splat_py.base.files import is_file, reason
 from splat_py.errors import SplatError
-from splat_py.files import is_file, reason
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device
-from splat_py.render.environment import Environment
 from splat_py.render.views import render, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
+from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
 from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected

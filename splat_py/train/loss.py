@@ -24,7 +24,7 @@ from splat_py.gpu.autograd import first_derivative, graph_break
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.render.tensors import as_tensor
+from splat_py.gpu.tensors import as_tensor
 from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import built_in_or_own
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from splat_py.errors import DeviceLostError, SplatError
 from splat_py.gpu.device import Device
-from splat_py.render.render_modes import RenderSettings
-from splat_py.render.views import through
+from splat_py.render.views import RenderSettings, through
 from splat_py.scene.camera import Camera, find_focus, look_at_matrix, mean_up
 from splat_py.scene.camera_paths import Keyframe, KeyframePath
 from splat_py.scene.data_options import DataOptions
@@ -415,7 +414,7 @@ class CropBox:
         middle, size, wxyz = (np.asarray(x, np.float64) for x in (self._gizmo.position, self._size.value, self._gizmo.wxyz))
         if not all(np.isfinite(part).all() for part in (middle, size, wxyz)) or not np.linalg.norm(wxyz) > 1e-6:
             return None
-        return middle, rotation_matrices(wxyz / np.linalg.norm(wxyz)), size
+        return middle, rotation_matrices(wxyz), size
 
     def _update(self) -> None:
         on = bool(self._on.value)

@@ -150,14 +150,12 @@ def camera_of(handle: Any) -> Camera | None:
         wxyz = np.asarray(handle.wxyz, dtype=np.float64).reshape(4)
         position = np.asarray(handle.position, dtype=np.float64).reshape(3)
         fov, width, height = float(handle.fov), int(handle.image_width), int(handle.image_height)
-        norm = float(np.linalg.norm(wxyz))
-        if not (_FIELD_OF_VIEW[0] <= fov <= _FIELD_OF_VIEW[1] and 1e-6 < norm < math.inf):
-            return None
-        if width < 1 or height < 1:
+        seen = _FIELD_OF_VIEW[0] <= fov <= _FIELD_OF_VIEW[1] and min(width, height) > 0
+        if not (seen and 1e-6 < np.linalg.norm(wxyz) < math.inf):
             return None
         factor = min(1.0, _MOST_SIDE / max(width, height), math.sqrt(_MOST_PIXELS / (width * height)))
         size = max(1, round(width * factor)), max(1, round(height * factor))
-        return Camera.posed(position, rotation_matrices(wxyz / norm), math.degrees(fov), *size, "page")
+        return Camera.posed(position, rotation_matrices(wxyz), math.degrees(fov), *size, "page")
     except (SplatError, TypeError, ValueError, ArithmeticError, AssertionError, AttributeError):
         return None
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.errors import DeviceLostError, SplatError
-from splat_py.render.render_modes import MODES, RenderSettings
-from splat_py.scene.camera import Camera
+from splat_py.render.views import RenderSettings
+from splat_py.scene.camera import MODES, Camera
 from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.train.evaluation import compare
 from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from splat_py.volume.hash_grid import HashRadianceField
     from splat_py.volume.slang_field import SlangField
 else:
-    from splat_py.lazy import lazy
+    from splat_py.base.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,

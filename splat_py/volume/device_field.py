@@ -17,7 +17,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, persistent_groups
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.render.tensors import words_of
+from splat_py.gpu.tensors import words_of
 from splat_py.scene.camera import Camera
 
 _BLOCK = constant("kernels/volume_memory", "BLOCK")

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splat_py.base.files import Layout, atomic_path, load_tensors, npy_header, reason, save_tensors
 from splat_py.errors import SplatError
-from splat_py.files import Layout, atomic_path, load_tensors, npy_header, reason, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for, get_device
-from splat_py.render.tensors import as_tensor, check_shape, check_tensors
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 

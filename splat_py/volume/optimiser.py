@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from splat_py.base.files import Layout
 from splat_py.errors import SplatError
-from splat_py.files import Layout
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from splat_py.gpu.emission import emit_cuda
+from splat_py.gpu.emission import emit
 from splat_py.gpu.metal_parameters import stem
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
@@ -113,7 +114,7 @@ extern "C" void run_thread(const runtime::Thread*, void* const* buffers)
         return cpp, beginning
 
 
-CUDA = Language(_RUNTIME, (), emit_cuda, Program)
+CUDA = Language(_RUNTIME, (), partial(emit, "cuda"), Program)
 
 
 def _fields(source: str, structure: str) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from splat_py.gpu.emission import emit_cuda
+from splat_py.gpu.emission import emit
 from tests.cuda.nvrtc import ARCHITECTURES, NvidiaError, assemble, compile_ptx, skip_without_compilers, version
 from tests.emulation.kernels import Specialisation, shipped
 from tests.emulation.programs import Programs
@@ -84,7 +84,7 @@ def test_code_that_cannot_be_assembled_is_rejected() -> None:
 
 
 def test_constants_arrive() -> None:
-    narrow, wide = (emit_cuda("radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": n, "ITEMS": 4}) for n in (32, 64))
+    narrow, wide = (emit("cuda", "radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": n, "ITEMS": 4}) for n in (32, 64))
     assert narrow.threads == (32, 1, 1) and wide.threads == (64, 1, 1)
     shared = [assemble(compile_ptx(kernel.source, "sm_90"), "sm_90").figures.shared_bytes for kernel in (narrow, wide)]
     assert shared == [4 * 4 * 32, 4 * 4 * 64]

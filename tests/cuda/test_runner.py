@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splat_py.gpu.emission import emit_cuda
+from splat_py.gpu.emission import emit
 from tests.cuda.program import PRELUDE_END, Program
 from tests.emulation.compiler import Compiler, KernelError
 from tests.emulation.statements import INDEX, ORDERS, THREADS, Runner
@@ -47,7 +47,7 @@ extern "C" __global__ void test()
 
 @pytest.fixture(scope="module")
 def run(compiler: Compiler) -> Runner:
-    emitted = emit_cuda("prefix_sum", "sumBlocks", {}).source
+    emitted = emit("cuda", "prefix_sum", "sumBlocks", {}).source
     beginning = PRELUDE_END.search(emitted)
     assert beginning
     prelude = emitted[: beginning.start()]

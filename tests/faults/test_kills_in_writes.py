@@ -23,7 +23,7 @@ import psutil
 import pytest
 import torch
 
-from splat_py.files import write_json
+from splat_py.base.files import write_json
 from splat_py.fit.run_folder import RunRecord, run_lock
 from splat_py.image.pictures import FitCheckpoint, ImageFit
 from splat_py.scene import Gaussians

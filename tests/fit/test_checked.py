@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from splat_py.fields import dataclass_of
+from splat_py.base.fields import dataclass_of
 from splat_py.image.pictures import FitCheckpoint, ImageFit
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

@@ -194,7 +194,7 @@ _RUN = {
 @cache
 def _cell() -> dict[str, Any]:
     grid = Grid(((0.6, 0.8, 0.0), (-0.8, 0.6, 0.0)), (-1.5, 2.0), ((0.0,), (0.25,), (-3.0,)))
-    return asdict(Cell(1, "0" * 64, (2, 1), **vars(grid)))
+    return asdict(Cell(**vars(grid), version=1, dataset="0" * 64, place=(2, 1)))
 
 
 def _damaged_cell(random: Random) -> bytes:

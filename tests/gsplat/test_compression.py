@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from splat_py.gsplat import compression
-from splat_py.gsplat.compression import PngCompression, k_means, sort_splats
+from splat_py.gsplat.compression import PngCompression, sort_splats
+from splat_py.scene.formats.sog import palette
 from tests.gsplat import scenes
 from tests.refusals import refused
 
@@ -25,15 +26,15 @@ def splats(count: int = 144, coefficients: int = 8) -> dict[str, Tensor]:
 
 
 class TorchpqKMeans:
-    """torchpq's class, which needs CUDA, by our own k-means."""
+    """torchpq's class, which needs CUDA, by our own palette."""
 
     def __init__(self, n_clusters: int, distance: str, verbose: bool) -> None:
         self.count = n_clusters
 
     def fit(self, x: Tensor) -> Tensor:
-        centroids, labels = k_means(x.T.contiguous(), self.count)
-        self.centroids = centroids.T
-        return labels
+        centroids, labels = palette(x.T.numpy(), self.count)
+        self.centroids = torch.from_numpy(centroids).T
+        return torch.from_numpy(labels)
 
 
 @pytest.fixture
@@ -138,18 +139,6 @@ def test_plas_sorts_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     plas.sort_with_plas = sort_with_plas  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "plas", plas)
     assert bool((sort_splats(splats())["means"][:, 0].diff() >= 0).all())
-
-
-def test_k_means_finds_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_MOST_DISTANCES", 64)
-    generator = torch.Generator().manual_seed(1)
-    centers = 100 * torch.randn(5, 3, generator=generator)
-    rows = centers[torch.randint(5, (400,), generator=generator)] + 0.1 * torch.randn(400, 3, generator=generator)
-    centroids, labels = k_means(rows, 40)
-    assert centroids.shape == (40, 3) and labels.shape == (400,)
-    assert float((centroids[labels] - rows).norm(dim=1).max()) < 1
-    nearest = torch.cdist(rows.double(), centroids.double()).min(1).values
-    assert float((centroids[labels] - rows).norm(dim=1).max()) <= float(nearest.max()) + 1e-3
 
 
 def test_what_cannot_be_compressed(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from splat_py.gpu.emission import emit_metal_kernel
+from splat_py.gpu.emission import emit
 from splat_py.gpu.metal_parameters import MetalParameters, Parameter
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
@@ -64,7 +65,9 @@ extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
 
 
 # Numbers without a suffix are floats.
-METAL = Language(Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), emit_metal_kernel, Program)
+METAL = Language(
+    Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), partial(emit, "metal"), Program
+)
 
 
 def _argument(parameter: Parameter) -> str:

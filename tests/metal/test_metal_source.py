@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from splat_py.gpu.emission import CompilerError, emit_metal
+from splat_py.gpu.emission import CompilerError, emit
 from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
 from tests.emulation.kernels import Specialisation, declared, shipped
@@ -125,10 +125,10 @@ struct Two_0
 
 def test_what_the_compiler_rejects_is_an_error() -> None:
     with pytest.raises(CompilerError, match="nowhere"):
-        emit_metal("prefix_sum", "nowhere", {})
+        emit("metal", "prefix_sum", "nowhere", {})
 
 
 def test_constants_arrive() -> None:
-    narrow, wide = (emit_metal("radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": 32, "ITEMS": n}) for n in (4, 8))
+    narrow, wide = (emit("metal", "radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": 32, "ITEMS": n}).source for n in (4, 8))
     assert threadgroup_bytes(narrow) == threadgroup_bytes(wide) == 4 * 4 * 32
     assert narrow != wide

@@ -22,7 +22,7 @@ from splat_py.gpu import device as devices
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.device import Adapter, Device
-from splat_py.gpu.emission import MetalKernel
+from splat_py.gpu.emission import EmittedKernel
 from splat_py.gpu.torch_metal import TensorBuffer
 from splat_py.scene import Dataset, load_dataset
 from splat_py.selftest import checking
@@ -54,10 +54,10 @@ def mps(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> TorchMps:
 def device(mps: TorchMps, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     """The device that everything runs on that does not name another."""
 
-    def emit(module: str, entry: str, constants: dict[str, object]) -> MetalKernel:
+    def emit(target: str, module: str, entry: str, constants: dict[str, object]) -> EmittedKernel:
         return programs.kernel(Specialisation(module, entry, tuple(sorted(constants.items()))))
 
-    monkeypatch.setattr(compile_cache, "emit_metal_kernel", emit)
+    monkeypatch.setattr(compile_cache, "emit", emit)
     monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: tmp_path)
     opened = devices.open_device(Adapter("mps", "torch's Metal on the CPU", ()))
     monkeypatch.setattr(devices, "choose", lambda name=None: opened.adapter)
@@ -229,11 +229,11 @@ def test_a_dispatch_that_torch_refuses(device: Device, monkeypatch: pytest.Monke
 def test_source_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emitted: list[dict[str, Any]] = []
 
-    def emit(module: str, entry: str, constants: dict[str, Any]) -> MetalKernel:
+    def emit(target: str, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
         emitted.append(constants)
-        return MetalKernel(f"kernel {entry}", (64, 1, 1))
+        return EmittedKernel(f"kernel {entry}", (64, 1, 1))
 
-    monkeypatch.setattr(compile_cache, "emit_metal_kernel", emit)
+    monkeypatch.setattr(compile_cache, "emit", emit)
     monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: tmp_path / "kept")
     for _ in range(2):
         assert EmissionCache().get("prefix_sum", "scanBlocks", {}) == ("kernel scanBlocks", (64, 1, 1))

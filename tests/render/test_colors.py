@@ -14,7 +14,7 @@ import splat_py as splat
 from splat_py import SplatError, shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.gsplat import RollingShutterType
-from splat_py.render.colors import initial_network, network_weights
+from splat_py.render.shade import initial_network, network_weights
 from tests.render.comparison import assert_close
 from tests.render.test_camera_models import scene_of
 from tests.render.torch_rendering import covariances, render

@@ -12,7 +12,7 @@ from torch import Tensor
 import splat_py as splat
 from splat_py.errors import SplatError
 from splat_py.gsplat import spherical_harmonics
-from splat_py.render.colors import initial_network
+from splat_py.render.shade import initial_network
 from tests.render.comparison import camera_of, scene_of, torch_input
 
 WIDTH, HEIGHT = 31, 23

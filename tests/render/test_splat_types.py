@@ -248,7 +248,7 @@ def test_source_is_not_compiled_before_it_is_trusted(tmp_path: Path, dataset: Da
     ids=str,
 )
 def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Dataset, tmp_path: Path) -> None:
-    from splat_py.files import load_tensors, save_tensors
+    from splat_py.base.files import load_tensors, save_tensors
 
     path = tmp_path / "c.safetensors"
     config = replace(CONFIG, splat="Wide", splat_source=OWN, splat_params=OWN_PARAMS)

@@ -126,7 +126,7 @@ def test_every_stage_has_a_profile() -> None:
         forward = profile.collect()
         images.sum().backward()
         backward = profile.collect()
-    assert list(forward) == ["project", "sort depths", "bin", "sort tiles", "shade", "rasterize"]
+    assert list(forward) == ["project", "shade", "sort depths", "bin", "sort tiles", "rasterize"]
     assert list(backward) == ["rasterize backward", "shade backward", "project backward"]
     assert all(seconds > 0 for seconds in (forward | backward).values())
     splat.rasterization(**inputs, width=WIDTH, height=HEIGHT, sh_degree=1)

@@ -18,7 +18,7 @@ import tests.reference as ref
 import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
 import tests.volume.reference as volume_ref
-from splat_py.files import atomic_path
+from splat_py.base.files import atomic_path
 from splat_py.fit.steps import Adam, Use, random_key
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.options import Rates

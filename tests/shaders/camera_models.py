@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splat_py.shaders import camera_model as shader
 from tests.reference.arrays import leaf
-from tests.shaders.oracle import Array, assert_like, float32
+from tests.shaders.oracle import Array, assert_like, assert_value, float32
 
 # Of `Camera`, without distortion.
 NO_LENS = {"radial": np.zeros(3), "radialMore": np.zeros(3), "tangential": np.zeros(2), "thinPrism": np.zeros(4)}
@@ -127,7 +127,7 @@ def check_axes(
     """
     rng, t = np.random.default_rng(51), float32(t)
     camera = cameras(rng, len(t)) | fields_of(np.zeros((len(t), 12)) if lens is None else lens)
-    axes = rng.normal(size=(len(t), 3, 3))
+    axes = float32(rng.normal(size=(len(t), 3, 3)))
 
     def one(focal: Tensor, principal: Tensor, point: Tensor, lens: Tensor, matrix: Tensor) -> Tensor:
         at = point if linearised_at is None else linearised_at(focal, principal, point, lens)
@@ -139,14 +139,17 @@ def check_axes(
 
     # Each row counts as much as any other, however near the camera.
     leaves = [{key: leaf(field) for key, field in camera.items()}, leaf(t), leaf(axes)]
-    size = torch.stack(list(f(*leaves).values())).detach().abs().amax((0, 2))
-    axes = float32(axes / size[:, None, None].numpy())
-    v = {key: rng.normal(size=(len(t), 3)) for key in "xy"}
+    expected = {key: rows.detach().numpy() for key, rows in f(*leaves).items()}
+    size = np.abs(list(expected.values())).max((0, 2))[:, None]
+    function, arguments = shader.projectAxesThrough[name], [camera, t, axes]
+    actual = function(*arguments, IMAGE)
+    assert_value({key: rows / size for key, rows in actual.items()}, {key: rows / size for key, rows in expected.items()})
+    v = {key: rng.normal(size=(len(t), 3)) / size for key in "xy"}
     if by_row:
-        found = f(*leaves[:2], torch.from_numpy(axes))
+        found = f(*leaves)
         (v_t,) = torch.autograd.grad(sum((found[key] * torch.from_numpy(v[key])).sum() for key in v), leaves[1])
         v = {key: rows / v_t.abs().amax(1, keepdim=True).numpy() for key, rows in v.items()}
-    assert_like(shader.projectAxesThrough[name], f, [camera, t, axes], [IMAGE], v=v, atol=atol)
+    assert_like(function, f, arguments, [IMAGE], v=v, value=(1e-5, 1e-6 * size.max()), atol=atol)
 
 
 def along(angles: Array, azimuths: Array, distances: Array) -> Array:

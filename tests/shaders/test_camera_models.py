@@ -97,7 +97,7 @@ CASES = {
             fisheye,
             cone(*angles, each=4),
             lenses(RNG, 4 * len(angles), fisheye=True) if bent else np.zeros((4 * len(angles), 12)),
-            axes={"rtol": 2e-4},
+            axes={"atol": 2e-5},
         )
         for where, angles in FISHEYE_ANGLES.items()
         for bent in (False, True)

@@ -1,4 +1,4 @@
-"""slang/parallel: atomic_floats, cpu_driver, half_storage, short_list, threads and wave."""
+"""slang/parallel: atomic_floats.slang, cpu_driver.slang, half_storage.slang, short_list.slang, threads.slang and wave.slang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slang/splat/rasterization.slang: the loop through a list of splats and its backward pass."""
+"""slang/splat/rasterization.slang and splat_list.slang: the loop through a list of splats and its backward pass."""
 
 from __future__ import annotations
 

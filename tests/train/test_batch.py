@@ -63,7 +63,7 @@ def test_sums_and_means() -> None:
         for array, total in zip(arrays, sums, strict=True):
             np.testing.assert_allclose(array.numpy(), total / 3, rtol=1e-5, atol=1e-6)
         assert extras is not None and (extras.stride, extras.offset) == (1, 0)
-        np.testing.assert_allclose(extras.array.numpy(), rows[:, 9:] / 3, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(extras.rows.numpy(), rows[:, 9:] / 3, rtol=1e-5, atol=1e-6)
         after, share = parameters.state(), 1.0 if counts else 0.0
         np.testing.assert_allclose(after["gradient_norms"], state["gradient_norms"] + share * norms, rtol=1e-5)
         np.testing.assert_array_equal(after["times_seen"], state["times_seen"] + np.float32(share) * times.astype(np.float32))

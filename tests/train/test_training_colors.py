@@ -11,7 +11,7 @@ import torch
 from plyfile import PlyData
 
 from splat_py import SplatError, shaders
-from splat_py.render.colors import network_weights
+from splat_py.render.shade import network_weights
 from splat_py.render.views import render, with_model
 from splat_py.scene import Camera, Dataset, Gaussians, load_dataset
 from splat_py.scene.data_options import DataOptions
@@ -125,7 +125,7 @@ def test_runs_with_a_source(capture: Path, tmp_path: Path) -> None:
     ids=str,
 )
 def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Dataset, tmp_path: Path) -> None:
-    from splat_py.files import load_tensors, save_tensors
+    from splat_py.base.files import load_tensors, save_tensors
 
     path = tmp_path / "c.safetensors"
     Trainer(dataset, CONFIG, color=named("own")).save_checkpoint(path)

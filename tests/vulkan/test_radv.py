@@ -13,7 +13,7 @@ from tests.vulkan.assembly import hot_loop
 from tests.vulkan.pipelines import PipelineCompiler, VulkanError, open_radv
 from tests.vulkan.spirv import adds_floats_atomically, bindings, group_size, without_language
 
-TILE = {"TILE": 16, "CHANNELS": 3, "PIXELS": 2}
+TILE = {"TILE_SIZE": 16, "CHANNELS": 3, "PIXELS": 2}
 
 
 @pytest.fixture(scope="module")

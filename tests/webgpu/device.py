@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import Adapter, Device
-from splat_py.gpu.emission import WgslKernel, emit_wgsl
+from splat_py.gpu.emission import WgslKernel, emit
 from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
@@ -63,7 +63,7 @@ class WebGpu(Device):
     def program(self, specialisation: Specialisation) -> _Program:
         if specialisation not in self.programs:
             module, entry, constants = specialisation
-            source = for_naga(emit_wgsl(module, entry, dict(constants)))
+            source = for_naga(emit("wgsl", module, entry, dict(constants)).source)
             self.programs[specialisation] = _Program.of(self.wgpu, source, entry)
         return self.programs[specialisation]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from splat_py.gpu.emission import CompilerError, WgslKernel, emit_wgsl
+from splat_py.gpu.emission import CompilerError, WgslKernel, emit
 from tests.emulation.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 
@@ -67,7 +67,7 @@ def test_every_kernel_and_every_value_is_there() -> None:
 def test_kernel(module: str, entry: str, validator: Any) -> None:
     atomics = []
     for specialisation in BY_KERNEL[module, entry]:
-        source = emit_wgsl(module, entry, dict(specialisation.constants))
+        source = emit("wgsl", module, entry, dict(specialisation.constants)).source
         atomics.append("atomic<f32>" in source)
         validator.create_shader_module(code=for_naga(source), label=str(specialisation))
         assert not negated_sums(source) and not pointers_to_parts(source), specialisation
@@ -89,7 +89,7 @@ def test_what_cannot_be_expressed(validator: Any) -> None:
     def is_refused(specialisation: Specialisation) -> bool:
         """Pointers: to 64 bits by the compiler, others by the validator."""
         try:
-            source = emit_wgsl(specialisation.module, specialisation.entry, dict(specialisation.constants))
+            source = emit("wgsl", specialisation.module, specialisation.entry, dict(specialisation.constants)).source
         except CompilerError as error:
             return "disallowed vector element type" in str(error)
         return not accepts(validator, source)

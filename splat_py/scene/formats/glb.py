@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.files import parse_json
+from splat_py.base.files import parse_json
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import StoredGaussians
 from splat_py.scene.similarity import Similarity
