@@ -65,7 +65,7 @@ class Export:
         if self.scene is None and not (scene / "run.json").exists():
             raise SplatError(f"there is no scene in {scene}; name one, or make that by `splat demo`")
         require_scene(scene)
-        from splat_py.pages.scene_pages import View, write_playground
+        from splat_py.pages.scene_pages import write_playground
         from splat_py.scene.gaussians import Gaussians
         from splat_py.train.run import RunFolder, capture_of, learnt_of
 
@@ -80,7 +80,7 @@ class Export:
             # The photographs may have been moved away.
             dataset = capture_of(scene, None)
             if dataset is not None:
-                how |= {"view": View.of_cameras([view.camera for view in dataset.views]), "near": dataset.near}
+                how |= {"cameras": [view.camera for view in dataset.views], "near": dataset.near}
                 # An environment that was learnt is in no kernel of the page's.
                 if learnt_of(scene, config).environment is None:
                     how["background"] = tuple(map(float, dataset.background))

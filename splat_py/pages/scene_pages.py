@@ -10,7 +10,6 @@ import lzma
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -70,11 +69,9 @@ def write_viewer(
         gaussians = Gaussians(*(getattr(gaussians, n) for n in ("means", "quats", "log_scales", "logit_opacities", "sh")))
     if not len(gaussians):
         raise SplatError("there are no Gaussians to look at")
-    first = first_camera(gaussians, cameras)
-    means = gaussians.positions
-    middle, (low, high) = np.median(means, axis=0), np.quantile(means, (0.02, 0.98), axis=0)
-    target = target_of(first, find_focus(cameras)[0] if len(cameras) > 1 else middle)
-    upright = _upright(first, mean_up(cameras) if cameras else np.array([0.0, -1.0, 0.0]), target)
+    first, target, up = _beginning(gaussians, cameras)
+    low, high = np.quantile(gaussians.positions, (0.02, 0.98), axis=0)
+    upright = _upright(first, up, target)
     position, target = upright.points(np.stack([first.position, target])) * _TURN
     settings = {
         "position": position.tolist(),
@@ -116,11 +113,14 @@ def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera
     return Camera(look.viewmat, matrix, first.width, first.height, first.name)
 
 
-def target_of(first: Camera, focus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point on the first camera's axis that it orbits: the nearest to `focus`, what all cameras look at."""
+def _beginning(gaussians: Gaussians, cameras: Sequence[Camera]) -> tuple[Camera, NDArray[np.float64], NDArray[np.float64]]:
+    """The camera that a page begins with, the point [3] on its axis that it orbits, nearest to what all look at, and up [3]."""
+    first = first_camera(gaussians, cameras)
+    focus = find_focus(cameras)[0] if len(cameras) > 1 else np.median(gaussians.positions, axis=0)
+    up = mean_up(cameras) if cameras else np.array([0.0, -1.0, 0.0])
     ahead = float((focus - first.position) @ first.forward)
     distance = ahead if ahead > 0 else max(float(np.linalg.norm(focus - first.position)), 1e-3)
-    return first.position + distance * first.forward
+    return first, first.position + distance * first.forward, up
 
 
 def _upright(first: Camera, up: NDArray[np.float64], target: NDArray[np.float64]) -> Similarity:
@@ -138,52 +138,12 @@ def _in_script(text: str) -> str:
     return _ENDS.sub(r"\\u003c", text)
 
 
-@dataclass(frozen=True)
-class View:
-    """A page's first camera. Points are in the world."""
-
-    eye: tuple[float, ...]
-    target: tuple[float, ...]
-    up: tuple[float, ...]
-    # Tangent of half the angle that the picture's shorter side covers.
-    tangent: float = 0.45
-
-    @classmethod
-    def of_cameras(cls, cameras: list[Camera]) -> View:
-        """As the first of a capture's cameras looks, around the point in its middle that is nearest to what all look at."""
-        first = cameras[0]
-        tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
-        return cls(
-            _tuple(first.position), _tuple(target_of(first, find_focus(cameras)[0])), _tuple(mean_up(cameras)), float(tangent)
-        )
-
-    @classmethod
-    def of_points(cls, points: NDArray[np.float32]) -> View:
-        """A view from above and aside, if there are no cameras. Up is where the scene is flattest, as grounds and tables
-        are, towards the side on which things stand out."""
-        middle = np.median(points.astype(np.float64), axis=0)
-        offsets = points - middle
-        distances = np.linalg.norm(offsets, axis=1)
-        near = offsets[distances <= np.quantile(distances, 0.8)]
-        radius = float(np.quantile(distances, 0.8)) or 1.0
-        _, axes = np.linalg.eigh(near.T @ near / len(near) + 1e-12 * np.eye(3))
-        up, along = axes[:, 0], axes[:, 2]
-        heights = near @ up
-        up = up if (heights**3).mean() >= 0 else -up
-        eye = middle + 2.2 * radius * (0.45 * up + 0.89 * along)
-        return cls(_tuple(eye), _tuple(middle), _tuple(up))
-
-
-def _tuple(vector: NDArray) -> tuple[float, ...]:
-    return tuple(map(float, vector))
-
-
 def write_playground(
     path: Path,
     gaussians: Gaussians,
+    cameras: Sequence[Camera] = (),
     *,
     title: str = "Scene",
-    view: View | None = None,
     background: tuple[float, ...] = (0.0, 0.0, 0.0),
     near: float = NEAR,
     antialiased: bool = False,
@@ -191,8 +151,8 @@ def write_playground(
     """Write a page whose kernels draw the scene, of Gaussians with harmonics, and fit pictures.
 
     Args:
+        cameras: as in `write_viewer`.
         title: what the page calls the scene; any text.
-        view: where the camera begins; guessed if None.
         background: rgb from 0 to 1.
         near, antialiased: as in `render`.
     """
@@ -201,12 +161,15 @@ def write_playground(
     if not len(gaussians):
         raise SplatError("the scene has no Gaussians, and a playground would show nothing")
     arrays = scene_arrays(gaussians)
+    first, target, up = _beginning(gaussians, cameras)
+    # Half of what the picture's shorter side covers, as a tangent.
+    tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
     kernels = WgslKernels()
     plans: Json = {
         "scene": scene_plan(kernels, len(gaussians), gaussians.sh_degree, near, antialiased),
         "fit": fit_plan(kernels),
         "layout": [[name, "f16" if a.dtype == np.float16 else "f32", a.size] for name, a in arrays.items()],
-        "view": (view or View.of_points(arrays["means"])).__dict__,
+        "view": {"eye": first.position.tolist(), "target": target.tolist(), "up": up.tolist(), "tangent": tangent},
         "background": list(background),
         "limits": {"maxStorageBuffersPerShaderStage": MOST_BUFFERS, "maxComputeWorkgroupStorageSize": _SHARED_BYTES},
     }

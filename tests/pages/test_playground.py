@@ -19,7 +19,7 @@ from splat_py.image.fitting import ImageFitter, blobs_on_detail
 from splat_py.image.rasterizers import TileRasterizer, draw
 from splat_py.pages.playground_kernels import FIT_SIZES, SCENE_SIZES, fit_plan, scene_plan
 from splat_py.pages.playground_plan import OPERATORS, WgslKernels
-from splat_py.pages.scene_pages import MOST_BUFFERS, View, scene_arrays, write_playground
+from splat_py.pages.scene_pages import MOST_BUFFERS, scene_arrays, write_playground
 from splat_py.render.views import render
 from splat_py.scene.camera import Camera
 from splat_py.scene.gaussians import Gaussians
@@ -56,8 +56,8 @@ def scene() -> Gaussians:
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("playground") / 'fox "&<b>.html'
-    view = View((2.0, -1.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0), 0.5)
-    write_playground(file, scene(), title=TITLE, view=view, background=BACKGROUND)
+    first = Camera.look_at((2.0, -1.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0), 53.0, WIDTH, HEIGHT)
+    write_playground(file, scene(), [first], title=TITLE, background=BACKGROUND)
     return file
 
 
@@ -309,15 +309,6 @@ def test_kernels_bind_what_browsers_offer() -> None:
         assert "f32>;" not in "".join(re.findall(r"var<workgroup>.*", kernel["source"]))
         assert sum(map(int, shared)) * 4 <= MOST_SHARED_BYTES
         assert "atomic<f32>" not in kernel["source"]
-
-
-def test_up_is_guessed_where_no_camera_tells() -> None:
-    rng = np.random.default_rng(0)
-    table = rng.uniform(-1, 1, (2000, 3)) * [1, 0.02, 1]
-    things = rng.uniform(-0.2, 0.2, (300, 3)) - [0, 0.3, 0]
-    view = View.of_points(np.concatenate([table, things]).astype(np.float32))
-    assert np.dot(view.up, [0, -1, 0]) > 0.9
-    assert np.dot(np.subtract(view.eye, view.target), view.up) > 0
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
