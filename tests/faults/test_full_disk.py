@@ -49,8 +49,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "render.png": lambda path: write_image(path, RANDOM.uniform(size=(200, 200, 3))),
     "render.jpg": lambda path: write_image(path, RANDOM.uniform(size=(400, 400, 3))),
     "scene.ply": lambda path: Gaussians.from_points(RANDOM.normal(size=(2000, 3)), np.ones((2000, 3)), 0).save_ply(path),
-    "field.safetensors": lambda path: a_field(0).save(path),
-    "field.npz": lambda path: a_field(0).save(path),
+    "field.safetensors": lambda path: a_field(0, 8).save(path),
+    "field.npz": lambda path: a_field(0, 8).save(path),
 }
 
 

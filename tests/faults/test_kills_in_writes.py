@@ -48,9 +48,9 @@ CALLS: tuple[tuple[Any, str], ...] = (
 AMID = (0.0, 0.5, 0.99)
 
 
-def a_field(value: int) -> RadianceField:
-    cube = torch.full((4, 4, 4), float(value + 1))
-    return RadianceField(cube, torch.ones(4, 4, 4, 1, 3), np.array([[0, 0, 0], [1, 1, 1.0]]), np.zeros(3, np.float32))
+def a_field(value: int, side: int = 4) -> RadianceField:
+    cube = torch.full((side,) * 3, float(value + 1))
+    return RadianceField(cube, torch.ones(*cube.shape, 1, 3), np.array([[0, 0, 0], [1, 1, 1.0]]), np.zeros(3, np.float32))
 
 
 def tensors(value: int, *names: str) -> dict[str, np.ndarray]:
