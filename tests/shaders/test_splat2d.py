@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from splat_py import shaders
-from splat_py.shaders import footprint, shape
+from splat_py.shaders import blending, footprint, shape
 from splat_py.shaders import splat2d as shader
 from tests.shaders.oracle import Array, assert_like, assert_value
 from tests.shaders.test_footprint import conics
@@ -40,6 +40,8 @@ def test_alpha(channels: int, stop: str) -> None:
         return splat["opacity"] * (-0.5 * sigma_of(splat["mean"], splat["shape"], pixels)).exp()
 
     assert_like(alpha, f, [splat], [pixels], atol=2e-6)
+    # The example that README calls is the renderer's α to the last bit.
+    np.testing.assert_array_equal(alpha(splat, pixels), blending.evaluateAlpha(mean, conic, opacity, pixels))
 
 
 @pytest.mark.parametrize(("stop", "limit"), [("SceneStop", 0.999), ("SceneStop99", 0.99), ("ImageStop", 0.999)])
