@@ -49,7 +49,8 @@ class Program(program.Program):
         """A structure in the layout of C's, and its alignment; buffers in it that the kernel uses are added to `bound`."""
         block, alignment = b"", 1
         for kind, stars, name in _fields(self._kernel, structure):
-            used = prefix or f"globalParams_0->{name}" in self._kernel
+            place = r"(\.|->)" if prefix else "globalParams_0->"
+            used = re.search(rf"{place}{name}\b", self._kernel)
             name = prefix + stem(name)
             element = _BUFFER.fullmatch(kind)
             if kind in _FORMATS and not stars:
