@@ -1,22 +1,147 @@
-"""Photographs or a video to a captured scene: where each was taken from, by structure from motion through pycolmap."""
+"""Photographs or a video to a captured scene: where each was taken from, by structure from motion through pycolmap.
 
-from typing import TYPE_CHECKING
+`capture` goes phase by phase, and goes on from the phase in which it was interrupted.
+"""
 
-if TYPE_CHECKING:
-    from splat_py.capture.phases import capture
-    from splat_py.capture.workspace import CaptureReport, Unregistered
-    from splat_py.scene.data_options import CaptureOptions
-else:
-    from splat_py.base.lazy import lazy
+from __future__ import annotations
 
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "CaptureOptions": "splat_py.scene.data_options",
-            "CaptureReport": "splat_py.capture.workspace",
-            "Unregistered": "splat_py.capture.workspace",
-            "capture": "splat_py.capture.phases",
-        },
-    )
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from splat_py.capture.colmap import extract_features, features_of, map_photographs, match_features, matches_of, require_pycolmap
+from splat_py.capture.photographs import Original, Photograph, find_photographs, store_frames, store_photograph, stored_names
+from splat_py.capture.workspace import CaptureReport, Found, Unregistered, Workspace, key_of, unregistered_photographs
+from splat_py.errors import SplatError
+from splat_py.fit.run_folder import run_lock
+from splat_py.scene.data_options import CaptureOptions
+from splat_py.scene.sources import VIDEOS, require_photographs
 
 __all__ = ["CaptureOptions", "CaptureReport", "Unregistered", "capture"]
+
+# Told of a phase's name, and of how much of how much is done.
+Progress = Callable[[str, int, int], None]
+
+
+def capture(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: CaptureOptions | None = None,
+    *,
+    on_progress: Progress | None = None,
+) -> CaptureReport:
+    """Find where photographs were taken, and write a scene that `load_dataset` and `splat train` read.
+
+    `out` gets the photographs upright (images/, masks/), a COLMAP model (sparse/0) whose +z is up, judged by how the camera
+    was held, and whose unit of length is arbitrary; COLMAP's database; and capture.json with the report. Each phase is kept: a
+    capture that was interrupted goes on, and one that is complete returns its report at once. Phases whose photographs or
+    options have changed since are made again.
+
+    Args:
+        source: a folder of photographs, with masks in its folder `masks`; or a video, or a folder with one.
+        out: a new folder, or that of a capture of the same source.
+        options: by default those of `CaptureOptions`.
+        on_progress: told of the phase (photographs, features, matching, mapping), and of how much of how much is done.
+
+    Raises:
+        SplatError: pycolmap is not installed; an option is out of range; the source holds fewer than two photographs that can
+            be read; no photographs fit together; or `out` holds something else or is in use.
+    """
+    source, out, options = Path(source), Path(out), options or CaptureOptions()
+    options.validate()
+    require_pycolmap()
+    video, sources = _find(source, out)
+    tell = on_progress or (lambda phase, done, total: None)
+    with run_lock(out):
+        return _capture(Workspace(out, source), video, sources, options, tell)
+
+
+def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
+    """The video, or the photographs."""
+    require_photographs(source)
+    if source.is_file():
+        return source, []
+    sources = find_photographs(source.resolve(), out.resolve())
+    if sources:
+        if len(sources) < 2:
+            raise SplatError(f"{source} holds one photograph; a capture needs many, twenty or more, from all sides")
+        return None, sources
+    videos = sorted(path for path in source.iterdir() if path.suffix.lower() in VIDEOS)
+    if len(videos) > 1:
+        raise SplatError(f"{source} holds {len(videos)} videos; name one of them")
+    if not videos:
+        raise SplatError(f"{source} holds neither photographs nor a video; name the folder they are in")
+    return videos[0], []
+
+
+def _capture(
+    workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
+) -> CaptureReport:
+    files = [video] if video else [path for source in sources for path in (source.path, source.mask) if path]
+    stats = [(str(path.resolve()), path.stat()) for path in files]
+    key = key_of([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats], options.frames if video else None)
+    ordered, database = options.ordered or video is not None, workspace.database
+    keys = {"photographs": key}
+    keys["features"] = key_of(key, options.size, options.features)
+    keys["matching"] = key_of(keys["features"], ordered)
+    keys["mapping"] = key_of(keys["matching"], options.mapper)
+
+    def progress(phase: str) -> Callable[[int, int], None]:
+        return lambda done, total: tell(phase, done, total)
+
+    if not workspace.is_done("photographs", keys["photographs"]):
+        with workspace.phase("photographs", keys["photographs"]) as noted:
+            photographs, unreadable = _store(workspace, video, sources, options, progress("photographs"))
+            noted["photographs"] = [asdict(photograph) for photograph in photographs]
+            noted["unreadable"] = [asdict(item) for item in unreadable]
+    photographs = workspace.records("photographs", Photograph)
+    if not workspace.is_done("features", keys["features"]):
+        with workspace.phase("features", keys["features"]):
+            extract_features(workspace, photographs, options, progress("features"))
+    if not workspace.is_done("matching", keys["matching"]):
+        with workspace.phase("matching", keys["matching"]):
+            match_features(workspace, photographs, ordered, progress("matching"))
+    if not workspace.is_done("mapping", keys["mapping"]):
+        with workspace.phase("mapping", keys["mapping"]) as noted:
+            parts = map_photographs(workspace, len(photographs), options, progress("mapping"))
+            left_out = unregistered_photographs(photographs, parts, features_of(database), matches_of(database))
+            registered = tuple(sorted(name for name, part in parts.items() if part == 0))
+            model: Any = require_pycolmap().Reconstruction(str(workspace.model))
+            error = round(float(model.compute_mean_reprojection_error()), 3)
+            noted["left_out"] = [asdict(item) for item in left_out]
+            noted["found"] = asdict(Found(registered, model.num_points3D(), error))
+    return recorded_report(workspace)
+
+
+def recorded_report(workspace: Workspace) -> CaptureReport:
+    (found,) = workspace.records("found", Found)
+    unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
+    seconds = workspace.seconds()
+    return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
+
+
+def _store(
+    workspace: Workspace,
+    video: Path | None,
+    sources: Sequence[Original],
+    options: CaptureOptions,
+    on_progress: Callable[[int, int], None],
+) -> tuple[list[Photograph], list[Unregistered]]:
+    """The photographs, and those that cannot be read."""
+    if video is not None:
+        return store_frames(video, workspace.images, options.frames, on_progress), []
+    photographs, unreadable = [], []
+    first: SplatError | None = None
+    for done, (source, name) in enumerate(zip(sources, stored_names(sources), strict=True)):
+        on_progress(done, len(sources))
+        try:
+            photographs.append(store_photograph(source, name, workspace.images, workspace.masks))
+        except SplatError as error:
+            first = first or error
+            unreadable.append(Unregistered(source.name, str(error), "replace it, or remove it"))
+    if len(photographs) < 2:
+        raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
+    on_progress(len(sources), len(sources))
+    return photographs, unreadable

@@ -22,7 +22,7 @@ from PIL.ExifTags import IFD, Base
 from splat_py.base.files import atomic_path, reason
 from splat_py.errors import SplatError
 from splat_py.scene.images import mask_in
-from splat_py.scene.pictures import checked_size, decode_mask, read_picture
+from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
 INSTALL = "pip install 'slang-splat[capture]'"
@@ -243,10 +243,7 @@ def _number(tags: Any, tag: int) -> float:
 
 def sharpness(pixels: NDArray[Any]) -> float:
     """The Laplacian's variance, as a share of the brightness' (Pech-Pacheco et al. 2000): light and contrast cancel."""
-    scale = _SIDE / max(pixels.shape[:2])
-    if scale < 1:
-        size = max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale))
-        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    pixels = shrunk(pixels, _SIDE)
     grey = pixels if pixels.ndim == 2 else pixels[..., :3].mean(axis=2, dtype=np.float32)
     grey = grey.astype(np.float32)
     return float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1e-6))

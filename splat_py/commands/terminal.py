@@ -6,15 +6,14 @@ import math
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -96,10 +95,8 @@ def left_out(dataset: Dataset) -> str:
     return f" (undistorted: {100 * share:.1f} % at the edges, which no photograph has, do not count)" if share else ""
 
 
-def track(items: Iterable[_T], what: str) -> Iterator[_T]:
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield from progress.track(list(items))
+def track(items: Iterable[_T], what: str) -> Iterable[_T]:
+    return rich.progress.track(list(items), what, console=console)
 
 
 class FitBar:
@@ -114,14 +111,14 @@ class FitBar:
             TextColumn("{task.fields[speed]}"),
             TextColumn("PSNR {task.fields[psnr]}"),
             TextColumn("{task.fields[details]}", markup=False),
-            TextColumn("{task.fields[remaining]}"),
+            TimeRemainingColumn(),
             console=console,
+            get_time=time.monotonic,
         )
         self._device, self._shortened_by = device, shortened_by
         self._task: TaskID | None = None
-        self._steps = 0
-        # Times of the last reports, and how many steps had been done.
-        self._times: deque[tuple[float, int]] = deque(maxlen=50)
+        # Time of the first report. Compiling comes before it.
+        self._first: float | None = None
         self._compiled, self._compiling_since = 0, math.inf
         self._told = self._warned = False
 
@@ -136,25 +133,22 @@ class FitBar:
 
     def begin(self, steps: int, done: int = 0) -> None:
         """Show a fit of so many steps, of which some are done already."""
-        self._steps = steps
-        numbers: dict[str, Any] = {"speed": "", "psnr": "-- dB", "details": "", "remaining": "-:--:--"}
-        self._task = self._progress.add_task("fit", total=steps, completed=done, **numbers)
+        self._task = self._progress.add_task("fit", total=steps, completed=done, speed="", psnr="-- dB", details="")
 
     def update(self, done: int, psnr: float, details: str = "") -> None:
         if self._task is None:
             raise RuntimeError("the bar has not begun")
-        self._times.append((time.monotonic(), done))
-        self._compiling_since = math.inf
-        seconds, steps = (last - first for first, last in zip(self._times[0], self._times[-1], strict=True))
-        numbers: dict[str, Any] = {"psnr": f"{psnr:.2f} dB", "details": details}
-        if seconds > 0 and steps > 0:
-            remaining = (self._steps - done) * seconds / steps
-            numbers |= {"speed": f"{steps / seconds:.1f} steps/s", "remaining": str(timedelta(seconds=round(remaining)))}
-            if seconds > _SURE_AFTER_SECONDS and remaining > _LONG_SECONDS and self._device.software and not self._warned:
-                name, hours = self._device.adapter.name, remaining / 3600
-                print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
-                self._warned = True
-        self._progress.update(self._task, completed=done, **numbers)
+        self._compiling_since, now = math.inf, time.monotonic()
+        self._first = now if self._first is None else self._first
+        self._progress.update(self._task, completed=done, psnr=f"{psnr:.2f} dB", details=details)
+        task = self._progress.tasks[self._task]
+        if task.speed:
+            self._progress.update(self._task, speed=f"{task.speed:.1f} steps/s")
+        remaining, is_sure = task.time_remaining or 0.0, now - self._first > _SURE_AFTER_SECONDS
+        if is_sure and remaining > _LONG_SECONDS and self._device.software and not self._warned:
+            name, hours = self._device.adapter.name, remaining / 3600
+            print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
+            self._warned = True
 
     def _compiles(self, _: str) -> None:
         """Say that kernels are being compiled, if it takes longer than reading them."""

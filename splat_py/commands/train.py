@@ -58,7 +58,7 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> C
     """Capture with a progress bar a phase, and say what was found and what was not."""
     options.validate()
     require_photographs(source)
-    from splat_py.capture.phases import capture
+    from splat_py.capture import capture
 
     columns = (
         TextColumn("{task.description:11}"),

@@ -22,6 +22,7 @@ from splat_py.base.files import atomic_folder, is_vacant
 from splat_py.demo import shapes
 from splat_py.demo.shapes import EPSILON, Array, Surface, Texture, dot, photograph, plain, trace, turn, unit
 from splat_py.errors import SplatError
+from splat_py.scene.camera import look_at_matrix
 from splat_py.scene.formats.ply import write_points
 from splat_py.scene.images import late_progress
 
@@ -134,11 +135,7 @@ def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np
     z = np.sin(np.deg2rad(66)) + t * (np.sin(np.deg2rad(12)) - np.sin(np.deg2rad(66)))
     azimuth = t * 3 * 2 * np.pi
     away = np.stack([np.sqrt(1 - z**2) * np.cos(azimuth), np.sqrt(1 - z**2) * np.sin(azimuth), z], axis=-1)
-    eyes = LOOK_AT + CAMERA_DISTANCE * away
-    right = np.stack([-np.sin(azimuth), np.cos(azimuth), np.zeros(views)], axis=-1)
-    viewmats = np.tile(np.eye(4), (views, 1, 1))
-    viewmats[:, :3, :3] = np.stack([right, np.cross(-away, right), -away], axis=1)
-    viewmats[:, :3, 3] = -np.einsum("cij,cj->ci", viewmats[:, :3, :3], eyes)
+    viewmats = np.stack([look_at_matrix(eye, LOOK_AT, np.array([0.0, 0, 1])) for eye in LOOK_AT + CAMERA_DISTANCE * away])
     focal = 0.5 * size / np.tan(FIELD_OF_VIEW / 2)
     return viewmats, np.array([[focal, 0, size / 2], [0, focal, size / 2], [0, 0, 1]])
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 Array = NDArray[np.floating]  # float32 on every ray
 # Linear RGB albedo [N, 3] as a function of the point [N, 3] in the shape's frame.
@@ -246,10 +247,7 @@ class Surface:
 
 def turn(x: float = 0.0, z: float = 0.0) -> Array:
     """Rotation about x, then about z, in degrees."""
-    (cx, cz), (sx, sz) = np.cos(np.deg2rad([x, z])), np.sin(np.deg2rad([x, z]))
-    about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
-    about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
-    return (about_z @ about_x).astype(np.float32)
+    return Rotation.from_euler("xz", (x, z), degrees=True).as_matrix().astype(np.float32)
 
 
 def trace(surfaces: Sequence[Surface], origins: Array, directions: Array) -> tuple[Array, NDArray[np.int64]]:

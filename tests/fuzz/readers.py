@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save
 
-from splat_py.capture.phases import recorded_report
+from splat_py.capture import recorded_report
 from splat_py.capture.photographs import Original, Photograph, store_photograph
 from splat_py.capture.workspace import Unregistered, Workspace
 from splat_py.gsplat.compression import PngCompression
