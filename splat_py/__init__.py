@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from splat_py.render.surfels import rasterization_2dgs
     from splat_py.render.tiles import bin_tiles
     from splat_py.render.views import render
-    from splat_py.scene import Camera, Dataset, Gaussians, load_dataset, orbit
+    from splat_py.scene.camera import Camera
+    from splat_py.scene.camera_paths import orbit
+    from splat_py.scene.dataset import Dataset, load_dataset
+    from splat_py.scene.gaussians import Gaussians
     from splat_py.train import evaluation
     from splat_py.train.config import TrainConfig
     from splat_py.train.loss import photometric_loss, ssim

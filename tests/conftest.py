@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.two_rooms import write_two_rooms
+from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
-from splat_py.scene import Dataset, load_dataset
 
 
 @pytest.fixture(scope="session")

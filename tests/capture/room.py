@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.scene import Camera
+from splat_py import Camera
 
 WIDTH, HEIGHT, FIELD_OF_VIEW = 256, 192, 55.0
 _PIXELS_A_METRE, _SIDE = 96, 1024

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from splat_py import load_dataset
 from splat_py.capture import CaptureReport, capture, colmap
 from splat_py.errors import SplatError
-from splat_py.scene import load_dataset
 from tests.capture import room
 from tests.capture.conftest import FAST
 from tests.capture.room import HEIGHT, WIDTH, assert_poses, photograph, room_cameras, write_photograph, write_photographs

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import load_dataset
 from splat_py.capture import CaptureReport, capture, colmap
 from splat_py.capture.colmap import descriptors_of, features_of, matches_of
 from splat_py.capture.photographs import Photograph
-from splat_py.scene import load_dataset
 from splat_py.scene.pictures import write_video
 from tests.capture.conftest import FAST
 from tests.capture.room import assert_poses, photograph, room_cameras

@@ -9,7 +9,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py.scene import Gaussians
+from splat_py import Gaussians
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
 from tests.commands.program import done, refusal, splat

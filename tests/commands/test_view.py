@@ -9,7 +9,7 @@ from pathlib import Path
 import imageio.v3 as iio
 import pytest
 
-from splat_py.scene import Camera
+from splat_py import Camera
 from splat_py.scene.camera_paths import Keyframe, KeyframePath
 from splat_py.viewer.opening import open_viewed
 from tests.commands.program import done, refusal, splat

@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
+from splat_py import Gaussians
 from splat_py.fit.run_folder import RunRecord
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.kernels import Recorder
-from splat_py.scene import Gaussians
 from splat_py.scene.data_options import DataOptions
 from splat_py.train import density, run, trainer
 from splat_py.train.checkpoint import Checkpoint

@@ -23,10 +23,10 @@ import psutil
 import pytest
 import torch
 
+from splat_py import Gaussians
 from splat_py.base.files import write_json
 from splat_py.fit.run_folder import RunRecord, run_lock
 from splat_py.image.pictures import FitCheckpoint, ImageFit
-from splat_py.scene import Gaussians
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.pictures import write_image, write_video
 from splat_py.train.checkpoint import Checkpoint

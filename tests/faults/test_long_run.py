@@ -8,8 +8,8 @@ import numpy as np
 import psutil
 import pytest
 
+from splat_py import load_dataset
 from splat_py.demo.scene import write_demo_scene
-from splat_py.scene import load_dataset
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import StepReport, Trainer
 

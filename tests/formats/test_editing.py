@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.render.views import render
-from splat_py.scene import Camera, Gaussians
 from splat_py.scene.editing import (
     Floaters,
     crop,

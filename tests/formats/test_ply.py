@@ -6,7 +6,7 @@ import torch
 from numpy.lib.recfunctions import repack_fields
 from plyfile import PlyData, PlyElement
 
-from splat_py.scene import Gaussians
+from splat_py import Gaussians
 from splat_py.scene.formats.ply import read_points
 from tests.refusals import refused
 

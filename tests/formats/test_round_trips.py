@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.fit.steps import psnr_of
 from splat_py.render.views import render
-from splat_py.scene import Camera, Gaussians
 from splat_py.scene.formats import sog, splat
 from splat_py.scene.formats.packing import StoredGaussians, morton_order, normalized
 from splat_py.scene.formats.sog import codebook, palette

@@ -18,12 +18,12 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save
 
+from splat_py import Gaussians, load_dataset
 from splat_py.capture import recorded_report
 from splat_py.capture.photographs import Original, Photograph, store_photograph
 from splat_py.capture.workspace import Unregistered, Workspace
 from splat_py.gsplat.compression import PngCompression
 from splat_py.image.pictures import FitCheckpoint, ImageFit, read_picture
-from splat_py.scene import Gaussians, load_dataset
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.formats import splat

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from splat_py import Gaussians
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import DeviceLostError
 from splat_py.gpu.availability import NEEDED_EXTENSION, drivers, has_loader
-from splat_py.scene import Gaussians
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer

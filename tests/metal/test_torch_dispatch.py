@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import image, rasterization
+from splat_py import Dataset, image, load_dataset, rasterization
 from splat_py.commands import main as cli
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import SplatError
@@ -24,7 +24,6 @@ from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.device import Adapter, Device
 from splat_py.gpu.emission import EmittedKernel
 from splat_py.gpu.torch_metal import TensorBuffer
-from splat_py.scene import Dataset, load_dataset
 from splat_py.selftest import checking
 from splat_py.selftest.checking import SelfTest
 from splat_py.train.benchmark import random_scene

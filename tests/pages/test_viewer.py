@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 import pytest
 
+from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.fit.steps import psnr_of
 from splat_py.pages.scene_pages import first_camera, write_viewer
 from splat_py.render.views import render
-from splat_py.scene import Camera, Gaussians
 from splat_py.scene.formats import sog
 from tests.browser import open_page
 from tests.formats.scenes import random_gaussians

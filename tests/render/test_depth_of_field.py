@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Camera, Gaussians
 from splat_py.render.views import RenderSettings, focuses, lens_cameras, through_lens
-from splat_py.scene import Camera, Gaussians
 
 CAMERA = Camera.look_at((0, 0, 0), (0, 0, 5), (0, -1, 0), 50, 97, 65)
 LOOK = RenderSettings((0.0, 0.0, 0.0), 1.0, False, 0.01)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.render.views import render, render_depth, render_normals
-from splat_py.scene import Camera, Gaussians
 from splat_py.scene.camera import Distortion
 
 # A plane through (0, 0, 4) that leans away from the camera at its right edge.

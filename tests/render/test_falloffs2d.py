@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 import splat_py as splat
-from splat_py import SplatError, shaders
+from splat_py import Dataset, Gaussians, SplatError, load_dataset, shaders
 from splat_py.commands.main import main
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.kernels import UserType
 from splat_py.render.views import render as render_gaussians
-from splat_py.scene import Dataset, Gaussians, load_dataset
 from splat_py.shaders.declarations import SlangSource
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

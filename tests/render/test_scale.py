@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.render.views import render
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import evaluate
 from splat_py.train.trainer import StepReport, Trainer

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import SplatError, shaders
+from splat_py import Camera, Dataset, Gaussians, SplatError, load_dataset, shaders
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.kernels import UserType
 from splat_py.render.options import SPLATS
 from splat_py.render.views import render
-from splat_py.scene import Camera, Dataset, Gaussians, load_dataset
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.images import ImageStore, View
 from splat_py.shaders.custom_types import OwnTypes

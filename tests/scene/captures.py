@@ -9,7 +9,7 @@ import numpy as np
 import pycolmap
 from numpy.typing import NDArray
 
-from splat_py.scene import Camera
+from splat_py import Camera
 
 WIDTH, HEIGHT = 48, 32
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from splat_py.scene import Camera, orbit
+from splat_py import Camera, orbit
 from splat_py.scene.camera import find_focus, find_subject, mean_up
 from splat_py.scene.camera_paths import PATHS, Keyframe, KeyframePath, looks_outwards
 from tests.refusals import refused

@@ -8,7 +8,7 @@ import numpy as np
 import pycolmap
 import pytest
 
-from splat_py.scene import load_dataset
+from splat_py import load_dataset
 from splat_py.scene.colmap import CAMERA_MODELS, read_model, read_observations
 from tests.refusals import refused
 from tests.scene.captures import ring, write_colmap, write_image

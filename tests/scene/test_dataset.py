@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from plyfile import PlyData, PlyElement
 
-from splat_py.scene import Camera, Dataset, load_dataset
+from splat_py import Camera, Dataset, load_dataset
 from tests.refusals import refused
 from tests.scene.captures import (
     HEIGHT,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.scene import Gaussians
+from splat_py import Gaussians
 from splat_py.scene.gaussians import SH_C0
 from tests.refusals import refused
 

@@ -7,8 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from splat_py import Camera, load_dataset
 from splat_py.image.pictures import read_picture
-from splat_py.scene import Camera, images, load_dataset
+from splat_py.scene import images
 from splat_py.scene.images import View
 from tests.refusals import refused
 from tests.scene.captures import HEIGHT, WIDTH, picture, ring, write_image, write_transforms

@@ -10,8 +10,8 @@ import numpy as np
 import pycolmap
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.errors import SplatError
-from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.dataset import KnownDepths, depths_of_points
 from tests.refusals import refused
 from tests.scene.captures import HEIGHT, WIDTH, ring, write_colmap, write_image, write_transforms

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import splat_py
-from splat_py.scene import Camera
+from splat_py import Camera
 from splat_py.scene.camera import film_camera
 from splat_py.scene.pictures import beside, inside, picture_names, to_bytes, write_image, write_video
 from tests.refusals import refused

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from splat_py import load_dataset
 from splat_py.image import read_picture
-from splat_py.scene import load_dataset
 from splat_py.scene.pictures import read_header
 from tests.refusals import refused
 

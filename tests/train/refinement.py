@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from splat_py.scene import Dataset
+from splat_py import Dataset
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import MOMENTS, Parameters

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Dataset
 from splat_py.errors import SplatError
 from splat_py.fit.steps import Adam
 from splat_py.gpu.device import get_device
-from splat_py.scene import Dataset
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import GROUPS, Parameters, State
 from splat_py.train.step import BatchSums

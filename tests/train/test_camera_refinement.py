@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from splat_py import Camera, Dataset
 from splat_py.gpu.device import get_device
 from splat_py.render.cameras import Cameras
 from splat_py.render.views import render
-from splat_py.scene import Camera, Dataset
 from splat_py.scene.camera import Distortion
 from splat_py.train.capture_model import CameraRefinement, corrected
 from splat_py.train.config import TrainConfig

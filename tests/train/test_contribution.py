@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Dataset, load_dataset
 from splat_py.render.views import _rasterized
-from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import contributions

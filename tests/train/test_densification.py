@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.fit.steps import Use, random_key
 from splat_py.gpu.device import get_device
-from splat_py.scene import load_dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import check_parameters, densify, in_spatial_order, reset_opacities

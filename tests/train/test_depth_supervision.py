@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Dataset, Gaussians, load_dataset
 from splat_py.render.rasterization import rasterization
 from splat_py.render.views import render_depth
-from splat_py.scene import Dataset, Gaussians, load_dataset
 from splat_py.scene.dataset import KnownDepths
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

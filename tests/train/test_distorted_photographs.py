@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import SplatError, shaders
+from splat_py import Camera, Gaussians, SplatError, load_dataset, orbit, shaders
 from splat_py.render.views import render
-from splat_py.scene import Camera, Gaussians, load_dataset, orbit
 from splat_py.scene.camera import Distortion
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import fingerprint

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from splat_py import Camera, Dataset
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.render.cameras import Cameras
 from splat_py.render.rasterize import Image
 from splat_py.render.views import render
-from splat_py.scene import Camera, Dataset
 from splat_py.scene.camera import Distortion
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.environment import Environment

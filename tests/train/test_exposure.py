@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tests.reference.exposure as ref
+from splat_py import Dataset, load_dataset
 from splat_py.gpu.device import get_device
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.capture_model import Exposures
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import Dataset
 from splat_py.gpu.device import get_device
 from splat_py.render.splats import GaussianArrays
 from splat_py.render.views import render
-from splat_py.scene import Dataset
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.gpu.device import get_device
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import GROUPS, MEAN, ParameterMeans, Parameters, State, averaged_groups, first_averaged

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.device import get_device
-from splat_py.scene import Dataset, load_dataset
 from splat_py.scene.camera import Camera
 from splat_py.train import benchmark
 from splat_py.train.checkpoint import Checkpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Dataset, Gaussians
 from splat_py.gpu.device import get_device
-from splat_py.scene import Dataset, Gaussians
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
 from splat_py.train.run import train

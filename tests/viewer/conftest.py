@@ -20,9 +20,9 @@ import zstandard
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from splat_py import Dataset, Gaussians, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.render.views import RenderSettings
-from splat_py.scene import Dataset, Gaussians, load_dataset
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes
 from splat_py.viewer.opening import ViewedScene

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from splat_py import Gaussians
 from splat_py.errors import SplatError
-from splat_py.scene import Gaussians
 from splat_py.scene.camera import MODES
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.viewer.page_server import Frames, Requests, is_same_site, page_server

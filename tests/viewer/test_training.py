@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from splat_py import Dataset, Gaussians
 from splat_py.fit.process import Interrupted
-from splat_py.scene import Dataset, Gaussians
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 from splat_py.viewer.page_server import page_server
