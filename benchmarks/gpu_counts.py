@@ -20,6 +20,7 @@ import torch
 import tyro
 
 from benchmarks.gpu_model import ACCUMULATIONS, PIXELS
+from splat_py import load_dataset
 from splat_py.base.files import write_json
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import _GPU_TUNING
@@ -29,7 +30,6 @@ from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.shade import shade
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles, bin_tiles
-from splat_py.scene import load_dataset
 from splat_py.train.benchmark import random_scene
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
