@@ -3,8 +3,6 @@
 `capture` goes phase by phase, and goes on from the phase in which it was interrupted.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Features, matches, cameras and points through pycolmap, and its database (https://colmap.github.io/database.html)."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -6,8 +6,6 @@ sparse/0/         the model: what `splat train` reads
 capture.json      which phases are done, with what; the photographs; the report
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`splat`: parses the command line, runs the command, and says in one sentence what went wrong."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import warnings

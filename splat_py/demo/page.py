@@ -1,7 +1,5 @@
 """The page that `splat demo` ends with: four systems with their pictures, curves and times, in one file without scripts."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ structures a pixel or two wide (wire pyramid, planet ring) and colour that depen
 metres, +z up, the table's top at z = 0, everything within 1.6 of the origin.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

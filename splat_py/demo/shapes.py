@@ -1,7 +1,5 @@
 """Surfaces in closed form that rays can hit: shapes, each in its own frame and centred at the origin, with textures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache

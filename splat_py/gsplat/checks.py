@@ -1,7 +1,5 @@
 """Checks of what the functions of this package are given: each ends in one sentence that names the argument."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

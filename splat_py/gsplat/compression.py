@@ -8,8 +8,6 @@ Manhattan distances. All other parameters are NPZs, as they are.
 Anyone may have written a folder: sizes in files are checked before they are allocated.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zipfile

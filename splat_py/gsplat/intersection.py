@@ -3,8 +3,6 @@
 `splat_py.render.tiles` bins by the exact ellipse and is what `rasterization` uses; these functions return the lists.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

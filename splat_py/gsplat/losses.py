@@ -3,8 +3,6 @@
 SSIM here is that of images [B, C, H, W] of any float type and window, with zeros outside; `splat_py.ssim` is the faster one.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """gsplat's `rasterize_to_pixels` and `rasterize_to_pixels_2dgs` over our last stages, with lists of tiles of the caller's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """gsplat's first stages over ours: Gaussians and surfels → splats, spherical harmonics → colours."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Most types name what is not supported, so that scripts that mention them load.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """gsplat's torch functions, from its own package, which needs no CUDA for them: `pip install gsplat==1.5.3`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gsplat's names that are not supported: a script that imports them loads, and is told when it calls one."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 NAMES = (

@@ -1,7 +1,5 @@
 """The two plans of a playground page: a frame of a scene, and a step of a picture's fit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pages that open from disk with a scene inside."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html

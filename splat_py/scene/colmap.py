@@ -4,8 +4,6 @@ None of it needs COLMAP. Files of rigs and frames, which COLMAP writes since 3.1
 beside them.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator

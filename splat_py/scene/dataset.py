@@ -1,7 +1,5 @@
 """Captured scenes, whatever described them: posed photographs, a split, where to start, and known depths."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

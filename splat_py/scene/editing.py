@@ -1,7 +1,5 @@
 """Scenes cut, cleaned, moved and put together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

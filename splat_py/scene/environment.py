@@ -1,7 +1,5 @@
 """What is behind a scene, by the direction in which one looks: a sky."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Photographs: from the stored file to pixels, as they were taken or as an ideal pinhole camera would have taken them."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import OrderedDict

@@ -10,8 +10,6 @@ cell-0-0/cell.json                                     which part of space the c
 cell-0-0/run/                                          where `splat merge` looks for what was trained
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

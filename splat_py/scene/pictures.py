@@ -1,7 +1,5 @@
 """Pictures as files: read, their headers checked before anything is allocated; written, and put side by side; and videos."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

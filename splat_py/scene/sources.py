@@ -1,7 +1,5 @@
 """Paths that commands are given to read, refused at once, without a library, where they cannot be."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Literal

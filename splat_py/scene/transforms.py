@@ -4,8 +4,6 @@ Poses are camera → world with OpenGL axes (+x right, +y up, looking along −z
 are otherwise left alone: nothing is recentred or rescaled, whatever aabb_scale, scale and offset say.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

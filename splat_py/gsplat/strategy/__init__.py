@@ -1,7 +1,5 @@
 """Density control as gsplat's scripts call it: strategies that change parameters and optimisers in place between steps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal

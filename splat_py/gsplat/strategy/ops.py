@@ -6,8 +6,6 @@ others have N rows of any shape and are copied with their Gaussians. A changed p
 optimiser, without `.grad`. In `state`, tensors are [N, ...]; anything else, and what has no dimension, stays as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 

@@ -5,8 +5,6 @@ up, front, those of a PLY right, down, front. Read are the integers that the ext
 and scale; drafts of the extension had logarithms of scales, which are told by numbers below zero.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Common parts of the formats: the arrays they hold, numbers in few bits, quaternions of three numbers, orders that compress
 well, files in parts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -15,8 +15,6 @@ four words: position and scale in 11, 10 and 11 bits, the rotation without its l
 in 8 each. An element `sh` has f_rest_*, from -4 to 4, channel by channel (developer.playcanvas.com, "Compressed PLY").
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

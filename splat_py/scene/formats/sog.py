@@ -5,8 +5,6 @@ bytes; scales and colours index codebooks of 256, opacities are bytes. Harmonics
 in a palette, whose numbers index a codebook (developer.playcanvas.com, "SOG format").
 """
 
-from __future__ import annotations
-
 import io
 import json
 import warnings

@@ -16,8 +16,6 @@ components in ten bits each (3, 4), harmonics bytes of which only the upper bits
 are right, down, front. Up to version 3 all is one gzip stream, in version 4 each column is one of zstd.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 import zlib
