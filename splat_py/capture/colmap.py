@@ -154,7 +154,7 @@ def match_features(
 
 
 def _batches(missing: Sequence[_T], size: int, total: int, on_progress: Callable[[int, int], None]) -> Iterator[Sequence[_T]]:
-    """What is missing of a total, so many at a time; tells how much is done before and after each."""
+    """Batches of the missing part of a total; tells how much is done before and after each."""
     done = total - len(missing)
     on_progress(done, total)
     for start in range(0, len(missing), size):

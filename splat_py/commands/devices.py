@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from splat_py.base.fields import check_fields
 from splat_py.commands.fit import FitVolume
 from splat_py.commands.render import Render, SceneOptions
 from splat_py.commands.terminal import FitBar, OnDevice, console, print_error
@@ -54,8 +55,6 @@ class Devices:
     """List every way to run here, what it does natively, and which one is taken by default, and why."""
 
     def run(self) -> None:
-        from rich.table import Table
-
         from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
         from splat_py.gpu.device import Adapter, Operator, adapters, choose, get_device, preference
 
@@ -142,7 +141,6 @@ class SelfTestCommand(OnDevice):
 
 def _run(test: SelfTest) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.table import Table
 
     adapter = test.device.adapter
     console.print(f"{adapter.name} ({adapter.backend})")
@@ -208,13 +206,9 @@ class Bench(OnDevice):
     plot: Path | None = None
 
     def run(self) -> None:
-        if min(self.gaussians, self.side, self.repeats, self.seeds, self.points) < 1:
-            raise SplatError("--gaussians, --side, --repeats, --seeds and --points must be at least 1")
+        check_fields(self, {name: (1, most) for name, most in _MOST.items()})
         if not self.quality and (len(self.data) > 1 or self.plot):
             raise SplatError("several captures in --data, and --plot, need --quality")
-        for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                raise SplatError(f"--{name} is {getattr(self, name)}; it must be at most {most:,}")
         for capture in self.data:
             require_capture(capture)
         if self.quality:

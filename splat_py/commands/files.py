@@ -279,7 +279,7 @@ class Partition:
 class Merge:
     """Put the cells of `splat partition` together, once each is trained in its folder `run`.
 
-    Of each cell those Gaussians stay that lie within it, without the margins that it was trained with; outer cells do not end.
+    Each cell keeps the Gaussians within it, and loses those in the margins that it was trained with; outer cells do not end.
     Scenes that are no cells are merged by `splat edit`.
 
     Example: splat merge runs/town --out town.ply

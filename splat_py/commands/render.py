@@ -13,8 +13,15 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.commands.terminal import OnDevice, console, print_error, track
 from splat_py.errors import SplatError
-from splat_py.scene.camera import MODES
-from splat_py.scene.sources import ENDINGS, MOST_FRAMES, is_scene_file, require_cameras, require_scene, require_video_name
+from splat_py.scene.sources import (
+    ENDINGS,
+    MODES,
+    MOST_FRAMES,
+    is_scene_file,
+    require_cameras,
+    require_scene,
+    require_video_name,
+)
 from splat_py.shaders.custom_types import OwnTypes
 
 if TYPE_CHECKING:
@@ -120,7 +127,7 @@ class Render(OnDevice):
     video: Path | None = None
     # Which views to render to --out.
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
-    # What is shown: colours; inverse depths, near ones bright; normals in the world's frame, x, y, z as red, green, blue;
+    # Mode of pictures: colours; inverse depths, near ones bright; normals in the world's frame, x, y, z as red, green, blue;
     # opacity; or the number of contributions that pixels were blended from.
     mode: Annotated[str, arg(metavar="color|depth|normals|alpha|contributions")] = "color"
     # Path of the video's camera: around the scene, in a spiral, towards it, or keyframes that `splat view` has saved.

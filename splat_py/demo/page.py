@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splat_py import portable
 from splat_py.base.files import atomic_path
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device
 from splat_py.image.fitting import FitReport, fit
 from splat_py.image.pictures import read_picture
+from splat_py.portable import splat, splat_slang
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import write_image
 from splat_py.train.run import RunFolder
@@ -225,7 +225,7 @@ def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, de
         return v_colors
 
     gradients, milliseconds = [], []
-    for operator, how in ((portable.splat, {}), (portable.splat_slang, {"device": device})):
+    for operator, how in ((splat, {}), (splat_slang, {"device": device})):
         gradients.append(gradient(operator, **how))
         samples = []
         for _ in range(_REPEATS):
@@ -238,11 +238,11 @@ def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, de
     rate = 1.5 * _SHARE * len(gaussians) ** 2 / float((opacities**2).sum())
     curve, begin = [], time.perf_counter()
     for _ in range(_STEPS):
-        loss = ((drawn(portable.splat) - target) ** 2).mean()
+        loss = ((drawn(splat) - target) ** 2).mean()
         curve.append((time.perf_counter() - begin, psnr_of(loss.item())))
         (v_colors,) = torch.autograd.grad(loss, colors)
         colors = (colors - rate * v_colors).detach().requires_grad_()
-    write_image(picture, drawn(portable.splat).detach().numpy())
+    write_image(picture, drawn(splat).detach().numpy())
     return Section(
         "The portable operator",
         "The smallest operator with the renderer's interface, in torch's primitives and in Slang: the mean of the "

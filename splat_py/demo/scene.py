@@ -144,7 +144,7 @@ class Scenery:
 
     label: str  # what a folder's transforms.json says that it holds
     recipe: int  # raised whenever the pictures change, so that an older folder is not mistaken for this scene
-    # Of so many views and pixels a side: viewmats [views, 4, 4] and K [3, 3].
+    # Numbers of views and of pixels a side → viewmats [views, 4, 4] and K [3, 3].
     cameras: Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]
     # A viewmat, K, width and height → the photograph [H, W, 3] from 0 to 1.
     render: Callable[[NDArray[np.float64], NDArray[np.float64], int, int], Array]

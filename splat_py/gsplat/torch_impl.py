@@ -51,10 +51,8 @@ def quat_scale_to_covar_preci(
         SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
     """
     check_shape("scales", scales, (*leading("quats", quats, 4), 3))
-    covars, precis = own_package("cuda._torch_impl")._quat_scale_to_covar_preci(
-        quats, scales, compute_covar, compute_preci, triu
-    )
-    return covars, precis
+    own = own_package("cuda._torch_impl")
+    return own._quat_scale_to_covar_preci(quats, scales, compute_covar, compute_preci, triu)
 
 
 def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,8 +69,7 @@ def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tenso
     *batch, count = leading("means", means, 3)
     check_shape("covars", covars, (*batch, count, 3, 3))
     check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
-    in_camera, rotated = own_package("cuda._torch_impl")._world_to_cam(means, covars, viewmats)
-    return in_camera, rotated
+    return own_package("cuda._torch_impl")._world_to_cam(means, covars, viewmats)
 
 
 def proj(
@@ -96,6 +93,4 @@ def proj(
     *cameras, count = leading("means", means, 3)
     check_shape("covars", covars, (*cameras, count, 3, 3))
     check_shape("Ks", Ks, (*cameras, 3, 3))
-    project = getattr(own_package("cuda._torch_impl"), _PROJECTIONS[camera_model])
-    means2d, covars2d = project(means, covars, Ks, width, height)
-    return means2d, covars2d
+    return getattr(own_package("cuda._torch_impl"), _PROJECTIONS[camera_model])(means, covars, Ks, width, height)

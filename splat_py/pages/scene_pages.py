@@ -54,7 +54,7 @@ def write_viewer(
         background: rgb [3] from 0 to 1.
 
     Returns:
-        What the page does not hold of the scene, a clause each.
+        A clause for each property of the scene that the page does not hold.
     """
     path = Path(path)
     gaussians.validate()

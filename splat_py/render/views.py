@@ -19,10 +19,11 @@ from splat_py.gpu.kernels import UserType
 from splat_py.render.rasterization import rasterization
 from splat_py.render.shade import require_features
 from splat_py.render.surfels import depth_to_normal
-from splat_py.scene.camera import MODES, Camera
+from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.sources import MODES
 from splat_py.shaders.declarations import SlangSource
 
 # So many contributions to a pixel are shown white.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 Float64Array = NDArray[np.float64]
 
-# What a picture of a scene can show (`splat_py.render.views.render`).
-MODES = ("color", "depth", "normals", "alpha", "contributions")
 # How far a rotation's rows may be from orthonormal: poses of four decimals pass, a scaled or sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
 # The middle of a picture: a standard deviation, as a share of its sides. And the points that a subject is sought among.

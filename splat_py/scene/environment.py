@@ -1,4 +1,4 @@
-"""What is behind a scene, by the direction in which one looks: a sky."""
+"""The sky behind a scene, by the direction in which one looks."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from splat_py.scene.similarity import harmonics_basis
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """What is behind a scene: sh [16, 3] float32, spherical harmonics of the world direction, as Gaussians have them."""
+    """The sky behind a scene: sh [16, 3] float32, spherical harmonics of the world direction, as Gaussians have them."""
 
     sh: NDArray[np.float32]
 
     def colors(self, camera: Camera) -> NDArray[np.float32]:
-        """What a camera would see if there was nothing else: [H, W, 3], not below 0.
+        """A camera's picture of the sky alone: [H, W, 3], not below 0.
 
         Raises:
             SplatError: the camera is no pinhole.

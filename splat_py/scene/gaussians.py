@@ -253,7 +253,7 @@ class Gaussians:
         .ksplat, .glb), which appears complete or not at all. SplatError for another ending, or what `validate` refuses.
 
         Returns:
-            What the format cannot hold of these, a clause each; what quantisation costs is in docs/files.md.
+            A clause for each property that the format cannot hold; docs/files.md has the cost of quantisation.
         """
         self.validate()
         return write_scene(path, self.arrays(), spz_version)

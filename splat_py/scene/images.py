@@ -55,7 +55,7 @@ class Lens:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    # Of what `Dataset.image` returns, at its size: without distortion, or with the lens's; its name is the view's.
+    # Camera of the picture that `Dataset.image` returns, at its size: without distortion or with the lens's; named as the view.
     camera: Camera
     lens: Lens  # how the stored photograph was drawn
     path: Path  # the stored photograph

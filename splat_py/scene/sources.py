@@ -14,6 +14,8 @@ PHONE_PHOTOGRAPHS = {".heic", ".heif"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
 # Endings of videos that are written, and their most frames: almost an hour.
 VIDEO_ENDINGS, MOST_FRAMES = (".mp4", ".gif", ".webm"), 100_000
+# Modes of a picture of a scene (`splat_py.render.views.render`).
+MODES = ("color", "depth", "normals", "alpha", "contributions")
 CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg *.heic`, or on a Mac `sips -s format jpeg`"
 
 PLY, COMPRESSED_PLY = ".ply", ".compressed.ply"

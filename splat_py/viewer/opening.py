@@ -28,14 +28,13 @@ from splat_py.scene.pictures import shrunk
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import is_scene_file
 from splat_py.shaders.custom_types import CAMERA, OwnTypes
-from splat_py.train.checkpoint import Checkpoint, LearntCapture
+from splat_py.train.capture_model import LearntCapture
+from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.run import RunFolder, learnt_of
 from splat_py.viewer.page_server import aim, camera_of, quaternion_of
 
 if TYPE_CHECKING:
     import viser
-
-    from splat_py.scene.dataset import Dataset
 
 # Degrees from the upper to the lower edge of a page where no camera says.
 _FIELD_OF_VIEW = 60.0

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from splat_py.errors import DeviceLostError, SplatError
 from splat_py.render.views import RenderSettings
-from splat_py.scene.camera import MODES, Camera
+from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes, write_video
+from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
 from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene
-from splat_py.viewer.page_server import Frames, Requests, axis_of, camera_of
+from splat_py.viewer.page_server import Frames, Requests, address_of, axis_of, camera_of, page_server
 
 if TYPE_CHECKING:
     import viser
@@ -416,8 +417,6 @@ class TrainingViewer:
 
 @contextmanager
 def training_viewer(folder: Path, host: str, port: int) -> Iterator[tuple[TrainingViewer, str]]:
-    from splat_py.viewer.page_server import address_of, page_server
-
     with page_server(host, port) as server:
         viewer = TrainingViewer(server, folder)
         try:

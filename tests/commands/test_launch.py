@@ -64,7 +64,7 @@ CASES: list[tuple[list[str], str]] = [
     (["fit-image", __file__, "--out", "fit", "--blobs", "many"], "many"),
     (["edit", "nowhere.ply", "scene.ply"], "nowhere.ply does not exist"),
     (["demo", "--steps", "0"], "steps is 0"),
-    (["bench", "--gaussians", "0"], "--gaussians"),
+    (["bench", "--gaussians", "0"], "gaussians is 0"),
     (["bench", "--data", "nowhere"], "nowhere is not a folder"),
     (["bench", "--quality", "--steps", "0"], "steps is 0"),
     (["eval", __file__], "neither a run's folder nor"),
@@ -104,7 +104,7 @@ def test_help_and_mistakes_are_answered_before_anything_heavy_is_imported(
 def test_the_package_imports_its_public_names_when_they_are_used(tmp_path: Path) -> None:
     code = "import sys, splat_py; assert set(splat_py.__all__) <= set(dir(splat_py)); print(HEAVY & sys.modules.keys())"
     assert _run(code, tmp_path) == "set()\n"
-    for module in (splat_py, splat_py.scene, splat_py.image, splat_py.volume):
+    for module in (splat_py, splat_py.image, splat_py.volume):
         for name in module.__all__:
             assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="abacus"):

@@ -119,7 +119,7 @@ def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("view empty", "empty"),
         ("bench --device abacus", "abacus"),
         ("bench --device metal", "metal"),
-        ("bench --side 1000000", "--side is 1000000; it must be at most"),
+        ("bench --side 1000000", "side is 1000000; it must be at most"),
         ("bench --out .", "is a folder; name a file"),
         ("demo --steps 0", "steps is 0"),
     ],

@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed
 
 from splat_py import Gaussians
 from splat_py.errors import SplatError
-from splat_py.scene.camera import MODES
 from splat_py.scene.camera_paths import KeyframePath
+from splat_py.scene.sources import MODES
 from splat_py.viewer.page_server import Frames, Requests, is_same_site, page_server
 from tests.viewer.conftest import FakePage, Shown, psnr
 

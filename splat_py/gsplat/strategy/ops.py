@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from splat_py.errors import SplatError
+from splat_py.gsplat.utils import normalized_quat_to_rotmat
 
 Parameters: TypeAlias = dict[str, Parameter] | ParameterDict
 Optimizers: TypeAlias = Mapping[str, Optimizer]
@@ -87,7 +88,8 @@ def split(
     selected, rest = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
     means, quats, scales = params["means"][selected], params["quats"][selected], params["scales"][selected].exp()
     # [2, n, 3]
-    offsets = _rotate(quats, scales * torch.randn(2, *scales.shape, device=mask.device))
+    local = scales * torch.randn(2, *scales.shape, device=mask.device)
+    offsets = (normalized_quat_to_rotmat(normalize(quats, dim=-1)) @ local[..., None])[..., 0]
     changed = {"means": (means + offsets).flatten(0, 1), "scales": (scales / _SPLIT_SHRINK).log().repeat(2, 1)}
     if revised_opacity:
         halves = 1 - (1 - params["opacities"][selected].sigmoid()).sqrt()
@@ -204,11 +206,11 @@ def inject_noise_to_position(
         noise_scale = scaler
     if noise_scale is None or scaler not in (None, noise_scale):
         raise StrategyError("inject_noise_to_position takes noise_scale or, with the same meaning, scaler")
-    means, quats = params["means"], params["quats"]
+    means, rotations = params["means"], normalized_quat_to_rotmat(normalize(params["quats"], dim=-1))
     faint = torch.sigmoid(-k * (params["opacities"].flatten().sigmoid() - t))
     noise = torch.randn_like(means) * faint[:, None] * noise_scale
     # Σ = R diag(s²) Rᵀ.
-    means.add_(_rotate(quats, (2 * params["scales"]).exp() * _rotate(quats, noise, inverse=True)))
+    means.add_((rotations @ ((2 * params["scales"]).exp()[..., None] * (rotations.mT @ noise[..., None])))[..., 0])
 
 
 @torch.no_grad()
@@ -301,14 +303,6 @@ def _rows(values: dict[str, Any], count: int | None = None) -> dict[str, Tensor]
 
 def _parameter(values: Tensor, like: Tensor) -> Parameter:
     return Parameter(values, requires_grad=like.requires_grad)
-
-
-def _rotate(quats: Tensor, vectors: Tensor, inverse: bool = False) -> Tensor:
-    """`vectors` [..., N, 3] turned by `quats` [N, 4] (w, x, y, z) of any length, or back."""
-    w, axis = normalize(quats, dim=-1).split([1, 3], dim=-1)
-    axis = (-axis if inverse else axis).expand_as(vectors)
-    twice = 2 * torch.linalg.cross(axis, vectors)
-    return vectors + w * twice + torch.linalg.cross(axis, twice)
 
 
 def compute_relocation(
