@@ -1,7 +1,5 @@
 """Photographs found in a folder, or sharp frames of a video, stored upright, each with what EXIF says of its camera."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import re
@@ -65,6 +63,13 @@ class Photograph:
     camera: str  # what tells one camera from another
     sharpness: float  # to compare with that of the others
     contrast: float  # standard deviation of its values, as a share of the largest possible one
+
+
+@dataclass(frozen=True)
+class Exif:
+    orientation: int = 1  # 1 to 8, as EXIF counts them; 1 is upright
+    focal: float | None = None  # in pixels of the stored photograph, or None
+    camera: str = ""  # who made the camera, and which
 
 
 def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
@@ -193,13 +198,6 @@ def _mask(path: Path, width: int, height: int, orientation: int) -> NDArray[np.u
             raise
         mask = decode_mask(path, height, width)
     return mask.astype(np.uint8) * np.uint8(255)
-
-
-@dataclass(frozen=True)
-class Exif:
-    orientation: int = 1  # 1 to 8, as EXIF counts them; 1 is upright
-    focal: float | None = None  # in pixels of the stored photograph, or None
-    camera: str = ""  # who made the camera, and which
 
 
 def read_exif(data: bytes) -> Exif:

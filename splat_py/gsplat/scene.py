@@ -1,9 +1,7 @@
 """gsplat's container of Gaussians, whose further tensors follow strategies' changes of rows, and its list of scenes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -40,7 +38,7 @@ class GaussianScene(Scene):
         self.component_index = torch.zeros(0, dtype=torch.int64)
 
     @classmethod
-    def from_splats(cls, splats: ParameterDict, id: str, signal: dict[str, Tensor] | None = None) -> GaussianScene:
+    def from_splats(cls, splats: ParameterDict, id: str, signal: dict[str, Tensor] | None = None) -> Self:
         """A scene with one component, named as the scene. The parameters are kept, not copied."""
         scene = cls(id)
         if "means" in splats:
@@ -116,7 +114,7 @@ class GaussianScene(Scene):
         }
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> GaussianScene:
+    def from_state_dict(cls, state: dict[str, Any]) -> Self:
         """The scene of `state_dict`, on the splats' device. What an older file lacks is one component, all trainable.
 
         Raises:

@@ -4,8 +4,6 @@ scene, a launcher for one process, and timers.
 Scales are logarithms and opacities logits, as they are optimised; quaternions are w x y z of any length.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
@@ -14,7 +12,7 @@ from contextlib import ContextDecorator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -260,7 +258,7 @@ class timeit(ContextDecorator):
     def __call__(self, func: Any) -> Any:
         return super(timeit, type(self)(func.__name__)).__call__(func)
 
-    def _recreate_cm(self) -> timeit:
+    def _recreate_cm(self) -> Self:
         return type(self)(self.name)
 
 

@@ -7,8 +7,6 @@ JSON: a number, the name of a variable, or [operator, operand, operand]) for oth
 recorded numbers: a plan holds where they come out alike.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -159,7 +157,7 @@ class PlanDevice(Device):
         # A plan has as many passes of the sort at every size: three for the tiles of frames that it is made for.
         self.tuning = replace(_GPU_TUNING, sort_digit_bits=4, sort_threads=256, sort_items=16)
 
-    def record(self, profile: Profile | None = None) -> PlanRecorder:
+    def record(self, profile: Profile | None = None) -> "PlanRecorder":
         return PlanRecorder(self)
 
 

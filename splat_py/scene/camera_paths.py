@@ -1,12 +1,11 @@
 """Paths that a camera can take through a captured scene: where photographs were taken, the right side up, or through keyframes
 of a JSON file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,7 +42,7 @@ class _Surroundings:
     arc: float | None  # its length; None if they are all around
 
     @classmethod
-    def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> _Surroundings:
+    def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> Self:
         focus, _ = find_focus(cameras)
         up = mean_up(cameras)
         around = _covered_arc(cameras, focus, up)[1] is None
@@ -234,7 +233,7 @@ class Keyframe:
     fov: float  # angle between the picture's upper and lower edge, degrees
 
     @classmethod
-    def of_camera(cls, camera: Camera, time: float) -> Keyframe:
+    def of_camera(cls, camera: Camera, time: float) -> Self:
         x, y, z, w = Rotation.from_matrix(camera.viewmat[:3, :3].T).as_quat()
         fov = math.degrees(2 * math.atan(0.5 * camera.height / camera.K[1, 1]))
         a, b, c = camera.position
@@ -294,7 +293,7 @@ class KeyframePath:
         write_json(path, {"version": _VERSION, "size": self.size, "keyframes": keyframes})
 
     @classmethod
-    def load(cls, path: Path) -> KeyframePath:
+    def load(cls, path: Path) -> Self:
         """Read what `save` wrote, or somebody else."""
         try:
             with path.open("rb") as file:

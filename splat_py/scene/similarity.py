@@ -3,11 +3,9 @@
 Real spherical harmonics up to degree 3 have the order and signs of Kerbl et al. 2023.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,18 +40,18 @@ class Similarity:
             raise SplatError("a transform that mirrors or shears cannot be applied to Gaussians")
 
     @classmethod
-    def of_matrix(cls, matrix: NDArray[np.float64]) -> Similarity:
+    def of_matrix(cls, matrix: NDArray[np.float64]) -> Self:
         """The similarity of a matrix [4, 4]. SplatError if it mirrors, shears, or scales differently by direction."""
         scale = float(np.cbrt(np.linalg.det(matrix[:3, :3])))
         return cls(matrix[:3, :3] / scale if scale > 0 else -np.eye(3), scale if scale > 0 else 1.0, matrix[:3, 3])
 
     @classmethod
-    def from_degrees(cls, x: float, y: float, z: float) -> Similarity:
+    def from_degrees(cls, x: float, y: float, z: float) -> Self:
         """Turned about the axis x, then y, then z, each fixed, by so many degrees."""
         return cls(Rotation.from_euler("xyz", (x, y, z), degrees=True).as_matrix())
 
     @classmethod
-    def from_quat(cls, quat: ArrayLike) -> Similarity:
+    def from_quat(cls, quat: ArrayLike) -> Self:
         """Turned by a quaternion w x y z of any length but zero."""
         return cls(rotation_matrices(quat))
 
