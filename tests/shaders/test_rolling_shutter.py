@@ -82,7 +82,7 @@ def test_where_no_row_sees_a_point() -> None:
 
 M, BLUR = 12, 0.3
 ALPHA, BETA, KAPPA = 0.8, 1.9, 0.2
-POINTS = {"spread": ALPHA**2 * (3 + KAPPA), "curvature": BETA - ALPHA**2}
+POINTS = {"spread": ALPHA**2 * (3 + KAPPA), "curvature": BETA - ALPHA**2, "margin": 0.1, "requireAll": 1}
 SETTINGS = {"blur": BLUR, "antialiased": True}
 NO_MOTION: list[Any] = [{"rotation": np.zeros((3, 3)), "translation": np.zeros(3)}, {"rate": np.zeros(2), "offset": 0.0}]
 
@@ -135,6 +135,6 @@ def test_where_sigma_points_may_lie() -> None:
     }
     valid = unscented.areSigmaPointsValid["Pinhole", "false"]
     for all_of_them, expected in ((True, [True] + [False] * 9), (False, [True] * 5 + [False] * 5)):
-        bounds = {"margin": 0.1, "all": all_of_them}
-        found = valid(gaussians, camera | NO_LENS, *NO_MOTION, POINTS, bounds, IMAGE)
+        points = POINTS | {"requireAll": int(all_of_them)}
+        found = valid(gaussians, camera | NO_LENS, *NO_MOTION, points, IMAGE)
         assert np.asarray(found).tolist() == expected
