@@ -17,18 +17,18 @@ import numpy as np
 import slangpy as spy
 
 from benchmarks.gpu_model import ACCUMULATIONS, PIXELS, SORTS
+from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Tuning, native_operators
 from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from splat_py.image.fitting import ImageFitter, blobs_anywhere
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.device_field import Box, March, RayImage, Rays
-from splat_py.volume.optimiser import GridOptimiser
+from splat_py.volume.grid import GridOptimiser
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 

@@ -21,7 +21,6 @@ import skimage.data
 
 from splat_py.base.files import atomic_path
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import Profile
 from splat_py.image.fitting import FitReport, ImageFitter, blobs_on_detail, fit
 from splat_py.image.pictures import Picture, to_picture
 from splat_py.image.rasterizers import Rasterizer, rasterizer_for
@@ -71,18 +70,18 @@ def pass_times(device: Device, picture: Picture, params: np.ndarray, repeats: in
 def step_times(device: Device, picture: Picture, params: np.ndarray, repeats: int) -> dict[str, float]:
     """A training step: whole, and stage by stage."""
     fitter = ImageFitter(picture, params, 1000, device=device)
-    fitter.profile = Profile(device.handle)
     samples: dict[str, list[float]] = defaultdict(list)
-    for repeat in range(repeats + 3):
-        begin = time.perf_counter()
-        fitter.advance()
-        fitter.finish()
-        step = time.perf_counter() - begin
-        stages = fitter.profile.collect()
-        if repeat < 3:
-            continue
-        for name, seconds in {"step": step, **stages, "outside kernels": step - sum(stages.values())}.items():
-            samples[name].append(seconds * 1e3)
+    with device.profiled() as profile:
+        for repeat in range(repeats + 3):
+            begin = time.perf_counter()
+            fitter.advance()
+            fitter.finish()
+            step = time.perf_counter() - begin
+            stages = profile.collect()
+            if repeat < 3:
+                continue
+            for name, seconds in {"step": step, **stages, "outside kernels": step - sum(stages.values())}.items():
+                samples[name].append(seconds * 1e3)
     return {name: float(np.median(values)) for name, values in samples.items()}
 
 

@@ -53,13 +53,13 @@ def iteration(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     # Steps too small to change anything: every one is the same.
     config = VolumeConfig((resolution,), repeats + 1, degree, rate=1e-6)
     trainer = VolumeTrainer(Views.of_arrays(rng.uniform(size=(VIEWS, SIDE, SIDE, 3)), viewmats, Ks), UNIT_CUBE, config)
-    trainer.profile = Profile(trainer.device.handle)
     samples: list[dict[str, float]] = []
-    for _ in range(repeats + 1):
-        begin, processor = time.perf_counter(), time.process_time()
-        trainer.advance()
-        processor = (time.process_time() - processor) / (psutil.cpu_count() or 1)
-        samples.append({"iteration": time.perf_counter() - begin, "processor": processor, **trainer.profile.collect()})
+    with trainer.device.profiled() as profile:
+        for _ in range(repeats + 1):
+            begin, processor = time.perf_counter(), time.process_time()
+            trainer.advance()
+            processor = (time.process_time() - processor) / (psutil.cpu_count() or 1)
+            samples.append({"iteration": time.perf_counter() - begin, "processor": processor, **profile.collect()})
     return medians(samples)
 
 

@@ -1,1 +1,1 @@
-"""What the fits of Gaussians, images and volumes share; the steps themselves stay with them."""
+"""Parts that the fits of Gaussians, images and volumes share; the steps themselves stay with them."""

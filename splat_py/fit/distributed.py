@@ -1,13 +1,11 @@
 """Several processes that train one scene, through torch.distributed: they add up what each has found, and stay equal."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -29,33 +27,18 @@ _LOOK_EVERY, _MEET_SECONDS = 0.05, 300.0
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """The processes of a training; alone by default.
+class Ranks(Launch):
+    """The processes of a training; alone by default. The first one reports and writes.
 
     Every method that is collective is called by all of them, in the same order. It raises RankLostError if one is gone.
     """
 
-    launch: Launch = field(default_factory=Launch)
     # For tensors in the host's memory, and for those of CUDA devices, if each process has its own.
     _host: Any = None
     _cuda: Any = None
 
     @property
-    def rank(self) -> int:
-        """Number of this process, 0 of the one that reports and writes."""
-        return self.launch.rank
-
-    @property
-    def size(self) -> int:
-        return self.launch.size
-
-    @property
-    def alone(self) -> bool:
-        return self.launch.alone
-
-    @property
     def first(self) -> bool:
-        """Whether this is the one that reports and writes."""
         return self.rank == 0
 
     def own(self, batch: int) -> slice:
@@ -114,7 +97,7 @@ class Ranks:
             return
         parts = [array.tensor().reshape(-1) for array in arrays]
         sizes = [len(part) for part in parts]
-        # Of equal shares, one for each process.
+        # Equal shares, one for each process.
         parts.append(parts[0].new_zeros(-sum(sizes) % self.size))
         together = torch.cat(parts)
         together = together.cpu() if self._cuda is None else together
@@ -156,15 +139,9 @@ def device_of(launch: Launch, name: str | None = None) -> Device:
 
 
 def joined(device: Device, launch: Launch | None = None) -> Ranks:
-    """Meet the other processes, if there are any; a process group that torch.distributed has already is used.
-
-    Args:
-        device: that this process trains on.
-        launch: of this process, by default as the environment has it.
-
-    Raises:
-        SplatError: the environment contradicts itself, or the others do not come.
-    """
+    """Meet the other processes, if there are any, with the device that this one trains on; a process group that
+    torch.distributed has already is used, or else `launch`, by default what the environment says. SplatError if that
+    contradicts itself, or the others do not come."""
     if not dist.is_available():
         raise SplatError("this torch was built without torch.distributed; train in one process, or install another torch")
     if dist.is_initialized():
@@ -196,7 +173,8 @@ def _grouped(device: Device, launch: Launch, host: Any) -> Ranks:
     with _peers():
         dist.all_gather_object(devices, own, group=host)
         distinct = None not in devices and len(set(devices)) == launch.size and dist.is_nccl_available()
-        return Ranks(launch, host, dist.new_group(backend="nccl", timeout=_PATIENCE) if distinct else None)
+        cuda = dist.new_group(backend="nccl", timeout=_PATIENCE) if distinct else None
+        return Ranks(**vars(launch), _host=host, _cuda=cuda)
 
 
 @contextmanager
@@ -209,6 +187,6 @@ def _peers() -> Iterator[None]:
 
 
 def _checksum(array: Array) -> int:
-    """Of an array's bits, and of which rows they are in."""
+    """A sum that depends on an array's bits and on which rows they are in."""
     rows = array.tensor().reshape(array.shape[0], -1).view(torch.int32).sum(1, dtype=torch.int64)
     return int((rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum()) % (1 << 62)

@@ -19,11 +19,11 @@ from splat_py.errors import RankLostError, SplatError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-# Those that a system knows, of what Ctrl-C, `kill` and a terminal that closes send.
+# Signals that Ctrl-C, `kill` and a terminal that closes send, where the system knows them.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 # For a store that has gone with the process that had it.
 _STORE_SECONDS = 3.0
-# Of the store: how many processes have told the user why they end.
+# The store's key of how many processes have told the user why they end.
 _TOLD = "splat_py/told"
 _ADVICE = "start several processes with torchrun --nproc-per-node N -m splat_py train ..., or unset WORLD_SIZE to train in one"
 
@@ -124,7 +124,7 @@ class Launch:
     local_rank: int = 0
     address: str = ""
     port: int = 0
-    # Whether the store at that address is torchrun's own, which outlives the processes.
+    # True if the store at that address is torchrun's own, which outlives the processes.
     outlives: bool = False
     # Processes of its machine.
     local_size: int = 1
@@ -142,7 +142,7 @@ class Launch:
         return TCPStore(self.address, self.port, None, serves, timeout, wait_for_workers=False, multi_tenant=True)
 
     def speaks(self) -> bool:
-        """Whether this process is the first of all that end to say why; what the others would say follows from it, or is the
+        """True if this process is the first of all that end to say why; what the others would say follows from it, or is the
         same."""
         if self.alone:
             return True
@@ -154,8 +154,8 @@ class Launch:
 
 
 def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
-    """What torchrun has said; one process alone if it has said nothing. SplatError if its variables contradict each other, or
-    some are missing."""
+    """The launch that torchrun has described; one process alone if it has said nothing. SplatError if its variables contradict
+    each other, or some are missing."""
     size = _number(environment, "WORLD_SIZE", 1, 1 << 16, 1)
     if size == 1:
         return Launch()

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 
 _NAME = ".lock"
-# What `atomic_path` calls files that are not complete yet, of those that runs write, and safetensors within it.
+# Names of files that are not complete yet: `atomic_path`'s of those that runs write, and safetensors' within it.
 _TEMPORARY = re.compile(
     r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable|capture)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
     r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
 )
 _FOLDERS = (".", "held-out")
-# What a system says of a file that another process has locked.
+# Errors of a file that another process has locked.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 
@@ -206,7 +206,7 @@ class RunRecord(Generic[Config]):
         write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
 
     def changes(self, before: RunRecord[Config]) -> bool:
-        """Whether a run that goes on is longer than its record says, or its capture elsewhere."""
+        """True if a run that goes on is longer than its record says, or its capture elsewhere."""
         return (self.config, self.data.data) != (before.config, before.data.data)
 
     @classmethod
@@ -230,12 +230,8 @@ class RunRecord(Generic[Config]):
     def resumed(
         self, out: Path, asked: RunRecord[Config], defaults: Config, given: Collection[str], length: str
     ) -> RunRecord[Config]:
-        """The record of this run when it goes on; SplatError if an option contradicts the run's.
-
-        Args:
-            asked, defaults, given: as for `refuse_contradictions`. The folder asked for is where the capture is now.
-            length: the field of the configuration that may be extended.
-        """
+        """The record of this run when it goes on; SplatError if an option contradicts the run's. The field `length` of the
+        configuration may be extended, and the folder asked for is where the capture is now."""
         folder = asked.data.data
         refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
         refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))

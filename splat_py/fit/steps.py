@@ -1,15 +1,14 @@
 """Steps of all fits: photographs on the device and which of them a step compares with, Adam's constants, random keys, steps in
 flight, and that they stay finite."""
 
-from __future__ import annotations
-
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from splat_py.gpu.device import Device
 _STATUS_EVERY = 32
 # Photographs stay on the device up to so many bytes, where nobody says another number.
 _BUDGET = 1 << 30
-# Of the others, how many are loaded before their step.
+# So many of the others are loaded before their step.
 AHEAD = 4
 
 
@@ -46,10 +45,10 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
 
-    def of_batch(self, size: int) -> Adam:
-        """Those for steps whose gradients are means over so many samples, if those above are for one, beside learning rates
-        that are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", as
-        gsplat's simple_trainer.py has it). Averages over less than a step are none."""
+    def of_batch(self, size: int) -> Self:
+        """The constants for steps whose gradients are means over so many samples, if those above are for one, beside learning
+        rates that are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient
+        Algorithms", as gsplat's simple_trainer.py has it). Averages over less than a step are none."""
         if size == 1:
             return self
         betas = (max(1 - size * (1 - beta), 0.0) for beta in (self.beta1, self.beta2))
@@ -62,7 +61,7 @@ class Adam:
 
 
 class Use(IntEnum):
-    """What random numbers are for; no two share any."""
+    """Purposes of random numbers; no two share any."""
 
     SPLIT = 0
     RELOCATION = 1
@@ -77,73 +76,83 @@ def random_key(seed: int, step: int, use: Use) -> dict[str, Any]:
 
 
 class Overflow(NamedTuple):
-    """What the lists of the first step that did not fit needed, as kernels/status.slang writes it; all 0 if all fitted."""
+    """The sizes that the lists of the first step that did not fit needed, as kernels/status.slang writes it; all 0 if all
+    fitted."""
 
     isect_count: int
     step: int
     max_tile_count: int
 
 
-Submit = Callable[[int], int]
-Reserve = Callable[[Overflow], None]
-OnDone = Callable[[int], None]
-
-
-class StepsInFlight:
-    """Sends steps to the device in order, `Tuning.steps_ahead` of them ahead of the one that it waits for.
+class StepsInFlight(ABC):
+    """A fit that sends steps to its device in order, `Tuning.steps_ahead` of them ahead of the one that it waits for.
 
     A step whose lists did not fit changes nothing, nor does any after it. Once the host notices, it reserves more and goes
     back to that step, so that the result is that of lists which always fitted.
-
-    The functions of a fit come with each call, as references in a cycle would keep its arrays alive after it:
-        submit: sends a step and returns the number of its submission.
-        reserve: makes lists large enough for what did not fit.
-        on_done: told of every step that is done and counts; of every 32nd where reading from the device costs a copy.
     """
 
     def __init__(self, device: Device, step: int) -> None:
+        self.device = device
         # The next one to send, and how many have ever been sent.
-        self.step = self._sent = step
+        self._step = self._sent = step
         # An `Overflow`, [3] uint32, on the device.
-        self.status = device.memory.array(np.zeros(3, np.uint32))
-        self._device = device
+        self._status = device.memory.array(np.zeros(3, np.uint32))
         self._every = 1 if device.memory.bridge is Bridge.ALIAS else _STATUS_EVERY
         self._submissions: deque[tuple[int, int]] = deque()
 
-    def send(self, submit: Submit, reserve: Reserve, on_done: OnDone = lambda step: None) -> None:
-        """Send the next step, and wait until no more than `steps_ahead` are in flight."""
-        self._submissions.append((self.step, submit(self.step)))
-        self.step += 1
-        self._sent = max(self._sent, self.step)
-        self._retire(self._device.tuning.steps_ahead, reserve, on_done)
+    @property
+    def step(self) -> int:
+        """Steps that have been sent to the device, or after `finish` have been done."""
+        return self._step
 
-    def finish(self, submit: Submit, reserve: Reserve, on_done: OnDone = lambda step: None) -> None:
-        """Wait until every step that was sent is done, and repeat those that do not count."""
-        self._retire(0, reserve, on_done)
-        while self.step < self._sent:
-            self.send(submit, reserve, on_done)
-            if self.step == self._sent:
-                self._retire(0, reserve, on_done)
+    def advance(self) -> None:
+        """Send the next step to the device, without waiting for it."""
+        self._send()
 
-    def _retire(self, allowed: int, reserve: Reserve, on_done: OnDone) -> None:
+    def finish(self) -> None:
+        """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
+        self._retire(0)
+        while self._step < self._sent:
+            self._send()
+            if self._step == self._sent:
+                self._retire(0)
+
+    @abstractmethod
+    def _submit(self, step: int) -> int:
+        """Send a step; returns the number of its submission."""
+
+    @abstractmethod
+    def _reserve_lists(self, overflow: Overflow) -> None:
+        """Make lists large enough for what did not fit."""
+
+    def _on_done(self, step: int) -> None:  # noqa: B027, a fit need not be told
+        """Called for every step that is done and counts; for every 32nd where reading from the device costs a copy."""
+
+    def _send(self) -> None:
+        self._submissions.append((self._step, self._submit(self._step)))
+        self._step += 1
+        self._sent = max(self._sent, self._step)
+        self._retire(self.device.tuning.steps_ahead)
+
+    def _retire(self, allowed: int) -> None:
         """Wait until no more than `allowed` steps are in flight."""
         done = []
         while len(self._submissions) > allowed:
-            self._device.wait(self._submissions[0][1])
+            self.device.wait(self._submissions[0][1])
             done.append(self._submissions.popleft()[0])
         if allowed and not any(step % self._every == 0 for step in done):
             return
-        overflow = Overflow(*map(int, self.status.numpy()))
+        overflow = Overflow(*map(int, self._status.numpy()))
         if overflow.isect_count:
-            self._device.handle.wait_for_idle()
+            self.device.handle.wait_for_idle()
             done += [step for step, _ in self._submissions]
             self._submissions.clear()
-            self.status.write(np.zeros(3, np.uint32))
-            reserve(overflow)
-            self.step = overflow.step
+            self._status.write(np.zeros(3, np.uint32))
+            self._reserve_lists(overflow)
+            self._step = overflow.step
         for step in done:
-            if step < self.step and step % self._every == 0:
-                on_done(step)
+            if step < self._step and step % self._every == 0:
+                self._on_done(step)
 
 
 def check_finite(arrays: Mapping[str, NDArray], step: int) -> None:
@@ -167,11 +176,7 @@ class Photographs:
     """Photographs on the device, by view. Those that come first stay, up to a limit; the others are streamed.
 
     Each epoch takes all of them in a new order. Of a share f of them that stays, f of the steps find theirs; of as many that
-    were used last, far fewer would.
-
-    Args:
-        load: reads one, in any thread.
-        limit_bytes: of those that stay.
+    were used last, far fewer would. `load` is called in any thread.
     """
 
     def __init__(self, memory: Memory, load: Callable[[int], NDArray], limit_bytes: int | None = None) -> None:

@@ -21,11 +21,8 @@ _SLANG_TYPES = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pa
 
 
 def accumulation(device: Device, name: Accumulate) -> str:
-    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic.
-
-    Raises:
-        SplatError: the name means nothing.
-    """
+    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic;
+    SplatError if the name means nothing."""
     import torch
 
     if name == "auto":
@@ -36,11 +33,8 @@ def accumulation(device: Device, name: Accumulate) -> str:
 
 
 def alert_not_deterministic(what: str) -> None:
-    """Do what `torch.use_deterministic_algorithms` asks for where gradients add up atomically, in any order.
-
-    Raises:
-        SplatError: torch is to be deterministic, and not only to warn.
-    """
+    """Where gradients add up atomically, in any order: SplatError, or a warning, if `torch.use_deterministic_algorithms` asks
+    for one."""
     import torch
 
     if not torch.are_deterministic_algorithms_enabled():

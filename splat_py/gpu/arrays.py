@@ -53,7 +53,7 @@ class Memory:
         self._free: dict[int, list[spy.Buffer]] = {}
         self._free_bytes = 0
         # Aliased arrays by address, so that a tensor that came from one finds its buffer again.
-        self._by_address: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
+        self.aliased: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
     @property
     def free_bytes(self) -> float:
@@ -61,14 +61,8 @@ class Memory:
         return psutil.virtual_memory().available if self.bridge is Bridge.ALIAS else math.inf
 
     def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
-        """An array with undefined contents.
-
-        Args:
-            by_address: kernels reach it by 64-bit addresses.
-
-        Raises:
-            SplatError: it is larger than kernels can index, or than the memory that is left.
-        """
+        """An array with undefined contents, which kernels may reach by 64-bit addresses; SplatError if it is larger than
+        kernels can index, or than the memory that is left."""
         # NumPy's integers would wrap when they are multiplied.
         sides = tuple(map(int, shape)) if isinstance(shape, tuple) else (int(shape),)
         self.limits.check_array(sides, np.dtype(dtype), by_address)
@@ -77,7 +71,7 @@ class Memory:
     def array(self, values: NDArray | torch.Tensor) -> Array:
         """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
         if isinstance(values, torch.Tensor):
-            owner, shape, dtype = self.owner_of(values), tuple(values.shape), _numpy_dtype(values)
+            owner, shape, dtype = self.owner_of(values), tuple(values.shape), np.dtype(str(values.dtype).removeprefix("torch."))
             whole = owner is not None and values.is_contiguous() and values.storage_offset() == 0
             if owner is not None and whole and (shape, dtype) == (owner.shape, owner.dtype):
                 return owner
@@ -88,7 +82,6 @@ class Memory:
         return array
 
     def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> Array:
-        """An array of one value."""
         return self.array(np.full(shape, value, dtype))
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
@@ -103,7 +96,7 @@ class Memory:
         """The array whose memory a tensor looks at, if it is one of ours."""
         if self.bridge is not Bridge.ALIAS or tensor.device.type != "cpu" or tensor.numel() == 0:
             return None
-        return self._by_address.get(tensor.untyped_storage().data_ptr())
+        return self.aliased.get(tensor.untyped_storage().data_ptr())
 
     def take(self, nbytes: int) -> spy.Buffer:
         """A buffer of at least `nbytes`."""
@@ -149,17 +142,10 @@ class Memory:
         self._free.clear()
         self._free_bytes = 0
 
-    def register(self, array: Array) -> None:
-        """Let `owner_of` find this array."""
-        self._by_address[array.buffer.device_address] = array
-
 
 class Array:
-    """A shape and a type over a buffer of the device, which goes back to its pool with the last reference.
-
-    Args:
-        buffer: somebody else's memory; by default one of the pool's.
-    """
+    """A shape and a type over a buffer of the device, somebody else's or by default one of the pool's, which goes back there
+    with the last reference."""
 
     def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype, buffer: spy.Buffer | None = None) -> None:
         self.shape = shape
@@ -192,13 +178,13 @@ class Array:
     def tensor(self) -> torch.Tensor:
         """The contents as a torch tensor: shared where that is possible (`Bridge`), else copied to the CPU."""
         if self._memory.bridge is Bridge.MPS or (self._memory.bridge is Bridge.CUDA and self.size):
-            tensor = self.buffer.to_torch(_DATA_TYPES[self.dtype.name], list(self.shape))
+            tensor = self.buffer.to_torch(getattr(spy.DataType, self.dtype.name), list(self.shape))
             if self._memory.bridge is Bridge.CUDA:
                 # The buffer goes back to its pool with this array, which has to live as long as anybody looks.
                 tensor.untyped_storage().array = self
             return tensor
         if self._memory.bridge is Bridge.ALIAS:
-            self._memory.register(self)
+            self._memory.aliased[self.buffer.device_address] = self
         return torch.from_numpy(self.numpy())
 
     def write(self, values: NDArray | torch.Tensor) -> None:
@@ -235,18 +221,6 @@ class _HostView:
             "typestr": array.dtype.str,
             "data": (array.buffer.device_address, False),
         }
-
-
-_DATA_TYPES = {
-    "float32": spy.DataType.float32,
-    "int32": spy.DataType.int32,
-    "uint32": spy.DataType.uint32,
-    "uint8": spy.DataType.uint8,
-}
-
-
-def _numpy_dtype(tensor: torch.Tensor) -> np.dtype:
-    return np.dtype(str(tensor.dtype).removeprefix("torch."))
 
 
 def bucket(nbytes: int) -> int:

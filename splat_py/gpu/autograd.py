@@ -1,8 +1,5 @@
 """Functions that torch differentiates: each keeps its state as long as torch keeps the graph, is differentiated once, and
-breaks the graphs of torch's compiler.
-"""
-
-from __future__ import annotations
+breaks the graphs of torch's compiler."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,11 +15,8 @@ _R = TypeVar("_R")
 
 
 def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function that talks to a device: torch.compile calls it as it is, between its graphs, and torch.func cannot have it.
-
-    Raises:
-        SplatError: an argument is inside a transformation of torch.func.
-    """
+    """A function that talks to a device: torch.compile calls it as it is, between its graphs. It raises SplatError if an
+    argument is inside a transformation of torch.func."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -45,16 +39,13 @@ def _is_transformed(value: Any) -> bool:
 
 
 def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
-    """Keep `state` for the backward pass, until torch frees the graph.
-
-    Args:
-        tensors: what it was made from. Changing one in place before the backward pass is an error.
-    """
+    """Keep `state` for the backward pass, until torch frees the graph. Changing one of the `tensors` that it was made from in
+    place before the backward pass is an error."""
     # It lives as long as the graph holds the tensor, or another one with its memory.
     handle = torch.empty(0)
     handle.untyped_storage().state = state  # type: ignore[attr-defined]
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    # Those of checkpointing drop the tensor, and give back that of a second forward pass. Others may give back a copy.
+    # Hooks of checkpointing drop the tensor, and give back that of a second forward pass. Others may give back a copy.
     if hooks is not None and hooks[0].__module__ != "torch.utils.checkpoint":
         ctx.state = state
     ctx.save_for_backward(handle, *tensors)

@@ -3,8 +3,6 @@
 Nothing heavy is imported, so that commands refuse unknown names at once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform
@@ -29,11 +27,7 @@ _NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-bac
 
 def parse_device(name: str | None) -> tuple[str, int]:
     """Backend and index of `name`, or of the environment variable SPLAT_DEVICE: "vulkan:1" is the second of Vulkan's. The
-    backend is empty where neither says one.
-
-    Raises:
-        SplatError: the name means nothing.
-    """
+    backend is empty where neither says one. SplatError if the name means nothing."""
     asked = name or os.environ.get("SPLAT_DEVICE") or ""
     backend, _, index = asked.partition(":")
     if asked and (backend not in BACKENDS or not re.fullmatch("[0-9]{0,4}", index)):
@@ -172,14 +166,6 @@ def why_no_torch_metal() -> str:
     if not torch.backends.mps.is_macos_or_newer(_MACOS, 0):
         return f"macOS {platform.mac_ver()[0]} is too old; it takes {_MACOS} or later"
     return ""
-
-
-def torch_metal_name() -> str:
-    """Torch's name of the GPU."""
-    import torch
-
-    name = getattr(torch.backends.mps, "get_name", None)
-    return str(name()) if name else "Apple GPU"
 
 
 @cache

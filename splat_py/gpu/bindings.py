@@ -1,4 +1,4 @@
-"""What a kernel takes, and whether a dispatch brings just that.
+"""The arguments of a kernel, compared with those of a dispatch.
 
 A kernel's globals are buffers, numbers, and structs of both. A struct's value is a Python object with the struct's fields as
 its attributes, most often a dataclass: `viewmats` of `uniform Cameras cameras` is `cameras.viewmats`. Names are Slang's, in
@@ -6,14 +6,12 @@ Python's spelling: `isectOffsets` is `isect_offsets`. An attribute that is None 
 a specialisation does not read them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import slangpy as spy
@@ -63,24 +61,18 @@ _SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Bindings:
-    """The buffers and uniforms of an entry point.
+    """The buffers and uniforms of an entry point. A dispatch may bind others, too: most entry points of a module are bound
+    alike. Where a specialisation switches a buffer off, it is bound to None."""
 
-    Args:
-        kernel: what errors call it.
-        known: all that there are in its modules.
-        needed: those that it refers to. A dispatch may bind others, too: most entry points of a module are bound alike. Where a
-            specialisation switches a buffer off, it is bound to None.
-    """
-
-    kernel: str
-    known: Globals
-    needed: Globals
+    kernel: str  # what errors call it
+    known: Globals  # all that there are in its modules
+    needed: Globals  # those that it refers to
 
     @classmethod
     def of(
         cls, module: str, entry: str, constants: Mapping[str, Any] | None = None, layout: spy.ProgramLayout | None = None
-    ) -> Bindings:
-        """Those of an entry point of slang/kernels/<module>.slang, from its program; or as declared, where there is none."""
+    ) -> Self:
+        """The bindings of an entry point of slang/kernels/<module>.slang, from its program, or as declared if there is none."""
         path = f"kernels/{module}"
         types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
         return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry, types))
@@ -99,11 +91,8 @@ class Bindings:
         return found
 
     def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
-        """The uniforms and buffers of a dispatch, by the names of `known`, from its arguments.
-
-        Raises:
-            BindingError: an argument lacks a field of its struct, or has an array that its struct has not.
-        """
+        """The uniforms and buffers of a dispatch, by the names of `known`, from its arguments; BindingError if one lacks a
+        field of its struct, or has an array that its struct has not."""
         uniforms: dict[str, Uniform] = {}
         buffers: dict[str, Array | None] = {}
         for argument, value in arguments.items():
@@ -149,11 +138,7 @@ class Bindings:
         return {name.replace(".", "_"): ["params", name] if name in self.known.block else name.split(".") for name in names}
 
     def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
-        """Compare what a dispatch binds with what the kernel takes.
-
-        Raises:
-            BindingError: a buffer or a uniform is not known, is missing, or is not of the kernel's type.
-        """
+        """Raise BindingError if a buffer or a uniform is not known, is missing, or is not of the kernel's type."""
         self._check_names("uniform", uniforms, self.known.uniforms, self.needed.uniforms)
         self._check_names("buffer", buffers, self.known.buffers, self.needed.buffers)
         for name, value in uniforms.items():

@@ -10,8 +10,6 @@ The copy is kept as such a file when kernels have been added. What is damaged, o
 Metal source that was emitted lies in the same folder, a file a kernel (`EmissionCache`).
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json
@@ -42,14 +40,8 @@ _COPY_PREFIX = "splat_py-kernels-"
 
 
 class CompileCache:
-    """This process' copy of the kernels that were compiled before.
-
-    Attributes:
-        folder: of the copy, for SlangPy; None if none can be made.
-
-    Warns:
-        UserWarning: once, if what is stored is damaged, or the folder cannot be read or written.
-    """
+    """This process' copy of the kernels that were compiled before. It warns once if what is stored is damaged, or the folder
+    cannot be read or written."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
@@ -57,6 +49,7 @@ class CompileCache:
         self._kept_at = time.monotonic()
         self._process = os.getpid()
         self._warned = False
+        # The copy's, for SlangPy; None if none can be made.
         self.folder: Path | None = None
         try:
             _remove_abandoned_copies()
@@ -168,16 +161,13 @@ def _remove_abandoned_copies() -> None:
 
 
 class EmissionCache:
-    """Metal source that was emitted before, as emitting takes the compiler up to a second a kernel.
-
-    The first line of a file is a checksum of the rest.
-    """
+    """Metal source that was emitted before, as emitting takes the compiler up to a second a kernel. The first line of a file is
+    a checksum of the rest."""
 
     def __init__(self) -> None:
         self._folder = cache_folder(shader_folder()) / "metal"
 
     def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
-        """See `emit`."""
         what = "\0".join((module, entry, specialisation_source(module, constants) if constants else ""))
         path = self._folder / f"{entry}-{_checksum(what.encode())}.json"
         with suppress(OSError, ValueError):

@@ -5,8 +5,6 @@ Vulkan on hardware, then Vulkan in software. `--device` on the command line and 
 that.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -80,7 +78,7 @@ class Tuning:
     sort_items: int = 32
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
-    # Whether a wave's lanes read a splat from the lane that has tested it, or all load it again.
+    # True if a wave's lanes read a splat from the lane that has tested it, or all load it again.
     broadcast_from_lane: bool = False
     # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
     segment: int | None = None
@@ -206,7 +204,7 @@ def adapters() -> tuple[Adapter, ...]:
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
     if not availability.why_no_torch_metal():
-        found.append(Adapter("mps", availability.torch_metal_name(), ()))
+        found.append(Adapter("mps", getattr(torch.backends.mps, "get_name", lambda: "Apple GPU")(), ()))
     order = preference()
     return tuple(sorted(found, key=lambda adapter: order.index(adapter.backend)))
 
@@ -221,15 +219,10 @@ def preference() -> list[str]:
 
 
 def choose(name: str | None = None) -> Adapter:
-    """The adapter for `name`, or for SPLAT_DEVICE, or the best there is.
+    """The adapter for `name`, or for SPLAT_DEVICE, or the best there is; NoDeviceError if there is no such device here.
 
-    Args:
-        name: metal, mps, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`).
-
-    Raises:
-        NoDeviceError: there is no such device here.
-        SplatError: the name means nothing.
-    """
+    A name is metal, mps, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`); SplatError if it
+    means nothing."""
     backend, position = availability.parse_device(name)
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
     if position >= len(candidates):
@@ -249,11 +242,7 @@ def _open(adapter: Adapter) -> Device | NoDeviceError:
 
 
 def open_device(adapter: Adapter) -> Device:
-    """An adapter's device, anew.
-
-    Raises:
-        NoDeviceError: its driver is too old or broken.
-    """
+    """An adapter's device, anew; NoDeviceError if its driver is too old or broken."""
     if adapter.backend == "mps":
         place = torch.device(availability.TORCH_DEVICE)
         return Device(adapter, cast(spy.Device, TorchQueue()), TensorMemory(place), TorchKernels(place), recorder=TorchRecorder)
@@ -312,11 +301,7 @@ def get_device(name: str | Device | None = None) -> Device:
 
 def slang_device() -> Device:
     """The device whose compiler session compiles and calls functions of Slang: the default one. Where torch dispatches the
-    kernels there is no session, and SlangPy's Metal has it, which compiles that far without Xcode, and calls with it.
-
-    Raises:
-        NoDeviceError: see `get_device`.
-    """
+    kernels there is no session, and SlangPy's Metal has it, which compiles that far without Xcode, and calls with it."""
     device = get_device()
     return get_device("metal") if device.adapter.backend == "mps" else device
 

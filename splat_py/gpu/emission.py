@@ -80,19 +80,13 @@ def _run(arguments: list[str], result_of: Any) -> Any:
         library.destroy_request(request)
 
 
-def _entry_point_code(request: int) -> bytes:
-    size = ctypes.c_size_t()
-    code = _library().code(request, 0, ctypes.byref(size))
-    return ctypes.string_at(code, size.value)
-
-
-def _group_size(request: int) -> tuple[int, int, int]:
-    """Threads of a workgroup; 0 where they follow from constants of another module."""
-    library = _library()
-    sizes = (ctypes.c_size_t * 3)()
-    library.group_size(library.entry_point(library.reflection(request), 0), 3, sizes)
-    x, y, z = sizes
-    return x, y, z
+def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
+    """The entry point's. Threads of a workgroup are 0 where they follow from constants of another module."""
+    library, size, threads = _library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
+    code = library.code(request, 0, ctypes.byref(size))
+    library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
+    x, y, z = threads
+    return ctypes.string_at(code, size.value), (x, y, z)
 
 
 def _container(request: int) -> bytes:
@@ -115,7 +109,8 @@ class EmittedKernel(NamedTuple):
 
 
 class _Imports:
-    """What kernels import, compiled when the first asks for it: reading the text for each takes longer than all the rest."""
+    """The modules that kernels import, compiled when the first asks for it: reading the text for each takes longer than all the
+    rest."""
 
     def __init__(self) -> None:
         self._owner = tempfile.TemporaryDirectory(prefix="splat_py-modules-")
@@ -154,11 +149,8 @@ def emit(target: Literal["metal", "cuda", "wgsl"], module: str, entry: str, cons
     """An entry point of slang/kernels/<module>.slang as source of another language, its `extern` names set to `constants`.
 
     NVRTC compiles the CUDA source as it is; `WgslKernel.of` says what WGSL binds. The values travel as in `KernelCache`: in a
-    small module of their own, compiled by the same compiler and linked, as types of a caller's own are.
-
-    Raises:
-        CompilerError: what the compiler says.
-    """
+    small module of their own, compiled by the same compiler and linked, as types of a caller's own are. CompilerError has what
+    the compiler refuses."""
     code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
     source = code.decode().rstrip("\0")
     if target in _THREADS:
@@ -197,7 +189,7 @@ class WgslKernel(NamedTuple):
 
     @classmethod
     def of(cls, source: str) -> WgslKernel:
-        """What source declares, which is less than its modules do: the compiler has dropped what is not used."""
+        """The bindings that source declares, which is less than its modules do: the compiler has dropped what is not used."""
         buffers = {int(binding): name for binding, name in _WGSL_STORAGE.findall(source)}
         blocks = _WGSL_UNIFORM.findall(source)
         assert len(blocks) < 2, "a kernel's numbers are all in `params`, or none is"
@@ -251,8 +243,4 @@ def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) 
         # With no -o the text is printed and not kept.
         output = ["-o", str(Path(folder, f"kernel.{target}"))]
         what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        code, size = _run(
-            [kernel, *include, *linked, *what, *output], lambda request: (_entry_point_code(request), _group_size(request))
-        )
-    assert isinstance(code, bytes)
-    return code, size
+        return _run([kernel, *include, *linked, *what, *output], _code_and_threads)

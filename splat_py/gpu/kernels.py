@@ -13,8 +13,6 @@ Arguments are the kernel's globals, in Python's spelling; capitals are values of
 are such values, too: `camera_model` is that of `CameraModel`, `tile_size` that of `TILE_SIZE`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import defaultdict
@@ -63,7 +61,7 @@ class UserType:
 
     @property
     def module(self) -> str:
-        """What the compiler calls the module: the same text is the same module."""
+        """The module's name for the compiler: the same text is the same module."""
         return f"user_{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
 
     def __str__(self) -> str:
@@ -95,7 +93,7 @@ def constants_in(module: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str]]:
     """`extern` names, a dataclass's attributes of these names that are no arrays, and values without a specialisation."""
-    arrays = {field.name for field in fields(kind) if str(field.type).startswith("Array")}
+    arrays = {field.name for field in fields(kind) if "Array" in str(field.type)}
     attributes = {*dir(kind), *(field.name for field in fields(kind))} - arrays
     found = ((name, _WORD.sub("_", name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
     return [(name, attribute, value) for name, attribute, value in found if attribute in attributes]
@@ -105,10 +103,7 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
     """Slang source of the small module that gives the `extern` names of a kernel's modules their values.
 
     Values may come from files, and source is code: nothing becomes part of it but numbers and names of the kernel's own types.
-
-    Raises:
-        BindingError: there is no such name, or its value is something else than its type's.
-    """
+    BindingError if there is no such name, or its value is something else than its type's."""
     sources = scope(f"kernels/{module}")
     externs = {name: kind for source in sources for name, kind in source.externs.items()}
     imports, exports = set(), []
@@ -173,11 +168,8 @@ class KernelCache:
         self.observers: list[Callable[[str], None]] = []
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them.
-
-        Raises:
-            SplatError: a caller's own code cannot be compiled there.
-        """
+        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them;
+        SplatError if a caller's own code cannot be compiled there."""
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         if key not in self._kernels:
@@ -189,7 +181,7 @@ class KernelCache:
                 own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
                 if own is None or isinstance(error, BindingError) or "error" not in str(error):
                     raise
-                # What the compiler refuses only where kernels are linked with it.
+                # The compiler refuses some code only where kernels are linked with it.
                 raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return self._kernels[key]
 
@@ -248,13 +240,7 @@ class Recorder:
         # Arrays in use go back to their pool only after the recorder: what is recorded must not find them with other contents.
         self._arrays: list[Array] = []
 
-    def dispatch(
-        self,
-        module: str,
-        entry: str,
-        groups: tuple[int, int, int],
-        **arguments: Any,
-    ) -> None:
+    def dispatch(self, module: str, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
         """Run an entry point over `groups` workgroups. An empty grid is no work.
 
         Args:

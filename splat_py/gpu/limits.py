@@ -1,9 +1,8 @@
 """Limits of a buffer, an index and a dispatch: sizes are checked by arithmetic, before anything is allocated."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import slangpy as spy
@@ -27,7 +26,7 @@ class Limits:
     groups: tuple[int, int, int] = (65535, 65535, 65535)
 
     @classmethod
-    def of(cls, device: spy.Device) -> Limits:
+    def of(cls, device: spy.Device) -> Self:
         """The limits that SlangPy reports for a device."""
         # SlangPy's CPU target says 0.
         x, y, z = (int(n) or 65535 for n in device.info.limits.max_compute_dispatch_thread_groups)
@@ -53,11 +52,8 @@ class Limits:
             raise self._too_large(f"{what} with {channels} channels would take", nbytes, advice)
 
     def check_intersections(self, count: int, groups_of: int) -> None:
-        """Raise SplatError if 32 bits, a buffer or a dispatch do not hold lists of so many intersections of splats with tiles.
-
-        Args:
-            groups_of: as many are sorted by a workgroup.
-        """
+        """Raise SplatError if 32 bits, a buffer or a dispatch do not hold lists of so many intersections of splats with tiles,
+        of which a workgroup sorts `groups_of`."""
         # torch numbers them with signed integers.
         most = min(self.buffer_bytes // 4, self.groups[0] * groups_of, _INDICES // 2 - 1)
         if count > most:

@@ -1,7 +1,5 @@
 """Messages of SlangPy and its compiler, a page each, as a clause or a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,11 +31,8 @@ def first_error(messages: str) -> str:
 
 @contextmanager
 def translate_device_lost() -> Iterator[None]:
-    """Say in a sentence what SlangPy says in a page when a device does not take or finish its work.
-
-    Raises:
-        DeviceLostError: a call to the driver failed. Other errors, of compilation for one, are left as they are.
-    """
+    """Say in a sentence what SlangPy says in a page when a call to the driver failed, as a DeviceLostError. Other errors, of
+    compilation for one, are left as they are."""
     try:
         yield
     except RuntimeError as error:

@@ -1,16 +1,14 @@
-"""What an entry point of emitted Metal source takes: buffers by number, and blocks of numbers and where they lie.
+"""The parameters of an entry point of emitted Metal source: buffers by number, and blocks of numbers and where they lie.
 
 There is no reflection of Metal source, and none is needed: the compiler writes every parameter with its attribute.
 """
-
-from __future__ import annotations
 
 import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 _PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
 _FIELD = re.compile(r"^\s*(\S.*?)\s*(\**)\s*(\w+);", re.MULTILINE)
@@ -33,8 +31,7 @@ class Block:
     size: int
 
     @classmethod
-    def of(cls, source: str, structure: str) -> Block:
-        """What `source` declares."""
+    def of(cls, source: str, structure: str) -> Self:
         fields: dict[str, Field] = {}
         size, _ = _lay_out(source, structure, "", 0, fields)
         return cls(fields, size)
@@ -45,11 +42,7 @@ class Block:
         return [name for name, field in self.fields.items() if field.type.endswith("*")]
 
     def pack(self, values: Mapping[str, Any], unset: int = 0) -> bytes:
-        """The block with these of its fields, pointers as addresses.
-
-        Args:
-            unset: what the bytes of those that are not given hold.
-        """
+        """The block with these of its fields, pointers as addresses. The bytes of others hold `unset`."""
         block = bytearray([unset]) * self.size
         for name, (kind, offset) in self.fields.items():
             if name in values:
@@ -94,18 +87,15 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class MetalParameters:
-    """The parameters of an entry point.
-
-    Args:
-        blocks: by the names of the buffers that hold them: `params`, and `globalParams` for globals that are no buffers.
-    """
+    """The parameters of an entry point."""
 
     parameters: list[Parameter]
+    # By the names of the buffers that hold them: `params`, and `globalParams` for globals that are no buffers.
     blocks: dict[str, Block]
 
     @classmethod
-    def of(cls, source: str, entry: str) -> MetalParameters:
-        """Those of `[[kernel]] void <entry>(…)` in `source`."""
+    def of(cls, source: str, entry: str) -> Self:
+        """The parameters of `[[kernel]] void <entry>(…)` in `source`."""
         matches = [match for match in map(_PARAMETER.fullmatch, _parameters(source, entry)) if match]
         parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in matches]
         blocks = {p.name: Block.of(source, p.type.split()[0]) for p in parameters if p.name in ("params", "globalParams")}

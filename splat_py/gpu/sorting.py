@@ -1,7 +1,5 @@
 """Prefix sum and stable radix sort on the device (kernels/prefix_sum.slang, kernels/radix_sort.slang)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +32,7 @@ class PrefixSum:
 
 
 class Pairs(NamedTuple):
-    """What is sorted, [capacity] uint32 each."""
+    """Keys and values to sort, [capacity] uint32 each."""
 
     keys: Array
     values: Array
@@ -53,11 +51,8 @@ class RadixSort:
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
     def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
-        """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, says how many pairs there are.
-
-        Returns:
-            The sorted keys and values: either the arrays given, overwritten, or ones that this object owns.
-        """
+        """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, says how many pairs there are. Returns either the
+        arrays given, overwritten, or ones that this object owns."""
         source, target = Pairs(keys, values), self._pairs
         for shift in range(0, bits, self._tuning.sort_digit_bits):
             for entry in ("countBlockDigits", "scatter"):

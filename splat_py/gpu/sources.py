@@ -1,4 +1,4 @@
-"""What the Slang sources say and reflection does not: the values of constants, and what an entry point refers to.
+"""Facts that the Slang sources say and reflection does not: the values of constants, and what an entry point refers to.
 
 Reflection lists the globals of every module that a kernel is linked from, used or not. Here, declarations are read as sets of
 words: one counts if the entry point mentions its name, or anything does that the entry point mentions. Methods count if their
@@ -32,7 +32,7 @@ _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # Of integers to the next towards 0, as in Slang.
+    # Integers are divided towards 0, as in Slang.
     ast.Div: lambda a, b: a / b if float in (type(a), type(b)) else int(a / b),
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
@@ -49,12 +49,8 @@ def shader_folder() -> Path:
 def constant(module: str, name: str) -> Any:
     """The value of a `static const` of slang/<module>.slang or of what it imports: a number, or of vectors a tuple of them.
 
-    Those that are `extern` have the value that they have where nobody specialises them.
-
-    Raises:
-        KeyError: there is none of this name.
-        ValueError: its value takes more than numbers, names, + - * / << and >>.
-    """
+    Those that are `extern` have the value that they have where nobody specialises them. KeyError if there is none of this name;
+    ValueError if its value takes more than numbers, names, + - * / << and >>."""
     for source in scope(module):
         if name in source.constants:
             return _evaluated(f"slang/{source.name}.slang", name, source.constants[name], partial(constant, source.name))
@@ -62,11 +58,8 @@ def constant(module: str, name: str) -> Any:
 
 
 def constant_of(text: str, name: str, default: Any = None) -> Any:
-    """The value of a `static const` of Slang source, made of numbers and of its own constants; `default` if there is none.
-
-    Raises:
-        ValueError: its value takes more than that.
-    """
+    """The value of a `static const` of Slang source, made of numbers and of its own constants; `default` if there is none,
+    ValueError if its value takes more than that."""
     constants = dict(_CONSTANT.findall(_IGNORED.sub(" ", text)))
 
     def value_of(name: str) -> Any:
@@ -107,18 +100,14 @@ class Declaration:
     words: frozenset[str]
     parts: frozenset[str]
     derivatives: frozenset[str]
-    # Of a type.
+    # A type's.
     members: tuple[Declaration, ...] = ()
-    # Of a variable; of a buffer, its elements'.
+    # A variable's; a buffer's is its elements'.
     type: str = ""
     is_buffer: bool = False
-    # Of a global: a number, or a struct of buffers and numbers.
+    # True of a global that is a number, or a struct of buffers and numbers.
     is_uniform: bool = False
     is_static: bool = False
-
-    def is_called(self, names: set[str]) -> bool:
-        """Whether a method is among names that are called: by `Type.name` only if it is static."""
-        return not self.type and (self.name in names or (self.is_static and f".{self.name}" in names))
 
 
 class Source:
@@ -130,7 +119,7 @@ class Source:
         self._text = _IGNORED.sub(" ", text)
         self.imports = [imported.replace(".", "/") for imported in _IMPORT.findall(self._text)]
         self.constants = dict(_CONSTANT.findall(self._text))
-        # What a specialisation gives a value: ("constant", its type) or ("struct", its interface).
+        # Names that a specialisation gives a value: ("constant", its type) or ("struct", its interface).
         constants, types = _EXTERN_CONSTANT.findall(self._text), _EXTERN_TYPE.findall(self._text)
         self.externs = {name: ("constant", kind) for kind, name, _ in constants}
         self.externs |= {name: ("struct", interface) for name, interface, _ in types}
@@ -193,7 +182,7 @@ def _declaration(tokens: list[str]) -> Declaration:
 
 
 def _function_name(head: list[str]) -> str:
-    """What stands before the parameters, and before a generic's in angle brackets."""
+    """The name that stands before the parameters, and before a generic's in angle brackets."""
     end, depth = head.index("("), 0
     while depth or not _is_name(head[end]):
         end -= 1
@@ -224,7 +213,7 @@ class Globals:
 
 @cache
 def declared(module: str) -> Globals:
-    """What slang/<module>.slang and all that it imports declare."""
+    """The globals that slang/<module>.slang and all that it imports declare."""
     everything = [declaration for source in scope(module) for declaration in source.declarations]
     types = {declaration.name: declaration for declaration in everything if declaration.members}
     buffers: dict[str, str] = {}
@@ -256,8 +245,8 @@ def extern_defaults(module: str) -> dict[str, str]:
 
 @cache
 def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
-    """Those of `declared` that an entry point of the module mentions, or one of the types of a specialisation, or anything that
-    these mention."""
+    """The globals of `declared` that an entry point of the module mentions, or one of the types of a specialisation, or
+    anything that these mention."""
     visible = {source.name: {inner.name for inner in scope(source.name)} for source in scope(module)}
     named: dict[str, list[tuple[Declaration, str]]] = {}
     for source in scope(module):
@@ -279,7 +268,10 @@ def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
                 words |= declaration.derivatives
             for word in words:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
-            found |= {member: home for member in declaration.members if member.is_called(called)}
+            for member in declaration.members:
+                # Static methods are also called by `Type.name`.
+                if not member.type and (member.name in called or (member.is_static and f".{member.name}" in called)):
+                    found[member] = home
         new = {declaration: home for declaration, home in found.items() if declaration not in reached}
     everything = declared(module)
     variables = {declaration.name for declaration in reached if declaration.is_buffer or declaration.is_uniform}

@@ -5,8 +5,6 @@ Commands are sent when they are submitted. torch's stream runs them in order wit
 before it reads, and `Tensor.cpu` does.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -35,7 +33,7 @@ _MOST_BUFFERS = 31
 
 
 class TensorBuffer:
-    """A buffer as `Array` needs it, over bytes of a torch storage, which it keeps alive."""
+    """A buffer with those methods of SlangPy's that `Array` calls, over bytes of a torch storage, which it keeps alive."""
 
     def __init__(self, storage: torch.UntypedStorage, offset: int, size: int) -> None:
         self.storage = storage
@@ -53,7 +51,6 @@ class TensorBuffer:
         return self.view(torch.uint8, [self.size])
 
     def to_torch(self, data_type: spy.DataType, shape: list[int]) -> torch.Tensor:
-        """As SlangPy's buffers have it."""
         return self.view(getattr(torch, data_type.name), shape)
 
     def to_numpy(self) -> NDArray[np.uint8]:
@@ -61,23 +58,13 @@ class TensorBuffer:
         return np.asarray(self.bytes.to("cpu", copy=True).numpy())
 
     def copy_from_numpy(self, values: NDArray[Any]) -> None:
-        """Overwrite the beginning."""
         flat = values.reshape(-1).view(np.uint8)
         source = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
         self.bytes[: flat.size].copy_(source)
 
 
-def tensor_buffer(array: Array) -> TensorBuffer:
-    """The buffer of an array of `TensorMemory`."""
-    return cast(TensorBuffer, array.buffer)
-
-
 class TensorMemory(Memory):
-    """Buffers from torch's allocator, which keeps those that are freed itself, and not before commands have finished.
-
-    Args:
-        device: of the tensors.
-    """
+    """Buffers from torch's allocator, which keeps those that are freed itself, and not before commands have finished."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(cast(spy.Device, None), Bridge.MPS)
@@ -86,7 +73,6 @@ class TensorMemory(Memory):
         self._torch_device = device
 
     def array(self, values: NDArray | torch.Tensor) -> Array:
-        """An array holding `values`: the very memory of a tensor of this device, else a copy."""
         if isinstance(values, torch.Tensor) and self._is_ours(values) and values.is_contiguous():
             offset = int(values.storage_offset()) * values.element_size()
             if offset % _ALIGNMENT == 0:
@@ -94,11 +80,9 @@ class TensorMemory(Memory):
         return super().array(values)
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
-        """Made where they are."""
         return self.array(torch.zeros(shape, device=self._torch_device))
 
     def arange(self, count: int) -> Array:
-        """The same."""
         return self.array(torch.arange(count, dtype=torch.int32, device=self._torch_device).view(torch.uint32))
 
     def owner_of(self, tensor: torch.Tensor) -> Array | None:
@@ -109,7 +93,6 @@ class TensorMemory(Memory):
         return self._over(tensor, 0, (count,), _DTYPES[tensor.dtype])
 
     def take(self, nbytes: int) -> spy.Buffer:
-        """A buffer of at least `nbytes`."""
         buffer = self._create(bucket(nbytes))
         self.live_bytes += buffer.size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -133,11 +116,7 @@ class TensorMemory(Memory):
 
 
 class TorchKernels(KernelCache):
-    """As `KernelCache`, of `TorchProgram`s.
-
-    Args:
-        device: of the tensors.
-    """
+    """As `KernelCache`, of `TorchProgram`s."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(cast(spy.Device, None))
@@ -151,19 +130,15 @@ class TorchKernels(KernelCache):
 
 
 class TorchProgram:
-    """One entry point, compiled.
-
-    Raises:
-        SplatError: torch rejects the source, or the kernel takes more than can be bound.
-    """
+    """One entry point, compiled; SplatError if torch rejects the source, or the kernel takes more than can be bound."""
 
     def __init__(self, name: str, entry: str, kernel: EmittedKernel, nothing: torch.Tensor) -> None:
         self._name = name
         self._threads = kernel.threads
         self._parameters = MetalParameters.of(kernel.source, entry)
-        self._nothing = nothing
-        count = 1 + max(self._parameters.buffers.values(), default=-1)
-        if any(block.pointers for block in self._parameters.blocks.values()) or count > _MOST_BUFFERS:
+        self._nothing: Any = nothing
+        self._count = 1 + max(self._parameters.buffers.values(), default=-1)
+        if any(block.pointers for block in self._parameters.blocks.values()) or self._count > _MOST_BUFFERS:
             raise SplatError(f"{name} reads buffers by address, or more than {_MOST_BUFFERS}, which torch cannot bind")
         try:
             # A string of ASCII is what torch makes Apple's of.
@@ -173,25 +148,18 @@ class TorchProgram:
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()
             raise SplatError(f"torch cannot compile the Metal source of {name}: {reason}") from error
 
-    @cached_property
-    def _names(self) -> list[str]:
-        """The names of buffers by Metal's number; "" where the kernel has none."""
-        numbered = {index: name for name, index in self._parameters.buffers.items()}
-        return [numbered.get(i, "") for i in range(1 + max(numbered, default=-1))]
-
     def arguments(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> list[Any]:
-        """Torch's arguments for Metal's buffers, by position."""
-        return [self._argument(name, uniforms, buffers) for name in self._names]
-
-    def _argument(self, name: str, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> Any:
-        if name in self._parameters.blocks:
-            block = self._parameters.blocks[name].pack(uniforms)
-            # A list of integers is copied into the command, eight bytes each.
-            block += bytes(-len(block) % 8)
-            return list(struct.unpack(f"<{len(block) // 8}q", block))
-        if name not in buffers:
-            return self._nothing
-        return tensor_buffer(buffers[name]).bytes
+        """Torch's arguments for Metal's buffers, by position; a placeholder where the kernel has none or nobody sets it."""
+        found = [self._nothing] * self._count
+        for name, number in self._parameters.buffers.items():
+            if name in self._parameters.blocks:
+                block = self._parameters.blocks[name].pack(uniforms)
+                # A list of integers is copied into the command, eight bytes each.
+                block += bytes(-len(block) % 8)
+                found[number] = list(struct.unpack(f"<{len(block) // 8}q", block))
+            elif name in buffers:
+                found[number] = cast(TensorBuffer, buffers[name].buffer).bytes
+        return found
 
     def dispatch(self, groups: tuple[int, int, int], arguments: list[Any]) -> None:
         """Send it to torch's stream. Whole workgroups: torch counts threads, and would cut the last group of an axis short."""
@@ -200,6 +168,16 @@ class TorchProgram:
             self._kernel(*arguments, threads=threads, group_size=list(self._threads))
         except (RuntimeError, ValueError) as error:
             raise SplatError(f"torch cannot dispatch {self._name}: {str(error).split(chr(10))[0]}") from error
+
+
+class TorchCommands(list[Callable[[], Any]]):
+    """Takes the place of SlangPy's command encoder: calls, made when they are submitted."""
+
+    def copy_buffer(self, target: TensorBuffer, at: int, source: TensorBuffer, begin: int, size: int) -> None:
+        self.append(partial(target.bytes[at : at + size].copy_, source.bytes[begin : begin + size]))
+
+    def finish(self) -> list[Callable[[], Any]]:
+        return self
 
 
 class TorchQueue:
@@ -244,16 +222,6 @@ class TorchQueue:
         torch.mps.synchronize()
 
 
-class TorchCommands(list[Callable[[], Any]]):
-    """Takes the place of SlangPy's command encoder: calls, made when they are submitted."""
-
-    def copy_buffer(self, target: TensorBuffer, at: int, source: TensorBuffer, begin: int, size: int) -> None:
-        self.append(partial(target.bytes[at : at + size].copy_, source.bytes[begin : begin + size]))
-
-    def finish(self) -> list[Callable[[], Any]]:
-        return self
-
-
 class TorchRecorder(Recorder):
     """Records dispatches of `TorchProgram`s."""
 
@@ -266,7 +234,7 @@ class TorchRecorder(Recorder):
     def clear(self, array: Array) -> None:
         """See `Recorder`. Behind the array there may be more of a caller's tensor."""
         self._arrays.append(array)
-        self._commands.append(tensor_buffer(array).bytes[: array.nbytes].zero_)
+        self._commands.append(cast(TensorBuffer, array.buffer).bytes[: array.nbytes].zero_)
 
     @property
     def _commands(self) -> TorchCommands:

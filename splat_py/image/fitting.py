@@ -1,7 +1,5 @@
 """Fitting blobs to a picture: where they start, and Adam's steps, of three kernels and the sort where lists are sorted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from splat_py.fit.process import kept_checkpoint
 from splat_py.fit.steps import Adam, Overflow, StepsInFlight, check_finite
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import Profile, Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.image.options import Method, Rates
 from splat_py.image.pictures import FitCheckpoint, ImageFit, Picture, fingerprint, psnr, read_picture, to_picture
@@ -72,8 +70,7 @@ class FitStep:
 
     def record(self, recorder: Recorder, step: int, steps: int) -> None:
         """Record step number `step` of `steps`."""
-        self.rasterizer.record_lists(recorder, self.parameters)
-        self.rasterizer.record_check(recorder, self.status, step)
+        self.rasterizer.record_lists(recorder, self.parameters, self.status, step)
         self.rasterizer.record_gradients(recorder, self.parameters, self.target, self.gradients)
         recorder.stage("update")
         height, width, _ = self.target.shape
@@ -92,7 +89,7 @@ class FitStep:
         )
 
 
-class ImageFitter:
+class ImageFitter(StepsInFlight):
     """Optimises blobs so that they look like a picture. `fit` is this from beginning to end.
 
     Args:
@@ -119,50 +116,33 @@ class ImageFitter:
             resume.check_picture(picture)
             params, steps = resume.params, resume.steps
         self.picture, self.steps, self.rates = picture, steps, rates or Rates()
-        self.device = get_device(device)
-        self.profile: Profile | None = None
+        super().__init__(get_device(device), resume.step if resume else 0)
         memory = self.device.memory
         height, width, _ = picture.shape
         check_shape(params.shape)
-        self._parameters = memory.array(np.ascontiguousarray(params, dtype=np.float32))
+        parameters = memory.array(np.ascontiguousarray(params, dtype=np.float32))
         moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
-        self._moments = tuple(memory.array(moment) for moment in moments)
-        self._steps = StepsInFlight(self.device, resume.step if resume else 0)
-        self._rasterizer = rasterizer or rasterizer_for(self.device, params.shape[1], width, height)
-        self._rasterizer.reserve(self._parameters)
         self._work = FitStep(
-            self._rasterizer,
+            rasterizer or rasterizer_for(self.device, params.shape[1], width, height),
             memory.array(picture),
-            self._parameters,
+            parameters,
             memory.empty(params.shape),
-            self._moments,
-            self._steps.status,
+            tuple(memory.array(moment) for moment in moments),
+            self._status,
             self.rates,
             adam_for(width, height),
         )
-
-    @property
-    def step(self) -> int:
-        """Steps that have been sent to the device, or after `finish` have been done."""
-        return self._steps.step
-
-    def advance(self) -> None:
-        """Send the next step to the device, without waiting for it."""
-        self._steps.send(self._submit, self._reserve)
-
-    def finish(self) -> None:
-        """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
-        self._steps.finish(self._submit, self._reserve)
+        self._work.rasterizer.reserve(parameters)
 
     def params(self) -> NDArray[np.float32]:
         """A copy of the raw blobs as they are now."""
         self.finish()
-        return self._parameters.numpy().copy()
+        return self._work.parameters.numpy().copy()
 
     def checkpoint(self) -> FitCheckpoint:
         """Everything that a later fit needs to continue from here."""
         params = self.params()
-        m, v = (moment.numpy().copy() for moment in self._moments)
+        m, v = (moment.numpy().copy() for moment in self._work.moments)
         return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
 
     def save_checkpoint(self, path: Path) -> None:
@@ -175,18 +155,18 @@ class ImageFitter:
         """How the blobs look now."""
         self._check_finite(self.params())
         height, width, _ = self.picture.shape
-        image = draw(self.device, self._parameters, width, height)
+        image = draw(self.device, self._work.parameters, width, height).numpy()
         return FitReport(self.step, psnr(image, self.picture), image)
 
     def _check_finite(self, params: NDArray[np.float32]) -> None:
         names = ("the centres", "the shapes", "the colours", "the opacities")
         check_finite(dict(zip(names, np.split(params, (2, 5, 8)), strict=True)), self.step)
 
-    def _reserve(self, overflow: Overflow) -> None:
-        self._rasterizer.reserve(self._parameters)
+    def _reserve_lists(self, overflow: Overflow) -> None:
+        self._work.rasterizer.reserve(self._work.parameters)
 
     def _submit(self, step: int) -> int:
-        recorder = self.device.record(self.profile)
+        recorder = self.device.record()
         self._work.record(recorder, step, self.steps)
         return recorder.submit(wait=False)
 
@@ -261,7 +241,9 @@ def fit(
 
 def blobs_on_detail(picture: Picture, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Raw blobs [9, count] drawn with a density that follows the gradient's magnitude, the smaller in front."""
-    detail = sum(np.hypot(*np.gradient(_padded(picture[..., k]))) for k in range(3))
+    # At least two pixels a side, as a gradient needs.
+    padded = np.pad(picture, [(0, max(2 - side, 0)) for side in picture.shape], mode="edge")
+    detail = sum(np.hypot(*np.gradient(padded[..., k])) for k in range(3))
     detail = gaussian_filter(np.asarray(detail)[: picture.shape[0], : picture.shape[1]], 1.0)
     density = (1 - _EVEN_SHARE) * detail / max(float(detail.sum()), 1e-12) + _EVEN_SHARE / detail.size
     density /= density.sum()
@@ -292,11 +274,6 @@ def _blobs_at(picture: Picture, pixels: NDArray, spacing: NDArray, rng: np.rando
     raw[5:8] = _logit(picture.reshape(-1, 3)[pixels].T)
     raw[8] = _logit(np.array(_OPACITY))
     return raw.astype(np.float32)
-
-
-def _padded(channel: NDArray) -> NDArray:
-    """At least two pixels a side, as a gradient needs."""
-    return np.pad(channel, [(0, max(2 - side, 0)) for side in channel.shape], mode="edge")
 
 
 def _logit(share: NDArray, least: float = _MARGIN_OF_RANGE) -> NDArray:

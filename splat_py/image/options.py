@@ -1,9 +1,7 @@
 """Options of a picture's fit: how pixels find their blobs, and learning rates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from splat_py.base.fields import check_fields
 
@@ -24,7 +22,7 @@ class Rates:
     def __post_init__(self) -> None:
         check_fields(self, {**dict.fromkeys(("center", "shape", "color", "opacity"), (0.0, 100.0)), "final": (1e-9, 1.0)})
 
-    def times(self, factor: float) -> Rates:
+    def times(self, factor: float) -> Self:
         """These rates, all but `final` multiplied."""
         rates = {name: getattr(self, name) * factor for name in ("center", "shape", "color", "opacity")}
         return replace(self, **rates)

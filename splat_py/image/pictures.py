@@ -1,12 +1,9 @@
 """Pictures of every kind as float32 [H, W, 3] from 0 to 1; the blobs that a fit leaves, and its checkpoints and their files."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -104,11 +101,7 @@ class ImageFit:
 
     def render(self, width: int | None = None, height: int | None = None, *, device: Device | str | None = None) -> Picture:
         """The picture [height, width, 3], 0 to 1, at any size; by default that of the original, and if one side is given, in
-        its proportions.
-
-        Args:
-            device: where to render; the default device if None.
-        """
+        its proportions. It is rendered on `device`, the default device if None."""
         if width is None and height is None:
             width, height = self.width, self.height
         elif width is None:
@@ -121,7 +114,7 @@ class ImageFit:
         device = get_device(device)
         check_shape(self.params.shape)
         params = device.memory.array(np.ascontiguousarray(self.params, dtype=np.float32))
-        image = draw(device, params, across * width, down * height)
+        image = draw(device, params, across * width, down * height).numpy()
         return image.reshape(height, down, width, across, 3).mean(axis=(1, 3))
 
     def save(self, path: str | Path) -> None:
@@ -130,7 +123,7 @@ class ImageFit:
         save_tensors(path, _KIND, header, {"params": self.params})
 
     @classmethod
-    def load(cls, path: str | Path) -> ImageFit:
+    def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote.
 
         Raises:
@@ -149,10 +142,10 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     check_size(*(whole_number(header, side, 1, 65_535) for side in ("width", "height")))
     if type(header.get("psnr")) not in (int, float) or not abs(header["psnr"]) < 1e6:
         raise ValueError("it has no psnr")
-    _require_blobs(layout, ("params",))
+    _require_blobs(layout, "params")
 
 
-def _require_blobs(layout: Layout, names: Iterable[str]) -> None:
+def _require_blobs(layout: Layout, *names: str) -> None:
     _, (*_, count) = layout["params"]
     if count == 0:
         raise ValueError("it has no blobs")
@@ -174,13 +167,11 @@ class FitCheckpoint:
     v: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
-        """Write to a .safetensors file, atomically."""
         header = {"step": self.step, "steps": self.steps, "picture": self.picture}
         save_tensors(path, _CHECKPOINT_KIND, header, {"params": self.params, "m": self.m, "v": self.v})
 
     @classmethod
-    def load(cls, path: Path) -> FitCheckpoint:
-        """Read what `save` wrote."""
+    def load(cls, path: Path) -> Self:
         absent = "there is no fit to resume"
         with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
             header, tensors = load_tensors(path, _CHECKPOINT_KIND, _check_checkpoint)
@@ -188,7 +179,6 @@ class FitCheckpoint:
             return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _CHECKPOINT_TENSORS))
 
     def check_picture(self, picture: Picture) -> None:
-        """Raise SplatError if this is of another picture."""
         if self.picture != fingerprint(picture):
             raise SplatError("the checkpoint is of another picture, or of another background behind it; fit without --resume")
 
@@ -198,7 +188,7 @@ def _check_checkpoint(header: dict[str, Any], layout: Layout) -> None:
     whole_number(header, "step", 0, whole_number(header, "steps", 1, 1 << 31))
     if not isinstance(header.get("picture"), str):
         raise ValueError("it does not say of which picture it is")
-    _require_blobs(layout, _CHECKPOINT_TENSORS)
+    _require_blobs(layout, *_CHECKPOINT_TENSORS)
 
 
 def fingerprint(picture: Picture) -> str:

@@ -9,15 +9,13 @@ there to learn from and to check the others against: its memory grows with the n
 each number of them is compiled anew, and every pixel adds its gradient by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from splat_py.base.fields import require_number
 from splat_py.errors import SplatError
@@ -38,7 +36,7 @@ FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
 _AUTODIFF_BLOBS = 256
-# What tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
+# The share that tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
 _HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
 _GROUP_LIMIT = 1_000_000
@@ -59,25 +57,25 @@ class Blobs:
 class Rasterizer:
     """Draws N blobs on pictures of one size.
 
-    `reserve` has to be called before the first recording, and again when a step that `record_check` watches has run out; where
-    there are no lists in device memory, nothing can.
-
-    Args:
-        native_atomics: whether gradients add up by float atomics or by compare-and-swap; by default what the device has.
+    `reserve` has to be called before the first recording, and again when `record_lists` has noted that lists ran out; where
+    there are no lists in device memory, nothing can. Gradients add up by float atomics or by compare-and-swap; by default what
+    the device has.
     """
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
         self._device, self._count, self._width, self._height = device, blobs, width, height
         self._native = device.native_float_atomics if native_atomics is None else native_atomics
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the arrays that live as long as the rasteriser; SplatError if there are too many blobs for it."""
 
     def reserve(self, parameters: Array) -> None:
         """Wait for the device, and allocate the lists that these blobs [9, N] need."""
 
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """What comes before `record_check` and `record_gradients`."""
-
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """Note in `status` if the lists of this recording lack capacity (kernels/status.slang)."""
+    def record_lists(self, recorder: Recorder, parameters: Array, status: Array | None = None, step: int = 0) -> None:
+        """Make the lists that `record_gradients` reads. `status` then says if lists of this step lack capacity
+        (kernels/status.slang)."""
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         """Blobs [9, N] → picture [H, W, 3]."""
@@ -96,10 +94,10 @@ class Rasterizer:
 
 
 class TileRasterizer(Rasterizer):
-    """Blobs are evaluated once and sorted by tile. Arguments as for `Rasterizer`."""
+    """Blobs are evaluated once and sorted by tile."""
 
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        super().__init__(device, blobs, width, height, native_atomics)
+    def _allocate(self) -> None:
+        device, blobs, width, height = self._device, self._count, self._width, self._height
         empty, full = device.memory.empty, device.memory.full
         tile = device.tuning.tile_size
         self._options = Options(tile, native_atomics=self._native, stop="ImageStop")
@@ -125,7 +123,6 @@ class TileRasterizer(Rasterizer):
         return self._binning.isect_count
 
     def reserve(self, parameters: Array) -> None:
-        """See `Rasterizer`."""
         recorder = self._device.record()
         self._record_evaluation(recorder, parameters)
         self._binning.record_count(recorder)
@@ -138,23 +135,18 @@ class TileRasterizer(Rasterizer):
         """Lists for so many intersections of blobs with tiles."""
         self._binning.reserve(capacity)
 
-    def record_check(self, recorder: Recorder, status: Array, step: int) -> None:
-        """See `Rasterizer`."""
-        self._binning.record_capacity_check(recorder, status, step)
-
-    def record_lists(self, recorder: Recorder, parameters: Array) -> None:
-        """See `Rasterizer`."""
+    def record_lists(self, recorder: Recorder, parameters: Array, status: Array | None = None, step: int = 0) -> None:
         self._record_evaluation(recorder, parameters)
         self._binning.record_count(recorder)
         self._binning.record_lists(recorder)
+        if status is not None:
+            self._binning.record_capacity_check(recorder, status, step)
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        """See `Rasterizer`."""
         self.record_lists(recorder, parameters)
         self._record_rasterization(recorder, image)
 
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
         self._record_rasterization(recorder, self._image.colors)
         recorder.stage("loss")
         self._dispatch(
@@ -170,7 +162,6 @@ class TileRasterizer(Rasterizer):
         self.record_backward(recorder, parameters, self._v_image, v_parameters)
 
     def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
         assert self._rasterization is not None
         self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats)
         recorder.stage("blob derivatives")
@@ -201,7 +192,7 @@ class TileRasterizer(Rasterizer):
 
 
 class _SingleKernel(Rasterizer):
-    """Blobs to picture in one kernel and back in another, without lists in device memory. Arguments as for `Rasterizer`."""
+    """Blobs to picture in one kernel and back in another, without lists in device memory."""
 
     # Module and entry points, and the pixels of a workgroup.
     _module: str
@@ -209,23 +200,19 @@ class _SingleKernel(Rasterizer):
     _differentiate: str
     _group: tuple[int, int]
 
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        super().__init__(device, blobs, width, height, native_atomics)
-        self._grid = (-(-width // self._group[0]), -(-height // self._group[1]), 1)
-        # What the kernels save for each pixel, and values of `extern` names.
+    def _allocate(self) -> None:
+        self._grid = (-(-self._width // self._group[0]), -(-self._height // self._group[1]), 1)
+        # Arrays that the kernels save for each pixel, and values of `extern` names.
         self._others: dict[str, Any] = {}
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        """See `Rasterizer`."""
         recorder.stage("render")
         recorder.dispatch(self._module, self._render, self._grid, blobs=self._blobs(parameters), image=image, **self._others)
 
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
         self._record_derivatives(recorder, parameters, target, v_parameters, 1.0 / (self._width * self._height), False)
 
     def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """See `Rasterizer`."""
         self._record_derivatives(recorder, parameters, v_image, v_parameters, 1.0, True)
 
     def _record_derivatives(
@@ -250,61 +237,52 @@ class _SingleKernel(Rasterizer):
 
 
 class GroupRasterizer(_SingleKernel):
-    """A workgroup of 8×4 threads a tile makes its own short-list. Arguments as for `Rasterizer`."""
+    """A workgroup of 8×4 threads a tile makes its own short-list."""
 
     _module, _render, _differentiate = "image_group", "renderByGroup", "differentiateByGroup"
     _group = (_GROUP_WIDTH, _GROUP_HEIGHT)
 
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        super().__init__(device, blobs, width, height, native_atomics)
-        empty = device.memory.empty
-        self._others = {"final_T": empty((height, width)), "n_contrib": empty((height, width), np.uint32)}
+    def _allocate(self) -> None:
+        super()._allocate()
+        empty, size = self._device.memory.empty, (self._height, self._width)
+        self._others = {"final_T": empty(size), "n_contrib": empty(size, np.uint32)}
 
 
 class AutodiffRasterizer(_SingleKernel):
-    """Every pixel blends every blob, and Slang differentiates the loop by itself. Arguments as for `Rasterizer`.
-
-    Raises:
-        SplatError: there are more than 256 blobs.
-    """
+    """Every pixel blends every blob, 256 at most, and Slang differentiates the loop by itself."""
 
     _module, _render, _differentiate = "blobs", "renderByAutodiff", "differentiateByAutodiff"
     _group = (_AUTODIFF_SIDE, _AUTODIFF_SIDE)
 
-    def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        if blobs > _AUTODIFF_BLOBS:
-            raise SplatError(f"autodiff takes at most {_AUTODIFF_BLOBS} blobs, not {blobs}; use tiles or group")
-        super().__init__(device, blobs, width, height, native_atomics)
-        self._others = {"BLOBS": blobs}
+    def _allocate(self) -> None:
+        if self._count > _AUTODIFF_BLOBS:
+            raise SplatError(f"autodiff takes at most {_AUTODIFF_BLOBS} blobs, not {self._count}; use tiles or group")
+        super()._allocate()
+        self._others = {"BLOBS": self._count}
+
+
+RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
+    "tiles": TileRasterizer,
+    "group": GroupRasterizer,
+    "autodiff": AutodiffRasterizer,
+}
 
 
 def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
-    """The one that `method` names, or the faster one of "tiles" and "group".
-
-    Raises:
-        SplatError: the method means nothing, there are too many blobs for it, or the picture is too large for the device.
-    """
+    """The one that `method` names, or the faster one of "tiles" and "group"; SplatError if the method means nothing, there are
+    too many blobs for it, or the picture is too large for the device."""
     device.memory.limits.check_images(1, height, width)
     if method == "auto":
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
         method = "group" if not device.software and blobs * groups <= _GROUP_LIMIT else "tiles"
-    kinds: dict[str, Callable[..., Rasterizer]] = {
-        "tiles": TileRasterizer,
-        "group": GroupRasterizer,
-        "autodiff": AutodiffRasterizer,
-    }
-    if method not in kinds:
-        raise SplatError(f"method is {method!r}; use auto, {', '.join(kinds)}")
-    return kinds[method](device, blobs, width, height)
+    if method not in RASTERIZERS:
+        raise SplatError(f"method is {method!r}; use auto, {', '.join(RASTERIZERS)}")
+    return RASTERIZERS[method](device, blobs, width, height)
 
 
-def draw(device: Device, parameters: Array, width: int, height: int) -> NDArray[np.float32]:
+def draw(device: Device, parameters: Array, width: int, height: int, rasterizer: Rasterizer | None = None) -> Array:
     """Raw blobs [9, N] on the device → picture [height, width, 3]."""
-    rasterizer = rasterizer_for(device, parameters.shape[1], width, height)
-    return _draw(device, rasterizer, parameters, width, height).numpy().copy()
-
-
-def _draw(device: Device, rasterizer: Rasterizer, parameters: Array, width: int, height: int) -> Array:
+    rasterizer = rasterizer or rasterizer_for(device, parameters.shape[1], width, height)
     rasterizer.reserve(parameters)
     image = device.memory.empty((height, width, 3))
     recorder = device.record()
@@ -349,7 +327,7 @@ def render(
     picture = _Render.apply(params, *size, method)
     if not behind.requires_grad and not behind.any():
         return picture
-    # What white blobs leave on black is what they cover.
+    # White blobs on black show how much they cover.
     white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
     return picture + (1 - _Render.apply(white, *size, method)) * behind
 
@@ -359,7 +337,7 @@ class _Render(torch.autograd.Function):
     def forward(ctx: Any, params: torch.Tensor, width: int, height: int, method: Method) -> torch.Tensor:
         device = device_for(params)
         rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
-        image = _draw(device, rasterizer, device.memory.array(params.detach().contiguous()), width, height)
+        image = draw(device, device.memory.array(params.detach().contiguous()), width, height, rasterizer)
         save_state(ctx, (device, rasterizer), params)
         return image.tensor().to(params.device)
 
@@ -385,11 +363,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 def check_size(width: int, height: int) -> tuple[int, int]:
-    """The same two numbers.
-
-    Raises:
-        SplatError: one of them is no side of a picture.
-    """
+    """The same two numbers; SplatError if one of them is no side of a picture."""
     require_number(width=width, height=height)
     if not (1 <= width <= 65_535 and 1 <= height <= 65_535 and int(width) == width and int(height) == height):
         raise SplatError(f"the size is {width}×{height}; both sides must be from 1 to 65,535 whole pixels")

@@ -1,7 +1,5 @@
 """Running the cases, judging them, timing what matters, and writing it all down; and which devices are tested."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time
@@ -19,7 +17,6 @@ import psutil
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from splat_py import __version__
 from splat_py.base.files import write_json
 from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
@@ -93,21 +90,18 @@ def metal_devices(device: str | None) -> tuple[list[str | None], dict[str, str]]
     """Names of the devices to test if --device names `device`: both of a Mac by default; and why others are not among them."""
     if device is not None or os.environ.get("SPLAT_DEVICE") or devices.choose().backend not in _METAL:
         return [device], {}
-    reasons = {"metal": why_no_metal_compiler(), "mps": why_no_torch_metal()}
     found = {adapter.backend for adapter in devices.adapters()}
-    names: list[str | None] = []
-    skipped: dict[str, str] = {}
+    skipped = {"metal": why_no_metal_compiler(), "mps": why_no_torch_metal()}
     for name in _METAL:
-        if name in found and not reasons[name]:
-            try:
+        try:
+            if name not in found:
+                skipped[name] = skipped[name] or "there is no such device here"
+            elif not skipped[name]:
                 devices.get_device(name)
-                names.append(name)
-            except SplatError as error:
-                skipped[name] = str(error)
-        else:
-            skipped[name] = reasons[name] or "there is no such device here"
+        except SplatError as error:
+            skipped[name] = str(error)
     # As it would be without two of them: it says what is missing.
-    return names or [None], skipped
+    return [name for name in _METAL if not skipped[name]] or [None], {name: why for name, why in skipped.items() if why}
 
 
 class SelfTest:
@@ -173,28 +167,21 @@ class SelfTest:
         sort = RadixSort(self.device, count)
         number = array(np.array([count], np.uint32))
 
-        def once() -> float:
+        def once() -> dict[str, float]:
             arrays = array(keys), array(values)
             begin = time.perf_counter()
             recorder = self.device.record()
             sort.record(recorder, *arrays, number, bits=32)
             recorder.submit()
-            return time.perf_counter() - begin
+            return {f"sort, {count:,} keys, 32 bits": time.perf_counter() - begin}
 
-        return {f"sort, {count:,} keys, 32 bits": _median(once)}
+        return benchmark.medians(once, _REPEATS)
 
     def _time_step(self) -> dict[str, float]:
         config = TrainConfig(init="random", init_num_pts=10_000)
         trainer = Trainer(train_cases.dataset(enlarged=10), config, device=self.device)
-
-        def once() -> float:
-            begin = time.perf_counter()
-            trainer.advance()
-            trainer.finish()
-            return time.perf_counter() - begin
-
-        width, height = 10 * inputs.WIDTH, 10 * inputs.HEIGHT
-        return {f"training step, {config.init_num_pts:,} Gaussians, {width}×{height}": _median(once)}
+        name = f"training step, {config.init_num_pts:,} Gaussians, {10 * inputs.WIDTH}×{10 * inputs.HEIGHT}"
+        return {name: benchmark.next_step_times(trainer, _REPEATS)["step"]}
 
     def report(self) -> dict[str, Any]:
         """Everything worth attaching to an issue, and nothing about the person: no names, no paths."""
@@ -204,7 +191,7 @@ class SelfTest:
             "passed": self.passed,
             "date": date.today().isoformat(),
             "versions": {
-                "splat_py": __version__,
+                "splat_py": version("slang-splat"),
                 **{name: version(name) for name in ("slangpy", "torch", "numpy")},
                 "python": platform.python_version(),
                 "system": f"{platform.system()} {platform.release()}",
@@ -241,11 +228,6 @@ def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> N
     if skipped:
         report["not tested"] = {name: _anonymous(reason) for name, reason in skipped.items()}
     write_json(path, _finite(report))
-
-
-def _median(once: Any) -> float:
-    once()
-    return float(np.median([once() * 1e3 for _ in range(_REPEATS)]))
 
 
 def _described(exception: Exception) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """A case of the self-test, and small scenes from integer arithmetic, the same on every machine and every NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

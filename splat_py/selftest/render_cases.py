@@ -1,7 +1,5 @@
 """Cases of rendering: sums and sorts, the stages of a render, whole renders, images of blobs, radiance fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,12 +10,12 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
-from splat_py import portable, volume
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.image.rasterizers import RASTERIZERS
+from splat_py.portable import splat_slang
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterization import rasterization
@@ -30,8 +28,8 @@ from splat_py.selftest import inputs
 from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, recording, with_gradients
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.fitting import Views, VolumeCheckpoint, VolumeTrainer
-from splat_py.volume.grid import row_floats
-from splat_py.volume.hash_grid import HashShape
+from splat_py.volume.grid import render, row_floats
+from splat_py.volume.hash_grid import HashRadianceField, HashShape
 
 _FORWARD = (Operator.SPLAT_FORWARD,)
 _TILE_SIZES = (4, 8, 16)
@@ -59,11 +57,6 @@ HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
 
 
 _MARCHED = ("colors", "transmittances", "depths")
-_RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
-    "group": GroupRasterizer,
-    "tiles": TileRasterizer,
-    "autodiff": AutodiffRasterizer,
-}
 
 
 def cases() -> list[Case]:
@@ -252,7 +245,7 @@ def _portable(device: Device, stored: Arrays) -> Arrays:
     colors, opacities = portable_inputs()
     leaves, n = leaves_of(colors=colors, opacities=opacities), len(colors)
     positions, scales, rotations, sh = torch.zeros(n, 3), torch.zeros(n, 3), torch.zeros(n, 4), torch.zeros(n, 0, 3)
-    image = portable.splat_slang(positions, scales, rotations, leaves["opacities"], leaves["colors"], sh, 5, 3, device=device)
+    image = splat_slang(positions, scales, rotations, leaves["opacities"], leaves["colors"], sh, 5, 3, device=device)
     return with_gradients({"image": image}, leaves, 99, stored)
 
 
@@ -278,7 +271,7 @@ def fit_cases() -> list[Case]:
 
 def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
     raw = inputs.blobs()
-    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT, native)
+    rasterizer = RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT, native)
     parameters, v_parameters = device.memory.array(raw), device.memory.empty(raw.shape)
     image = device.memory.empty((HEIGHT, WIDTH, 3))
     rasterizer.reserve(parameters)
@@ -290,7 +283,7 @@ def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
 
 
 def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
-    rasterizer = _RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT)
+    rasterizer = RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT)
     picture = inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3)
     fitter = ImageFitter(picture, inputs.blobs(), steps=10, device=device, rasterizer=rasterizer)
     fitter.advance()
@@ -300,7 +293,7 @@ def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
 def _march(coefficients: int, jitter: bool, device: Device, stored: Arrays) -> Arrays:
     f = inputs.field(coefficients)
     leaves = leaves_of(density=f.density, sh=f.sh, background=f.background)
-    results = volume.render(
+    results = render(
         **leaves,
         rays_o=torch.from_numpy(f.origins),
         rays_d=torch.from_numpy(f.directions),
@@ -317,7 +310,7 @@ def _march_hash_grid(device: Device, stored: Arrays) -> Arrays:
     f, (table, weights) = inputs.field(1), inputs.hash_grid(HASH_SHAPE.entries, HASH_SHAPE.weights)
     leaves = leaves_of(table=table, weights=weights, origins=f.origins, directions=f.directions)
     box = np.array(inputs.VOLUME_BOX)
-    field = volume.HashRadianceField(leaves["table"], leaves["weights"], HASH_SHAPE, box, f.background)
+    field = HashRadianceField(leaves["table"], leaves["weights"], HASH_SHAPE, box, f.background)
     rays = leaves["origins"], leaves["directions"]
     results = field.march(*rays, steps_per_unit=inputs.STEPS_PER_UNIT, skip_empty=False, device=device)
     return with_gradients(dict(zip(_MARCHED, results, strict=True)), leaves, 73, stored)

@@ -1,7 +1,5 @@
 """Training beside rendering: loss, Adam, whole steps, refinement of Gaussians, and the parts of a capture that are learnt."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial
@@ -13,9 +11,9 @@ import numpy as np
 
 from splat_py.fit.steps import Adam
 from splat_py.gpu.accumulation import Accumulate
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import linear_groups
-from splat_py.render.cameras import Cameras
 from splat_py.render.rasterize import Image
 from splat_py.render.splats import GaussianArrays
 from splat_py.scene.dataset import Dataset
@@ -27,7 +25,7 @@ from splat_py.train.capture_model import CameraRefinement, Exposures, LearntEnvi
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.loss import SUMS, PhotometricLoss, pack
-from splat_py.train.parameters import FILTER, GROUPS, MEAN, MOMENTS, AdamArrays, Filter3D, ParameterMeans, Parameters
+from splat_py.train.parameters import FILTER, GROUPS, MEAN, AdamArrays, Filter3D, ParameterMeans, Parameters, with_moments
 from splat_py.train.step import BatchSums
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import DepthSupervision, device_camera, record_composition
@@ -81,6 +79,17 @@ def cases() -> list[Case]:
     ]
 
 
+def _counting(device: Device) -> Array:
+    """The status of a step that counts (kernels/status.slang)."""
+    return device.memory.array(np.zeros(3, np.uint32))
+
+
+def _screen_gradients(device: Device) -> tuple[Array, Array]:
+    """Rows of splats' gradients, and radii."""
+    radii = (inputs.bits(95, 1, inputs.GAUSSIANS, 2) % np.uint32(9)).astype(np.int32)
+    return device.memory.array(inputs.uniform(96, -1, 1, 1, inputs.GAUSSIANS, 9)), device.memory.array(radii)
+
+
 def _loss(device: Device, stored: Arrays) -> Arrays:
     loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
     sums = device.memory.empty(SUMS)
@@ -101,7 +110,7 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
             linear_groups(-(-7 * row // 4)),
             learnt=learnt,
             gradients=array(inputs.uniform(92, -1, 1, *shape)),
-            status=array(np.zeros(3, np.uint32)),
+            status=_counting(device),
             settings=Adam(epsilon=1e-15).settings(2, 0.01),
             count=7 * row,
             active=row,
@@ -115,24 +124,18 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
 
 
 def _statistics(device: Device, stored: Arrays) -> Arrays:
-    n = inputs.GAUSSIANS
-    state = {name: values.copy() for name, values in state_before().items()}
-    parameters = Parameters(device, state)
-    radii = (inputs.bits(95, 1, n, 2) % np.uint32(9)).astype(np.int32)
+    parameters = Parameters(device, state_before())
     with recording(device) as recorder:
-        v_splats = device.memory.array(inputs.uniform(96, -1, 1, 1, n, 9))
-        status = device.memory.array(np.zeros(3, np.uint32))
-        parameters.record_statistics(recorder, v_splats, device.memory.array(radii), WIDTH, HEIGHT, status)
+        parameters.record_statistics(recorder, *_screen_gradients(device), WIDTH, HEIGHT, _counting(device))
     after = parameters.state()
     return {name: after[name] for name in Parameters.STATISTICS}
 
 
 def _batch(device: Device, stored: Arrays) -> Arrays:
     """Two equal photographs: the statistics of one, twice, and its gradients as their mean."""
-    parameters, array = Parameters(device, state_before()), device.memory.array
+    parameters = Parameters(device, state_before())
     batch, v = BatchSums(parameters), inputs.uniform(99, -1, 1, inputs.GAUSSIANS, 3)
-    radii = array((inputs.bits(95, 1, inputs.GAUSSIANS, 2) % np.uint32(9)).astype(np.int32))
-    v_splats, status = array(inputs.uniform(96, -1, 1, 1, inputs.GAUSSIANS, 9)), array(np.zeros(3, np.uint32))
+    (v_splats, radii), status = _screen_gradients(device), _counting(device)
     parameters.v_gaussians.means.write(v)
     with recording(device) as recorder:
         batch.begin(recorder)
@@ -164,7 +167,7 @@ def _filter(device: Device, stored: Arrays) -> Arrays:
     v_scales, v_opacities = filter_gradients()
     v = replace(raw, scales=array(v_scales), opacities=array(v_opacities))
     with recording(device) as recorder:
-        smooth = smoothing.record(recorder, raw, 0, array(np.zeros(3, np.uint32)))
+        smooth = smoothing.record(recorder, raw, 0, _counting(device))
         smoothing.record_backward(recorder, v)
     filters = smoothing.state(raw)[FILTER]
     return of_few(smooth.scales.numpy(), smooth.opacities.numpy(), filters, v.scales.numpy(), v.opacities.numpy())
@@ -210,9 +213,7 @@ def filter_gradients() -> tuple[Floats, Floats]:
 
 def state_before() -> dict[str, Floats]:
     state = inputs.stored_gaussians()
-    for name in GROUPS:
-        for moment in MOMENTS:
-            state[f"{name}.{moment}"] = np.zeros_like(state[name])
+    state |= {other: np.zeros_like(state[name]) for name in GROUPS for other in with_moments(name)[1:]}
     return state | {name: np.zeros(inputs.GAUSSIANS, np.float32) for name in Parameters.STATISTICS}
 
 
@@ -263,7 +264,7 @@ def _mcmc(device: Device, stored: Arrays) -> Arrays:
         recorder.clear(v.opacities)
         recorder.clear(v.scales)
         density.record_prior(recorder, parameters, *MCMC.regularizers)
-        density.record_noise(recorder, parameters, MCMC, STEP, SCENE_SCALE, device.memory.array(np.zeros(3, np.uint32)))
+        density.record_noise(recorder, parameters, MCMC, STEP, SCENE_SCALE, _counting(device))
     prior = np.column_stack([v.opacities.numpy(), v.scales.numpy()[:, 0]])
     return {"prior": prior, **rows(density.relocate_and_grow(parameters, MCMC, STEP).state())}
 
@@ -287,11 +288,10 @@ def image(seed: int, low: float) -> Floats:
 def _exposure(device: Device, stored: Arrays) -> Arrays:
     exposures = Exposures(device, PHOTOGRAPHS, exposure_state())
     colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, 0), (101, -1)))
-    status = device.memory.array(np.zeros(3, np.uint32))
     with recording(device) as recorder:
         shown = exposures.record(recorder, PHOTOGRAPH, colors)
         parts = exposures.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
-        exposures.record_update(recorder, PHOTOGRAPH, parts, status, EPOCH, PROGRESS)
+        exposures.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, PROGRESS)
     return {"shown": shown.numpy()[0], "v_colors": v_colors.numpy()[0], **exposures.state()}
 
 
@@ -300,16 +300,14 @@ def camera_state() -> Arrays:
 
 
 def _cameras(device: Device, stored: Arrays) -> Arrays:
-    array, camera = device.memory.array, inputs.camera()
-    viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera.viewmat, camera.K))
-    lens = array(inputs.uniform(108, -0.1, 0.1, 1, 12))
+    array = device.memory.array
+    cameras = replace(device_camera(device, inputs.camera()), lenses=array(inputs.uniform(108, -0.1, 0.1, 1, 12)))
     refinement = CameraRefinement(device, PHOTOGRAPHS, 2.0, camera_state())
     v_cameras = array(inputs.uniform(109, -1, 1, 1, 28)), array(inputs.uniform(110, -1, 1, 1, 16))
-    cameras, status = Cameras(viewmat, K, WIDTH, HEIGHT, lenses=lens), array(np.zeros(3, np.uint32))
     with recording(device) as recorder:
         refined = refinement.record(recorder, PHOTOGRAPH, cameras)
         refinement.record_update(
-            recorder, PHOTOGRAPH, cameras, v_cameras, status, epoch=EPOCH, step=CAPTURE_STEP, progress=PROGRESS
+            recorder, PHOTOGRAPH, cameras, v_cameras, _counting(device), epoch=EPOCH, step=CAPTURE_STEP, progress=PROGRESS
         )
     assert refined.lenses is not None
     return {
@@ -321,16 +319,14 @@ def _cameras(device: Device, stored: Arrays) -> Arrays:
 
 
 def _environment(device: Device, stored: Arrays) -> Arrays:
-    array, camera = device.memory.array, inputs.camera()
-    viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera.viewmat, camera.K))
+    array, cameras = device.memory.array, device_camera(device, inputs.camera())
     rendered = replace(Image.empty(device, 1, HEIGHT, WIDTH, 3), colors=array(image(100, 0)), final_T=array(transmittance()))
     environment = LearntEnvironment(device, state_of("environment", 111, 16, 3))
-    cameras, status = Cameras(viewmat, K, WIDTH, HEIGHT), array(np.zeros(3, np.uint32))
     v_alphas = device.memory.empty((1, HEIGHT, WIDTH, 1))
     with recording(device) as recorder:
         shown = environment.record(recorder, cameras, rendered)
         parts = environment.record_backward(recorder, cameras, rendered, array(image(101, -1)), v_alphas)
-        environment.record_update(recorder, parts, status, CAPTURE_STEP, PROGRESS)
+        environment.record_update(recorder, parts, _counting(device), CAPTURE_STEP, PROGRESS)
     return {"shown": shown.numpy()[0], "v_alphas": v_alphas.numpy()[0], **environment.state()}
 
 

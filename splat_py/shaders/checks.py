@@ -1,8 +1,6 @@
 """Checks of types that kernels are linked with: derivatives against finite differences, what their interfaces promise, and
 whether they can be compiled for other devices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -124,14 +122,8 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
 def _check_values(
     value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Check that a falloff lies from 0 to 1, and below 1/255 beyond its `sigmaMax`.
-
-    Args:
-        value_at: a function of σ and extras.
-
-    Returns:
-        Extras, and a σ below `sigmaMax`, at which it may be differentiated.
-    """
+    """Check that a falloff, a function of σ and extras, lies from 0 to 1, and below 1/255 beyond its `sigmaMax`. Returns
+    extras, and a σ below `sigmaMax`, at which it may be differentiated."""
     if len(ranges) > 4:
         raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
     rng = np.random.default_rng(0)
@@ -341,12 +333,12 @@ def _compare(
     steps: Mapping[str, float] | None = None,
     kinks: float = _KINKS,
 ) -> None:
-    """Every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
+    """Compare every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
 
     Args:
-        names: of an input's numbers; of those that have none nothing is asked.
-        least: of an input.
-        steps: of an input; else a hundredth of it.
+        names: names of an input's numbers; numbers beyond them are left out.
+        least: an input's lowest value.
+        steps: an input's step; by default a hundredth of its value.
         kinks: the share of places that may be off.
     """
     value = function(inputs)

@@ -19,16 +19,11 @@ Config = TypeVar("Config", bound=Any)
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a type in a configuration: the field `option` has its name, `<option>_source` the text of one's own.
-
-    Attributes:
-        interfaces: the type implements one of them.
-        names: of the built-in types.
-    """
+    """A place for a type in a configuration: the field `option` has its name, `<option>_source` the text of one's own."""
 
     option: str
-    interfaces: tuple[str, ...]
-    names: tuple[str, ...]
+    interfaces: tuple[str, ...]  # the type implements one of them
+    names: tuple[str, ...]  # of the built-in types
 
     def validate(self, name: str, source: str) -> None:
         """Raise SplatError unless these may be a type's."""
@@ -52,7 +47,6 @@ class Slot:
         return self.own(load(given))
 
     def own(self, module: ShaderModule | UserType) -> UserType:
-        """The type in a module."""
         from splat_py.shaders.loading import user_type
 
         return user_type(module, *self.interfaces)
@@ -73,24 +67,17 @@ class Slot:
         trust_source: bool,
         what: str,
     ) -> str | UserType:
-        """A type that may be compiled: one of a file only if the user has named its source again, or says so.
-
-        Args:
-            given: what the user names, if anything.
-            what: carries the type, for messages.
-
-        Raises:
-            SplatError: nobody says that the source is trusted, or `given` is something else.
-        """
+        """A type that may be compiled: one of a file only if the user has named its source again, which is then `given`, or
+        says so; else SplatError, as if `given` is something else. Messages say that `what` carries the type."""
         named = None if given is None else self.resolve(given)
         own = kind if isinstance(kind, str) else kind.name
         if isinstance(named, str) or isinstance(kind, str):
             if named not in (None, kind):
                 other = getattr(named, "name", named)
                 raise SplatError(f"{what} has the {self.option} {own}, and not {other}; leave --{self.option} out")
-            if isinstance(kind, str):
-                return kind
-        if named is not None and not isinstance(named, str):
+            assert isinstance(kind, str)
+            return kind
+        if named is not None:
             if named.text != kind.text:
                 raise self._another_source(what, own)
             return named
@@ -108,11 +95,8 @@ class Slot:
     def begun_with(
         self, config: Config, asked: str | UserType | ShaderModule | None, *, resumed: bool, trust_source: bool
     ) -> tuple[Config, str | UserType]:
-        """The configuration of a run with the type that is asked for in the place of its own, and that type.
-
-        Args:
-            resumed: `config` is of a run that goes on.
-        """
+        """The configuration of a run, `resumed` or not, with the type that is asked for in the place of its own, and that
+        type."""
         was, source = self.fields(config)
         given = was if asked is None and not source else asked
         if given is None:

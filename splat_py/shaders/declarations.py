@@ -62,11 +62,8 @@ BUILT_IN: dict[str, dict[str, Parameter]] = {
 
 
 def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[str, Parameter]:
-    """The parameters of a splat, in their order.
-
-    Args:
-        given: initial values, "NAME=VALUE" each: all of a user's type, those of a built-in type that differ from its own.
-    """
+    """The parameters of a splat, in their order. `given` has initial values, "NAME=VALUE" each: all of a user's type, those of
+    a built-in type that differ from its own."""
     known = dict(BUILT_IN[splat]) if built_in else {}
     names = []
     for text in given:

@@ -215,7 +215,6 @@ class ShaderFunction:
         return bound
 
     def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
-        """See `gradients` of this Python module."""
         if not self.reflection.differentiable:
             raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
         handle = self._module.device.handle

@@ -1,8 +1,6 @@
 """Slang of a caller's own: files and text as modules, types in them that kernels are linked with, and radiance
 fields asked one place at a time, outside the volume renderer."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import re
@@ -239,11 +237,8 @@ public QueryGradient queryAt_bwd<Function : IFieldFunction>(
 
 
 class FieldQueries:
-    """A function with its numbers, asked at places and along directions; and its gradients.
-
-    Args:
-        module: declares a type that implements `IFieldFunction`; or the name of a built-in one.
-    """
+    """A function with its numbers, asked at places and along directions; and its gradients. It is what a module declares that
+    implements `IFieldFunction`, or a built-in one of this name."""
 
     def __init__(self, module: ShaderModule | str) -> None:
         queries = source(_QUERIES)

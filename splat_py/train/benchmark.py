@@ -1,7 +1,5 @@
-"""What `splat bench` measures: times of a render forward and backward through torch, of its stages on the device, and of
+"""The measurements of `splat bench`: times of a render forward and backward through torch, of its stages on the device, and of
 training steps; and with --quality the PSNR of held-out views against the time that training has taken until then."""
-
-from __future__ import annotations
 
 import multiprocessing
 import platform
@@ -20,7 +18,6 @@ import torch
 
 from splat_py.errors import SplatError
 from splat_py.gpu.device import Device, get_device, process_bytes
-from splat_py.gpu.kernels import Profile
 from splat_py.render.rasterization import rasterization
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import load_dataset
@@ -87,7 +84,7 @@ def render_times(device: Device, count: int, side: int, repeats: int) -> Figures
         end = time.perf_counter()
         return {"forward": middle - begin, "backward": end - middle, "forward_and_backward": end - begin}
 
-    figures = _medians(once, repeats)
+    figures = medians(once, repeats)
     figures["backward_over_forward"] = figures["backward"] / figures["forward"]
     return figures
 
@@ -102,26 +99,30 @@ def step_times(device: Device, data: Path, downscale: float, count: int, repeats
     for _ in dataset.train:
         trainer.advance()
     trainer.finish()
-    trainer.profile = Profile(device.handle)
-
-    def once() -> Figures:
-        begin = time.perf_counter()
-        trainer.advance()
-        trainer.finish()
-        step = time.perf_counter() - begin
-        assert trainer.profile is not None
-        stages = trainer.profile.collect()
-        return {"step": step, **stages, "outside kernels": step - sum(stages.values())}
-
     # Views differ in what they cost: each as often as any other.
-    figures = _medians(once, max(repeats, len(dataset.train)))
+    figures = next_step_times(trainer, max(repeats, len(dataset.train)))
     camera = dataset.views[dataset.train[0]].camera
     figures["device memory MiB"] = device.memory.peak_bytes / 2**20
     figures["process memory MiB"] = process_bytes() / 2**20
     return f"training step {data.name} {camera.width}×{camera.height} {count:,} Gaussians", figures
 
 
-def _medians(once: Callable[[], Figures], repeats: int) -> Figures:
+def next_step_times(trainer: Trainer, repeats: int) -> Figures:
+    """Medians in milliseconds of the next steps of a run, and of their stages."""
+    with trainer.device.profiled() as profile:
+
+        def once() -> Figures:
+            begin = time.perf_counter()
+            trainer.advance()
+            trainer.finish()
+            step = time.perf_counter() - begin
+            stages = profile.collect()
+            return {"step": step, **stages, "outside kernels": step - sum(stages.values())}
+
+        return medians(once, repeats)
+
+
+def medians(once: Callable[[], Figures], repeats: int) -> Figures:
     """Medians in milliseconds of what `once` returns in seconds, after a warm-up."""
     once()
     samples: dict[str, list[float]] = defaultdict(list)
@@ -198,7 +199,7 @@ def _points(plan: Plan) -> list[Point]:
 
 
 def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
-    """Of runs that differ by their seed: means at each point, and the standard deviation of PSNR between them."""
+    """Means at each point of runs that differ by their seed, and the standard deviation of PSNR between them."""
     rows = []
     for points in zip(*runs, strict=True):
         names = ("gaussians", "seconds", "processor_seconds", "psnr", "ssim")

@@ -1,18 +1,19 @@
 """Parts of a capture that training learns beside its scene, each only where it is asked for: how photographs were exposed,
 where and with what they were taken, and what is behind the scene, such as a sky (kernels/capture_model.slang)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from splat_py.base.files import Layout, load_tensors, save_tensors
 from splat_py.errors import SplatError
+from splat_py.fit.run_folder import reading, require_finite, require_layout
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
@@ -22,11 +23,13 @@ from splat_py.render.cameras import CAMERA_ROW, Cameras
 from splat_py.render.rasterize import Image
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
-from splat_py.scene.environment import require_pinhole
+from splat_py.scene.environment import Environment, require_pinhole
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import MOMENTS, AdamArrays, State
+from splat_py.train.parameters import AdamArrays, State, with_moments
 from splat_py.train.views import RandomBackgrounds
 
+# The kind that files of learnt captures name.
+_CAPTURE = "splat_py.capture"
 # Their names in checkpoints.
 EXPOSURES, ENVIRONMENT, POSES, INTRINSICS = "exposures", "environment", "poses", "intrinsics"
 EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
@@ -56,8 +59,8 @@ class _Learnt:
     """Parameters on the device with Adam's moments, by their names in checkpoints; those of a `state` if there is one."""
 
     def __init__(self, device: Device, values: Mapping[str, NDArray[np.float32]], state: Mapping[str, NDArray] | None) -> None:
-        fresh = dict(values)
-        fresh |= {f"{name}.{moment}": np.zeros_like(array) for name, array in values.items() for moment in MOMENTS}
+        moments = {other: np.zeros_like(array) for name, array in values.items() for other in with_moments(name)[1:]}
+        fresh = dict(values) | moments
         self._arrays = {name: device.memory.array(state[name] if state else array) for name, array in fresh.items()}
 
     def state(self) -> State:
@@ -93,7 +96,7 @@ class Exposures(_Learnt):
         self._count = photographs
 
     def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
-        """What the photograph shows of a render [1, H, W, 3]."""
+        """A render [1, H, W, 3] as the photograph shows it."""
         recorder.stage("exposure")
         shown, pixels = recorder.scratch(colors.shape), colors.size // 3
         self._dispatch(recorder, "exposePixels", pixels, pixels=pixels, photograph=photograph, colors=colors, shown=shown)
@@ -263,19 +266,12 @@ class CaptureModel:
 
 
 class CaptureStep:
-    """One photograph of a step: `shown`, `backward` and `update` record what comes where the trainer calls them, in this order.
+    """One photograph of a step, the one of number `order` in its batch: `shown`, `backward` and `update` record what comes
+    where the trainer calls them, in this order. It is rendered with `cameras`, the captured ones or refined, over `background`;
+    `v_projection` and `v_shading` are where the gradients of `cameras` add up, of each of the two stages.
 
     Photographs of a batch are rendered with what is known before the step, and then each is learnt from as if it were a step's
-    only one: most of this is its own.
-
-    Args:
-        recorder: None if another process renders the photograph; gradients then begin as 0.
-        order: of the photograph in its batch.
-        captured: the view's camera.
-
-    Attributes:
-        cameras, background: to render with.
-        v_projection, v_shading: where the gradients of `cameras` add up, of each of the two stages.
+    only one: most of this is its own. `recorder` is None if another process renders the photograph; gradients then begin as 0.
     """
 
     def __init__(
@@ -303,12 +299,12 @@ class CaptureStep:
             self.background = model.backgrounds.at(step)
 
     def photograph(self, photograph: Array) -> Array:
-        """What is compared with: the photograph as from `pack`, over the background of the step."""
+        """The photograph to compare with, as from `pack`, over the background of the step."""
         backgrounds = self._model.backgrounds
         return backgrounds.record(self._recorder, self.step, self.view, photograph) if backgrounds else photograph
 
     def shown(self, image: Image) -> Array:
-        """What is compared, [1, H, W, 3]: the render, what is behind it added, as the photograph shows it."""
+        """The image to compare, [1, H, W, 3]: the render, what is behind it added, as the photograph shows it."""
         environment, exposures = self._model.environment, self._model.exposures
         self._image, self._over = image, image.colors
         if environment:
@@ -346,3 +342,79 @@ def _zeros(recorder: Recorder, shape: tuple[int, ...]) -> Array:
     array = recorder.scratch(shape)
     recorder.clear(array)
     return array
+
+
+def is_of_capture(name: str) -> bool:
+    """True if an array of a checkpoint is the capture's and not the scene's."""
+    return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS, ENVIRONMENT)
+
+
+def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shapes of those arrays; KeyError or ValueError if one that says how many photographs there are is missing, or has
+    none."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    each = {EXPOSURES: EXPOSURE} if config.exposure else {}
+    each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
+    for name, row in each.items():
+        _, (count, *_) = layout[name]
+        if count == 0:
+            raise ValueError(f"{name} are of no photograph")
+        shapes[name] = (count, row)
+    if config.refine_cameras:
+        shapes[INTRINSICS] = (LENS_CORRECTION,)
+    if config.environment:
+        shapes[ENVIRONMENT] = (COEFFICIENTS, 3)
+    return {with_moment: shape for name, shape in shapes.items() for with_moment in with_moments(name)}
+
+
+@dataclass(frozen=True)
+class LearntCapture:
+    """Exposures, poses, intrinsics and environment, those of them that a run was asked for, by their names in checkpoints."""
+
+    arrays: State
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """From `CaptureModel.state`, without what only the optimiser needs."""
+        return cls({name: values for name, values in state.items() if "." not in name})
+
+    def save(self, path: Path) -> None:
+        """Write to `path`, atomically; nothing if there is nothing."""
+        if self.arrays:
+            save_tensors(path, _CAPTURE, {}, self.arrays)
+
+    @classmethod
+    def load(cls, path: Path, config: TrainConfig) -> Self:
+        """Read what a run with this configuration has left; SplatError if the file is damaged, or missing though the run learns
+        something."""
+        if not (config.exposure or config.refine_cameras or config.environment):
+            return cls({})
+
+        def check(header: dict[str, Any], layout: Layout) -> None:
+            shapes = capture_shapes(config, layout)
+            require_layout(layout, {name: shape for name, shape in shapes.items() if "." not in name})
+
+        with reading(path, "what a run has learnt of its capture", "train again", absent="finish the run with --resume"):
+            _, arrays = load_tensors(path, _CAPTURE, check)
+            require_finite(arrays)
+            return cls(arrays)
+
+    @property
+    def environment(self) -> Environment | None:
+        return Environment(self.arrays[ENVIRONMENT]) if ENVIRONMENT in self.arrays else None
+
+    def refined(self, dataset: Dataset) -> Dataset:
+        """The dataset with refined cameras, if they are; SplatError if the dataset has another number of training views."""
+        if POSES not in self.arrays:
+            return dataset
+        if len(self.arrays[POSES]) != len(dataset.train):
+            raise SplatError(
+                f"the run has refined {len(self.arrays[POSES])} cameras, but {dataset.root} trains on {len(dataset.train)}; "
+                "name the capture that it was trained on with --data"
+            )
+        views, poses = list(dataset.views), np.zeros((len(dataset.views), POSE_CORRECTION))
+        # Held-out views keep their poses, which nothing has corrected.
+        poses[dataset.train] = self.arrays[POSES]
+        for index, view in enumerate(views):
+            views[index] = replace(view, camera=corrected(view.camera, poses[index], self.arrays[INTRINSICS]))
+        return replace(dataset, views=views, _images=dataset._images)

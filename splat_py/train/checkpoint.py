@@ -1,4 +1,4 @@
-"""Where training starts, at first Gaussians or at a checkpoint, and what it leaves of the capture.
+"""Where training starts, at first Gaussians or at a checkpoint.
 
 Gaussians start at the dataset's points, or anywhere in the box that its cameras see.
 """
@@ -6,7 +6,6 @@ Gaussians start at the dataset's points, or anywhere in the box that its cameras
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +19,10 @@ from splat_py.fit.run_folder import reading, require_finite, require_layout, who
 from splat_py.gpu.sources import constant_of
 from splat_py.render.shade import color_model, network_weights
 from splat_py.scene.dataset import Dataset
-from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
 from splat_py.shaders.declarations import SlangSource
-from splat_py.train.capture_model import (
-    COEFFICIENTS,
-    ENVIRONMENT,
-    EXPOSURE,
-    EXPOSURES,
-    INTRINSICS,
-    LENS_CORRECTION,
-    POSE_CORRECTION,
-    POSES,
-    corrected,
-)
+from splat_py.train.capture_model import capture_shapes
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import (
     EXTRAS,
@@ -42,7 +30,6 @@ from splat_py.train.parameters import (
     FILTER,
     GROUPS,
     MEAN,
-    MOMENTS,
     WEIGHTS,
     Parameters,
     State,
@@ -50,6 +37,7 @@ from splat_py.train.parameters import (
     averaged_groups,
     filtered,
     groups_of,
+    with_moments,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +45,6 @@ if TYPE_CHECKING:
 
 # More do not fit into an index.
 _MOST_ISECTS = (1 << 31) - 1
-# What files of learnt captures say that they are.
-_CAPTURE = "splat_py.capture"
 # Features a Gaussian: of SphericalGaussians 3 lobes; of a ColorNetwork, with so many hidden units.
 _FEATURES = {"SphericalGaussians": 21, "ColorNetwork": 12}
 _HIDDEN = 16
@@ -147,7 +133,7 @@ class Checkpoint:
     step: int
     config: TrainConfig
     state: State
-    # Of tile lists, in intersections, that the run had found to be enough.
+    # Intersections that tile lists hold, as many as the run had found to be enough.
     capacity: int
 
     def gaussians(self) -> Gaussians:
@@ -207,86 +193,11 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     if config.parameters():
         rows[EXTRAS] = (len(config.parameters()),)
     of_each = (*Parameters.STATISTICS, *((FILTER,) if config.filter_3d else ()))
-    shapes = {f"{name}{suffix}": (count, *row) for name, row in rows.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
+    shapes = {name: (count, *row) for name, row in rows.items()}
     if config.color_weights and not config.has_harmonics:
-        shapes |= {f"{WEIGHTS}{suffix}": (config.color_weights,) for suffix in ("", *(f".{m}" for m in MOMENTS))}
+        shapes[WEIGHTS] = (config.color_weights,)
+    shapes = {with_moment: shape for name, shape in shapes.items() for with_moment in with_moments(name)}
     if any(name.endswith(MEAN) for name in layout):
         shapes |= {name + MEAN: shapes[name] for name in averaged_groups(shapes)}
     shapes |= capture_shapes(config, layout)
     require_layout(layout, shapes | dict.fromkeys(of_each, (count,)))
-
-
-def is_of_capture(name: str) -> bool:
-    """Whether an array of a checkpoint is the capture's and not the scene's."""
-    return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS, ENVIRONMENT)
-
-
-def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """The shapes of those arrays; KeyError or ValueError if one that says how many photographs there are is missing, or has
-    none."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    each = {EXPOSURES: EXPOSURE} if config.exposure else {}
-    each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
-    for name, row in each.items():
-        _, (count, *_) = layout[name]
-        if count == 0:
-            raise ValueError(f"{name} are of no photograph")
-        shapes[name] = (count, row)
-    if config.refine_cameras:
-        shapes[INTRINSICS] = (LENS_CORRECTION,)
-    if config.environment:
-        shapes[ENVIRONMENT] = (COEFFICIENTS, 3)
-    return {f"{name}{suffix}": shape for name, shape in shapes.items() for suffix in ("", *(f".{m}" for m in MOMENTS))}
-
-
-@dataclasses.dataclass(frozen=True)
-class LearntCapture:
-    """Exposures, poses, intrinsics and environment, those of them that a run was asked for, by their names in checkpoints."""
-
-    arrays: State
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> LearntCapture:
-        """From `CaptureModel.state`, without what only the optimiser needs."""
-        return cls({name: values for name, values in state.items() if "." not in name})
-
-    def save(self, path: Path) -> None:
-        """Write to `path`, atomically; nothing if there is nothing."""
-        if self.arrays:
-            save_tensors(path, _CAPTURE, {}, self.arrays)
-
-    @classmethod
-    def load(cls, path: Path, config: TrainConfig) -> LearntCapture:
-        """Read what a run with this configuration has left; SplatError if the file is damaged, or missing though the run learns
-        something."""
-        if not (config.exposure or config.refine_cameras or config.environment):
-            return cls({})
-
-        def check(header: dict[str, Any], layout: Layout) -> None:
-            shapes = capture_shapes(config, layout)
-            require_layout(layout, {name: shape for name, shape in shapes.items() if "." not in name})
-
-        with reading(path, "what a run has learnt of its capture", "train again", absent="finish the run with --resume"):
-            _, arrays = load_tensors(path, _CAPTURE, check)
-            require_finite(arrays)
-            return cls(arrays)
-
-    @property
-    def environment(self) -> Environment | None:
-        return Environment(self.arrays[ENVIRONMENT]) if ENVIRONMENT in self.arrays else None
-
-    def refined(self, dataset: Dataset) -> Dataset:
-        """The dataset with refined cameras, if they are; SplatError if the dataset has another number of training views."""
-        if POSES not in self.arrays:
-            return dataset
-        if len(self.arrays[POSES]) != len(dataset.train):
-            raise SplatError(
-                f"the run has refined {len(self.arrays[POSES])} cameras, but {dataset.root} trains on {len(dataset.train)}; "
-                "name the capture that it was trained on with --data"
-            )
-        views, poses = list(dataset.views), np.zeros((len(dataset.views), POSE_CORRECTION))
-        # Held-out views keep their poses, which nothing has corrected.
-        poses[dataset.train] = self.arrays[POSES]
-        for index, view in enumerate(views):
-            views[index] = replace(view, camera=corrected(view.camera, poses[index], self.arrays[INTRINSICS]))
-        return replace(dataset, views=views, _images=dataset._images)

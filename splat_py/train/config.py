@@ -1,11 +1,9 @@
 """The options of a training run, and how learning rates and the degree follow from the step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Suppress, UseAppendAction
 
@@ -168,7 +166,7 @@ class TrainConfig:
     seed: int = 42
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> TrainConfig:
+    def from_dict(cls, content: dict[str, Any]) -> Self:
         """From the fields as a checkpoint or a run.json has them; TypeError if this is no dictionary of them, SplatError if one
         has the wrong type or is out of range."""
         config = dataclass_of(cls, content)
@@ -193,7 +191,7 @@ class TrainConfig:
         built_in = not self.splat_source and self.splat in BUILT_IN
         return read_parameters(self.splat, built_in, self.splat_params)
 
-    def with_parameters(self, params: Mapping[str, float] | None, resumed: bool) -> TrainConfig:
+    def with_parameters(self, params: Mapping[str, float] | None, resumed: bool) -> Self:
         """The same with other initial values of the splat's numbers; SplatError if they contradict those of the run that is
         resumed."""
         if params is None:
@@ -223,8 +221,7 @@ class TrainConfig:
         return min(max(math.sqrt(_FULL_RUN / (self.steps * self.photographs)), 1.0), _MOST_HASTE)
 
     def means_lr_at(self, step: int, scene_scale: float) -> float:
-        """Learning rate of the means."""
-        # What a high one leaves to chance averages out in the last epochs (parameters.py); MCMC's noise does not.
+        # The scatter that a high one leaves averages out in the last epochs (parameters.py); MCMC's noise does not.
         fall = 0.01 if self.strategy == "mcmc" else 0.01 * self.short_run_lr_scale**1.5
         return self.short_run_lr_scale * self.means_lr * scene_scale * fall ** (step / self.steps) * math.sqrt(self.photographs)
 
@@ -247,12 +244,12 @@ class TrainConfig:
         return min(self.densify_stop, self.steps // 2)
 
     def densifies_at(self, step: int) -> bool:
-        """Whether Gaussians are cloned, split and pruned after this step."""
+        """True if Gaussians are cloned, split and pruned after this step."""
         start = min(self.densify_start, self.steps // 50)
         return start <= step < self.densify_end and (step + 1) % self.densify_interval == 0
 
     def resets_opacities_at(self, step: int) -> bool:
-        """Whether opacities are capped after this step."""
+        """True if opacities are capped after this step."""
         return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < self.densify_end
 
     @property
@@ -262,7 +259,7 @@ class TrainConfig:
         return self.opacity_reg or usual, self.scale_reg or usual
 
     def prunes_contribution_at(self, step: int) -> bool:
-        """Whether Gaussians that contribute little are removed after this step."""
+        """True if Gaussians that contribute little are removed after this step."""
         return self.prune_contribution > 0 and step + 1 in (self.steps * 3 // 5, self.steps * 4 // 5)
 
     def budget_of(self, pixels: float, initial: int) -> int:

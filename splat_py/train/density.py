@@ -6,11 +6,9 @@ mean(s) to the loss, so that Gaussians fade which do not have to be there; those
 and share their opacity; Langevin noise moves the faint ones in between.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ from splat_py.render.views import blending_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import GROUPS, MOMENTS, WEIGHTS, AdamArrays, Parameters, groups_of
+from splat_py.train.parameters import GROUPS, WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
 
 # Bits of the keys that gradients, and places, are sorted by.
 _GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")
@@ -50,7 +48,7 @@ class _Stored:
     logit_opacities: Array
 
     @classmethod
-    def of(cls, parameters: Parameters) -> _Stored:
+    def of(cls, parameters: Parameters) -> Self:
         return cls(*(parameters.arrays[name] for name in GROUPS[:4]))
 
 
@@ -139,7 +137,18 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
     rows = max(min(int(_GROWTH * count), config.max_gaussians), count)
     recorder = parameters.device.record()
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
-    record_relocation(recorder, parameters, origins, copies)
+    # Each row becomes a copy of its origin, none of which has another itself; those that have copies lose their moments.
+    for name in groups_of(parameters.arrays):
+        recorder.dispatch(
+            "gaussian_rows",
+            "relocateRows",
+            linear_groups(count),
+            rows=count,
+            row=parameters.arrays[name].size // count,
+            origins=origins,
+            copies=copies,
+            target=AdamArrays.of(parameters.arrays, name),
+        )
     after = parameters
     if rows > count:
         _, origins, _ = _record_draw(recorder, parameters, config, step, rows)
@@ -199,7 +208,7 @@ def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> 
     old, count, memory = parameters.arrays, origins.size, parameters.device.memory
     arrays: dict[str, Array] = {}
     for name in groups_of(old):
-        names = [name, *(f"{name}.{moment}" for moment in MOMENTS)]
+        names = with_moments(name)
         new = [memory.empty((count, *old[name].shape[1:])) for _ in names]
         arrays |= zip(names, new, strict=True)
         recorder.dispatch(
@@ -216,22 +225,6 @@ def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> 
         arrays[name] = memory.empty(count)
         recorder.clear(arrays[name])
     return Parameters(parameters.device, {**old, **arrays})
-
-
-def record_relocation(recorder: Recorder, parameters: Parameters, origins: Array, copies: Array) -> None:
-    """In place: each row becomes a copy of its origin; rows with `copies`, [N] uint32, lose their moments. No origin has
-    another itself."""
-    for name in groups_of(parameters.arrays):
-        recorder.dispatch(
-            "gaussian_rows",
-            "relocateRows",
-            linear_groups(parameters.count),
-            rows=parameters.count,
-            row=parameters.arrays[name].size // parameters.count,
-            origins=origins,
-            copies=copies,
-            target=AdamArrays.of(parameters.arrays, name),
-        )
 
 
 def check_parameters(parameters: Parameters, step: int) -> None:
@@ -275,7 +268,7 @@ def contributions(
     accumulate: Accumulate = "auto",
     device: Device | None = None,
 ) -> NDArray[np.float32]:
-    """Of each Gaussian [N]: its blending weights α T, summed over a photograph's pixels that count, in the training view where
+    """Each Gaussian's blending weights α T [N], summed over a photograph's pixels that count, in the training view where
     the sum is largest.
 
     How much of a picture would be another colour without it, in pixels. Sums of blending weights are what Mini-Splatting (Fang

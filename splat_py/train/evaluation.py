@@ -1,8 +1,6 @@
 """How well Gaussians predict the photographs that were held out: PSNR, as it is and with the render's colours matched first (as
 RawNeRF's and multinerf's evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -75,6 +73,21 @@ class Scores:
         return means | {"views": views}
 
 
+class Lpips:
+    """The distance of two images [H, W, 3] from 0 to 1, 0 for images that are the same, by AlexNet's features. Images that are
+    smaller than 32 pixels are repeated at their edges up to that. The network takes two images [1, 3, H, W] from -1 to 1."""
+
+    def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._network = network
+
+    @torch.no_grad()
+    def __call__(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+        height, width, _ = x.shape
+        border = (0, max(_LEAST - height, 0)), (0, max(_LEAST - width, 0)), (0, 0)
+        padded = (torch.from_numpy(np.pad(image, border, mode="edge")).permute(2, 0, 1)[None] for image in (x, y))
+        return float(self._network(*(image.clamp(0, 1) * 2 - 1 for image in padded)))
+
+
 def evaluate(
     gaussians: Gaussians,
     dataset: Dataset,
@@ -128,14 +141,8 @@ def evaluate_views(
     lpips: Lpips | None = None,
     device: Device | str | None = None,
 ) -> Scores:
-    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1.
-
-    Raises:
-        SplatError: no pixel of any photograph counts.
-
-    Warns:
-        UserWarning: none of one photograph does. It is left out.
-    """
+    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1. A photograph of which
+    no pixel counts is left out, with a warning; SplatError if none of any does."""
     scores, names = [], picture_names([view.name for view in dataset.views])
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
@@ -254,21 +261,6 @@ def _pixels(img: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
     if img.shape[-1] != ref.shape[-1] or img.numel() != ref.numel():
         raise SplatError(f"img has shape {list(img.shape)} and ref {list(ref.shape)}; they need as many pixels and channels")
     return img.reshape(-1, img.shape[-1]), ref.reshape(-1, img.shape[-1])
-
-
-class Lpips:
-    """The distance of two images [H, W, 3] from 0 to 1, 0 for images that are the same, by AlexNet's features. Images that are
-    smaller than 32 pixels are repeated at their edges up to that. The network takes two images [1, 3, H, W] from -1 to 1."""
-
-    def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._network = network
-
-    @torch.no_grad()
-    def __call__(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
-        height, width, _ = x.shape
-        border = (0, max(_LEAST - height, 0)), (0, max(_LEAST - width, 0)), (0, 0)
-        padded = (torch.from_numpy(np.pad(image, border, mode="edge")).permute(2, 0, 1)[None] for image in (x, y))
-        return float(self._network(*(image.clamp(0, 1) * 2 - 1 for image in padded)))
 
 
 def open_lpips() -> Lpips | str:

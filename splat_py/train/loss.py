@@ -4,12 +4,10 @@
 SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -32,14 +30,14 @@ CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name i
 _RADIUS = constant("splat/ssim", "SSIM_RADIUS")
 # Pixels across the window of SSIM.
 WINDOW = 2 * _RADIUS + 1
-# Of the loss's sums: a row for each of the places that workgroups take turns to add to.
+# The shape of the loss's sums: a row for each of the places that workgroups take turns to add to.
 SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
-# Of each channel, in the two arrays that sweeps leave for the next.
+# Floats of each channel in the two arrays that sweeps leave for the next.
 FLOATS_A_PIXEL = (_MOMENTS, _ADJOINTS)
 # Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
 # every thread does the same arithmetic as without bands.
 _MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
-# Of the largest buffer: images of up to 8.9 megapixels are one band.
+# The largest buffer: images of up to 8.9 megapixels are one band.
 BAND_BYTES = 1 << 29
 
 
@@ -55,7 +53,7 @@ class LossValues:
     psnr: float
 
     @classmethod
-    def mean(cls, values: Sequence[LossValues], total: Callable[[list[float]], list[float]] = list) -> LossValues:
+    def mean(cls, values: Sequence[Self], total: Callable[[list[float]], list[float]] = list) -> Self:
         """Means over photographs; `total` adds up sums of several processes."""
         known = [value.psnr for value in values if not math.isnan(value.psnr)]
         sums = [sum(value.loss for value in values), sum(value.l1 for value in values), sum(value.ssim for value in values)]
@@ -89,7 +87,7 @@ def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -
 Padding = Literal["same", "valid", "reflect"]
 # Types in slang/splat/pixel_loss.slang, which are means over channels.
 PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
-# Of a vector in Slang.
+# The longest vector in Slang.
 _MOST_CHANNELS = 4
 
 
@@ -116,19 +114,13 @@ class Comparison:
     native_atomics: bool = True
 
     @property
-    def joint(self) -> bool:
+    def joint(self) -> bool:  # JOINT of the kernels
         return isinstance(self.pixel_loss, UserType)
 
 
 class SsimPasses:
-    """The four sweeps over images of one size.
-
-    Args:
-        band_bytes: larger images are compared in several bands, so that no buffer takes more.
-
-    Raises:
-        SplatError: the images are too large for the device, or have more channels than a caller's own loss takes.
-    """
+    """The four sweeps over images of one size, of large ones in several bands, so that no buffer takes more than `band_bytes`.
+    SplatError if the images are too large for the device, or have more channels than a caller's own loss takes."""
 
     def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = BAND_BYTES) -> None:
         self.width, self.height, channels = width, height, comparison.channels
@@ -154,14 +146,9 @@ class SsimPasses:
     def record(
         self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0, swapped: bool = False
     ) -> None:
-        """Add to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one.
-
-        Args:
-            x, v_x: [images, H, W, channels] float32.
-            y: [images, H, W] uint32 from `pack`; not packed, the `bits` of an array as x.
-            image: which one of them.
-            swapped: exchange the pixel loss's arguments, if it minds.
-        """
+        """Add an image's part to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one: x and v_x are
+        [images, H, W, channels] float32, y [images, H, W] uint32 from `pack` or, not packed, the words of an array as x.
+        `swapped` exchanges the pixel loss's arguments, if it minds."""
         options = replace(self._options, swapped=swapped and self._options.joint)
         entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
         arrays = {"renders": x, "photographs": y, "v_renders": v_x, "sums": sums, "sum_bits": sums.as_uint32}
@@ -276,14 +263,10 @@ def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Ten
     """
     _check("others", images, others, padding, {"same": 1, "valid": WINDOW, "reflect": _RADIUS + 1})
     if padding == "reflect":
-        images, others = _reflect(images), _reflect(others)
+        # A window's radius of mirrored pixels around: [B, H + 10, W + 10, C].
+        batches = (pixels.reshape(-1, *pixels.shape[-3:]).permute(0, 3, 1, 2) for pixels in (images, others))
+        images, others = (F.pad(batch, (_RADIUS,) * 4, mode="reflect").permute(0, 2, 3, 1) for batch in batches)
     return _compare(images, others, Comparison(0.0, 1.0, whole_windows=padding != "same"))
-
-
-def _reflect(images: Tensor) -> Tensor:
-    """With a window's radius of mirrored pixels around: [B, H + 10, W + 10, C]."""
-    batch = images.reshape(-1, *images.shape[-3:]).permute(0, 3, 1, 2)
-    return F.pad(batch, (_RADIUS,) * 4, mode="reflect").permute(0, 2, 3, 1)
 
 
 def _check(name: str, images: Tensor, others: Tensor, padding: str, smallest: dict[str, int]) -> None:

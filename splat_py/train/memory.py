@@ -1,12 +1,10 @@
 """The most memory that a training run takes, predicted from sizes alone, and what of it is left for photographs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -26,9 +24,9 @@ from splat_py.train.step import ISECTS_PER_GAUSSIAN
 _ISECTS_PER_TILE = 450
 # Bytes of kernels as machine code and of what compiled them, where the machine's memory holds them.
 _COMPILED = 400_000_000
-# Of what is free without a limit, the share that a run may take: other programs want some, too.
+# The share of free memory that a run without a limit may take: other programs want some, too.
 _FREE_SHARE = 0.75
-# Of cells, whose edges overlap, the share of the scene's Gaussians that one of n has is less than so many n-ths.
+# One of n cells, whose edges overlap, has less than so many n-ths of the scene's Gaussians.
 _OVERLAP = 1.6
 _MOST_DIVISOR, _GRIDS = 16, ((2, 1), (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (6, 4), (6, 6), (8, 8))
 # Fewer Gaussians, or smaller photographs, are nothing to advise.
@@ -42,15 +40,12 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """What decides how much memory a run takes.
+    """The sizes that decide how much memory a run takes."""
 
-    Attributes:
-        initial, gaussians: how many there are at first, and at most.
-        train, others: sizes of the photographs that are compared with, and of those held out.
-    """
-
+    # How many Gaussians there are at first, and at most.
     initial: int
     gaussians: int
+    # Sizes of the photographs that are compared with, and of those held out.
     train: Sequence[Size]
     others: Sequence[Size]
     config: TrainConfig
@@ -58,7 +53,7 @@ class Workload:
     tile_size: int
 
     @classmethod
-    def of(cls, dataset: Dataset, config: TrainConfig, device: Device, gaussians: int = 0) -> Workload:
+    def of(cls, dataset: Dataset, config: TrainConfig, device: Device, gaussians: int = 0) -> Self:
         sizes = [Size(view.camera.width, view.camera.height) for view in dataset.views]
         train, held_out = ([sizes[i] for i in part] for part in (dataset.train, dataset.test))
         initial = gaussians or initial_count(config, dataset)
@@ -66,30 +61,21 @@ class Workload:
         most = _most_of(config, train, initial)
         return cls(initial, most, train, held_out, config, per_isect, device.tuning.tile_size)
 
-    def downscaled(self, divisor: int) -> Workload:
+    def downscaled(self, divisor: int) -> Self:
         train, others = ([Size(-(-w // divisor), -(-h // divisor)) for w, h in part] for part in (self.train, self.others))
         return replace(self, train=train, others=others, gaussians=_most_of(self.config, train, self.initial))
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes at the peak of a run, by what they are for.
+    """Bytes at the peak of a run, by what they are for."""
 
-    Attributes:
-        gaussians: parameters, moments, gradients and splats.
-        lists: of intersections of splats with tiles.
-        images: renders and the loss.
-        copies: of the Gaussians, while they are densified, averaged or saved.
-        freed: buffers that are kept to be used again.
-        ahead: photographs on their way.
-    """
-
-    gaussians: int
-    lists: int
-    images: int
-    copies: int
-    freed: int
-    ahead: int
+    gaussians: int  # parameters, moments, gradients and splats
+    lists: int  # of intersections of splats with tiles
+    images: int  # renders and the loss
+    copies: int  # of the Gaussians, while they are densified, averaged or saved
+    freed: int  # buffers that are kept to be used again
+    ahead: int  # photographs on their way
 
     @property
     def total(self) -> int:
@@ -97,7 +83,7 @@ class MemoryUse:
         return sum(vars(self).values())
 
     def largest(self, gaussians: int) -> str:
-        """What takes most, as a clause."""
+        """The largest part, as a clause."""
         of_gaussians = self.gaussians + self.copies + self.freed
         nbytes, what = max((of_gaussians, f"{gaussians:,} Gaussians"), (self.lists, "tiles' lists"), (self.images, "images"))
         return f"{shown_bytes(nbytes)} of it for {what}"
@@ -105,22 +91,14 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run is expected to take, and how many bytes of photographs stay.
+    """The memory that a run is expected to take, and how many bytes of photographs stay."""
 
-    Attributes:
-        use: of the device, and of the host where they share memory.
-        process: what the process takes beside, where they share memory.
-        photographs: of those that stay on the device; others are streamed.
-        decoded: of those that stay on the host.
-        streams: photographs are decoded more than once.
-    """
-
-    use: MemoryUse
-    process: int
-    photographs: int
-    decoded: int
-    streams: bool
-    shared: bool
+    use: MemoryUse  # of the device, and of the host where they share memory
+    process: int  # what the process takes beside, where they share memory
+    photographs: int  # of those that stay on the device; others are streamed
+    decoded: int  # of those that stay on the host
+    streams: bool  # photographs are decoded more than once
+    shared: bool  # the device and the host share memory
 
     @property
     def total(self) -> int:
@@ -143,7 +121,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     row = 6 + channels + extras
     splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])
     binning = _rows(count, [1] * 6)
-    # What is recorded of a step's photographs stays until all are done.
+    # Arrays that a step's photographs are recorded with stay until all are done.
     packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * bool(config.depth_lambda))
     sums = _rows(count, [*groups, *[extras] * bool(extras), 1, 1, 1]) if config.photographs > 1 else 0
 
@@ -180,16 +158,9 @@ def plan_memory(
     gaussians: int = 0,
     processes: int = 1,
 ) -> MemoryPlan:
-    """What a run takes, and what of the rest is for photographs.
-
-    Args:
-        max_memory: bytes that it may take; by default three quarters of what is free, or of several processes its share.
-        gaussians: of the checkpoint that it is resumed from.
-        processes: that train on this machine.
-
-    Raises:
-        SplatError: it is more than that, or than there is.
-    """
+    """The memory of a run, and how much of the rest is for photographs; SplatError if it is more than there is, or than
+    `max_memory` bytes: by default three quarters of what is free, or a share of them for each of the `processes` on this
+    machine. A checkpoint that is resumed has so many `gaussians`."""
     work, shared = Workload.of(dataset, config, device, gaussians), shares_host_memory(device)
     process = process_bytes() + _COMPILED * device.software if shared else 0
     limit = process + _FREE_SHARE * free_bytes(device) / (processes if shared else 1) if max_memory is None else max_memory
@@ -212,7 +183,7 @@ def _refusal(work: Workload, dataset: Dataset, shared: bool, process: int, limit
         return process + predict(other, shared).total <= limit
 
     advice = []
-    # Those that there are at first, no budget removes.
+    # No budget removes those that there are at first.
     fewest = max(work.initial, _FEWEST_GAUSSIANS)
     if work.gaussians > fewest and fits(replace(work, gaussians=fewest)):
         advice.append(f"--budget {_most_gaussians(work, fewest, fits)}")

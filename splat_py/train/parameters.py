@@ -1,12 +1,10 @@
 """The Gaussians under training, their gradients and their optimiser, on the device; their means over the last epochs; and their
 3D smoothing filters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from splat_py.train.config import TrainConfig
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
-# What splats take that are no Gaussians, [N, E]; and colours that are no harmonics, in the place of "sh", [N, F] and [W].
+# Parameters of splats that are no Gaussians, [N, E]; and colours that are no harmonics, in the place of "sh", [N, F] and [W].
 EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
 MOMENTS = ("m", "v")
 
@@ -52,9 +50,14 @@ class AdamArrays:
     second_moments: Array
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], name: str) -> AdamArrays:
-        """Those of a name, as checkpoints have them: the parameters' own, and with the moments' endings."""
-        return cls(arrays[name], *(arrays[f"{name}.{moment}"] for moment in MOMENTS))
+    def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
+        """The arrays of a name, as checkpoints have them: the parameters' own, and with the moments' endings."""
+        return cls(*(arrays[other] for other in with_moments(name)))
+
+
+def with_moments(name: str) -> list[str]:
+    """A parameter's name in a state, and those of Adam's moments."""
+    return [name, *(f"{name}.{moment}" for moment in MOMENTS)]
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
@@ -75,19 +78,20 @@ class Parameters:
     def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32] | Array]) -> None:
         memory = device.memory
         self.device = device
-        self._arrays = {name: v if isinstance(v, Array) else memory.array(v) for name, v in state.items()}
+        # The arrays that `state` copies, on the device.
+        self.arrays = {name: v if isinstance(v, Array) else memory.array(v) for name, v in state.items()}
         self.count = state["means"].shape[0]
-        means, quats, scales, opacities = (self._arrays[name] for name in GROUPS[:4])
-        self.gaussians = GaussianArrays(means, quats, scales, opacities, extras=self._arrays.get(EXTRAS))
-        self.features = self._arrays["sh" if "sh" in state else FEATURES]
-        self.weights = self._arrays.get(WEIGHTS)
+        means, quats, scales, opacities = (self.arrays[name] for name in GROUPS[:4])
+        self.gaussians = GaussianArrays(means, quats, scales, opacities, extras=self.arrays.get(EXTRAS))
+        self.features = self.arrays["sh" if "sh" in state else FEATURES]
+        self.weights = self.arrays.get(WEIGHTS)
         empty = device.memory.empty
         self.v_gaussians = self.gaussians.map(lambda array: empty(array.shape))
         self.v_features = empty(self.features.shape)
         self.v_weights = None if self.weights is None else empty(self.weights.shape)
 
     @classmethod
-    def fresh(cls, device: Device, gaussians: Gaussians) -> Parameters:
+    def fresh(cls, device: Device, gaussians: Gaussians) -> Self:
         """Parameters at the start of training."""
         state: State = {name: getattr(gaussians, name).numpy() for name in GROUPS}
         if gaussians.params:
@@ -97,26 +101,18 @@ class Parameters:
             state[FEATURES] = gaussians.features.numpy()
         if gaussians.weights is not None and len(gaussians.weights):
             state[WEIGHTS] = gaussians.weights.numpy()
-        for name in list(state):
-            for moment in MOMENTS:
-                state[f"{name}.{moment}"] = np.zeros_like(state[name])
+        state |= {other: np.zeros_like(values) for name, values in state.items() for other in with_moments(name)[1:]}
         for name in cls.STATISTICS:
             state[name] = np.zeros(len(gaussians), np.float32)
         return cls(device, state)
 
-    @property
-    def arrays(self) -> Mapping[str, Array]:
-        """What `state` copies, on the device."""
-        return self._arrays
-
     def state(self) -> State:
         """A copy of everything, on the host. Nothing that writes it may still be running."""
-        return {name: array.numpy().copy() for name, array in self._arrays.items()}
+        return {name: array.numpy().copy() for name, array in self.arrays.items()}
 
     def gaussian_state(self) -> State:
         """A copy of the Gaussians alone."""
-        names = [*groups_of(self._arrays), *([WEIGHTS] if WEIGHTS in self._arrays else ())]
-        return {name: self._arrays[name].numpy().copy() for name in names}
+        return {name: self.arrays[name].numpy().copy() for name in averaged_groups(self.arrays)}
 
     def record_statistics(
         self,
@@ -130,7 +126,7 @@ class Parameters:
     ) -> None:
         """Add a photograph's screen-space gradients to the statistics, or to others than these (kernels/densify.slang)."""
         recorder.stage("statistics")
-        arrays: dict[str, Any] = {name: (statistics or self._arrays)[name] for name in self.STATISTICS}
+        arrays: dict[str, Any] = {name: (statistics or self.arrays)[name] for name in self.STATISTICS}
         recorder.dispatch(
             "densify",
             "addStatistics",
@@ -158,25 +154,24 @@ class Parameters:
     ) -> None:
         """One step of Adam on every group (kernels/optimize.slang). Gradients are means over `config.photographs`."""
         recorder.stage("adam")
-        faster, haste = math.sqrt(config.photographs), config.short_run_lr_scale
-        rates = {
-            "means": config.means_lr_at(step, scene_scale),
-            "quats": config.quats_lr * math.sqrt(haste) * faster,
-            "log_scales": config.scales_lr * math.sqrt(haste) * faster,
-            "logit_opacities": config.opacities_lr * math.sqrt(haste) * faster,
+        v, faster, haste = self.v_gaussians, math.sqrt(config.photographs), config.short_run_lr_scale
+        # Learning rates and gradients.
+        groups: dict[str, tuple[float, Array]] = {
+            "means": (config.means_lr_at(step, scene_scale), v.means),
+            "quats": (config.quats_lr * math.sqrt(haste) * faster, v.quats),
+            "log_scales": (config.scales_lr * math.sqrt(haste) * faster, v.scales),
+            "logit_opacities": (config.opacities_lr * math.sqrt(haste) * faster, v.opacities),
         }
-        v = self.v_gaussians
-        gradients = dict(zip(GROUPS, (v.means, v.quats, v.scales, v.opacities), strict=False))
-        if "sh" in self._arrays:
-            rates["sh"], gradients["sh"] = haste * config.sh0_lr / 20 * faster, self.v_features
+        if "sh" in self.arrays:
+            groups["sh"] = haste * config.sh0_lr / 20 * faster, self.v_features
         else:
-            rates[FEATURES], gradients[FEATURES] = config.color_lr * faster, self.v_features
+            groups[FEATURES] = config.color_lr * faster, self.v_features
         if self.v_weights is not None:
-            rates[WEIGHTS], gradients[WEIGHTS] = config.color_lr * faster, self.v_weights
+            groups[WEIGHTS] = config.color_lr * faster, self.v_weights
         if v_extras is not None:
-            rates[EXTRAS], gradients[EXTRAS] = config.splat_param_lr * faster, v_extras.rows
+            groups[EXTRAS] = config.splat_param_lr * faster, v_extras.rows
         adam = _ADAM.of_batch(config.photographs)
-        for name, rate in rates.items():
+        for name, (rate, gradients) in groups.items():
             arguments: dict[str, Any] = {"active": 1, "head_rate": 0.0, "least": 0.0, "largest": 0.0, "ROW": 1, "HEAD": 0}
             if name == "sh":
                 arguments |= {"ROW": 3 * self.features.shape[1], "HEAD": 3}
@@ -191,34 +186,29 @@ class Parameters:
             recorder.dispatch(
                 "optimize",
                 "adam",
-                linear_groups(-(-self._arrays[name].size // _ADAM_RUN)),
-                learnt=AdamArrays.of(self._arrays, name),
-                gradients=gradients[name],
+                linear_groups(-(-self.arrays[name].size // _ADAM_RUN)),
+                learnt=AdamArrays.of(self.arrays, name),
+                gradients=gradients,
                 status=status,
                 settings=adam.settings(step, rate),
-                count=self._arrays[name].size,
+                count=self.arrays[name].size,
                 **arguments,
             )
 
 
 def first_averaged(config: TrainConfig, photographs: int) -> int:
-    """The step from which on parameters are averaged, to the end: two epochs before it, or a tenth of the run.
-
-    Args:
-        photographs: that there are to train on.
-    """
+    """The step from which on parameters are averaged, to the end: two epochs of so many photographs before it, or a tenth of
+    the run."""
     return config.steps - min(_EPOCHS * (photographs // config.photographs), config.steps // _LARGEST_SHARE)
 
 
 class ParameterMeans:
-    """What a run leaves: means of all parameters over the steps from `first` on (kernels/optimize.slang).
+    """The result of a run: means of all parameters over the steps from `first` on (kernels/optimize.slang).
 
     Steps of Adam scatter parameters around what all photographs agree on, each towards its own; means of whole epochs favour
-    none (Polyak & Juditsky 1992; Izmailov et al. 2018).
-
-    Args:
-        state: of a checkpoint after `step` steps. Where it lacks means although `first` is over, as of a run that is extended
-            by few steps, those that have been missed count as if they had left what the checkpoint has.
+    none (Polyak & Juditsky 1992; Izmailov et al. 2018). Where the `state` of a checkpoint after `step` steps lacks means
+    although `first` is over, as of a run that is extended by few steps, those that have been missed count as if they had left
+    what the checkpoint has.
     """
 
     def __init__(self, device: Device, first: int, step: int = 0, state: State | None = None) -> None:
@@ -267,13 +257,8 @@ def averaged(state: State) -> State:
 
 class Filter3D:
     """The 3D smoothing filters of Mip-Splatting (Yu et al. 2024, section 4.1) of Gaussians under training, and these Gaussians
-    filtered, activated (kernels/filter_3d.slang).
-
-    Args:
-        cameras: those that Gaussians are seen by, of one image each, and their types in slang/splat, or a user's own.
-        near: depth of the near plane, world units.
-        state: of a checkpoint.
-    """
+    filtered, activated (kernels/filter_3d.slang). `cameras` are those that Gaussians are seen by, of one image each, and their
+    types in slang/splat, or a user's own; `near` is the depth of their near plane, world units."""
 
     def __init__(
         self,
@@ -288,12 +273,8 @@ class Filter3D:
         self._filters = device.memory.array(state[FILTER]) if state and FILTER in state else None
 
     def record(self, recorder: Recorder, raw: GaussianArrays, step: int, status: Array) -> GaussianArrays:
-        """The Gaussians filtered, before a step; their filters are found anew where that is due, or they are other Gaussians.
-
-        Args:
-            raw: as the optimiser stores them.
-            status: filters stay as they are where the step does not count (kernels/status.slang).
-        """
+        """The Gaussians filtered, before a step, from those that the optimiser stores. Their filters are found anew where that
+        is due, or they are other Gaussians, unless `status` says that the step does not count (kernels/status.slang)."""
         self._find(recorder, raw, status, step % _FILTER_EVERY == 0)
         assert self._filters is not None and self._smooth is not None
         self._dispatch(recorder, "smoothForward", raw, scales=self._smooth.scales, opacities=self._smooth.opacities)
@@ -318,7 +299,7 @@ class Filter3D:
         recorder.stage("3D filter")
         if self._raw is None or self._raw.means is not raw.means:
             empty = self._device.memory.empty
-            # Of a checkpoint they are there.
+            # A checkpoint has them.
             due = due or self._raw is not None or self._filters is None
             self._filters = self._filters if self._raw is None and self._filters is not None else empty(raw.count)
             self._smooth = replace(raw, scales=empty(raw.scales.shape), opacities=empty(raw.opacities.shape))

@@ -10,8 +10,6 @@ capture.safetensors     what else was learnt: exposures, refined cameras, an env
 transforms.json         the refined cameras, for other programs
 """
 
-from __future__ import annotations
-
 import shlex
 import time
 import warnings
@@ -37,7 +35,8 @@ from splat_py.scene.partition import RUN, Cell, cell_folders, cell_name, read_ce
 from splat_py.scene.sources import is_scene_file, require_cameras
 from splat_py.scene.transforms import write_transforms
 from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
-from splat_py.train.checkpoint import Checkpoint, LearntCapture, with_sizes
+from splat_py.train.capture_model import LearntCapture
+from splat_py.train.checkpoint import Checkpoint, with_sizes
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import Scores, ViewScore, evaluate
 from splat_py.train.trainer import StepReport, Trainer
@@ -61,7 +60,7 @@ class RunFolder:
         return RunRecord.load(self.record_file, TrainConfig.from_dict)
 
     def metrics(self) -> dict[str, Any]:
-        """What metrics.json holds; nothing if there is none."""
+        """The content of metrics.json; nothing if there is none."""
         try:
             content = parse_json(self.metrics_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -70,9 +69,6 @@ class RunFolder:
 
     def gaussians(self) -> Gaussians:
         return Gaussians.load_ply(self.scene)
-
-    def write_metrics(self, metrics: dict[str, Any]) -> None:
-        write_json(self.metrics_file, metrics)
 
 
 def train(
@@ -182,7 +178,7 @@ def _fit(
 ) -> Scores | None:
     config, dataset = trainer.config, trainer.dataset
     began, first = time.perf_counter(), trainer.step
-    # Of a run that is extended.
+    # The curve of a run that is extended.
     curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
     before = curve[-1].get("seconds", 0.0) if curve else 0.0
 
@@ -228,7 +224,7 @@ def _fit(
             device=trainer.device,
         )
         metrics["held_out"] = scores.to_json()
-    folder.write_metrics(metrics)
+    write_json(folder.metrics_file, metrics)
     return scores
 
 
@@ -285,25 +281,16 @@ def capture_of(scene: Path, data: Path | None) -> Dataset | None:
 
 
 def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
-    """What was learnt of its capture together with a scene, a run's folder or a file, which knows nothing; SplatError if a run
+    """The capture as it was learnt with a scene, a run's folder or a file, which knows nothing; SplatError if a run
     learns something and the file is missing or damaged."""
     return LearntCapture({}) if is_scene_file(scene) else LearntCapture.load(RunFolder(scene).capture, config)
 
 
 def merge_cells(folders: Sequence[Path]) -> tuple[Gaussians, dict[str, tuple[int, int]]]:
-    """The scene of all cells of a partition. Each keeps the Gaussians whose means are in its part of space, without the margin
-    that it was trained with; the outer parts do not end.
-
-    Args:
-        folders: of a partition, or of its cells.
-
-    Returns:
-        The scene, and of each cell by name how many Gaussians it keeps, and of how many.
-
-    Raises:
-        SplatError: cells are missing, were not trained, are of several partitions, or were trained in ways that do not go
-            together.
-    """
+    """The scene of all cells of a partition, from its folder or theirs, and by a cell's name how many Gaussians it keeps, of
+    how many: those whose means are in its part of space, without the margin that it was trained with; the outer parts do not
+    end. SplatError if cells are missing, were not trained, are of several partitions, or were trained in ways that do not go
+    together."""
     cells = _whole_partition(folders)
     scenes: list[Gaussians] = []
     counts: dict[str, tuple[int, int]] = {}

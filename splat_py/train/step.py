@@ -1,8 +1,6 @@
 """A photograph's part of a training step, top to bottom in `PhotographGradients.record`: its camera rendered, compared, and the
 gradients of the Gaussians; and the photographs of one step added up. `Trainer._submit` calls both, and then Adam."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +27,7 @@ from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, 
 
 # Capacity of tile lists to begin with.
 ISECTS_PER_GAUSSIAN = 4
-# What they get beyond what was needed, so that growing scenes rarely exceed it.
+# Their share beyond what was needed, so that growing scenes rarely exceed it.
 _HEADROOM = 1.5
 # Floats a thread.
 _RUN = constant("kernels/optimize", "RUN")
@@ -47,12 +45,8 @@ class _Target:
 
 
 class PhotographGradients:
-    """What renders and differentiates, and the arrays that it takes, for one photograph after another.
-
-    Args:
-        splat, color: types in slang/splat, or one's own, as `Trainer` takes them.
-        capacity: of tile lists, in intersections; in proportion to the Gaussians by default.
-    """
+    """The arrays and kernels that render and differentiate one photograph after another. Tile lists have so many
+    intersections as `capacity` says, or in proportion to the Gaussians by default."""
 
     def __init__(
         self,
@@ -80,16 +74,12 @@ class PhotographGradients:
         )
         self._depth = DepthSupervision.of(device, dataset, config)
         self._row = self.options.gradient_row_length(DEPTH_CHANNELS if self._depth else 3)
-        self._targets: dict[tuple[int, int], _Target] = {}
+        # By the sizes of renders.
+        self.targets: dict[tuple[int, int], _Target] = {}
         self._binning: Binning | None = None
         self.capacity = capacity or ISECTS_PER_GAUSSIAN * parameters.count
         self.segments = 1
         self.reserve(parameters)
-
-    @property
-    def one_size(self) -> bool:
-        """Whether known depths are of the photographs' own size, and renders have to be."""
-        return self._depth is not None
 
     def reserve(self, parameters: Parameters) -> None:
         """Arrays whose size follows the number of Gaussians."""
@@ -106,14 +96,6 @@ class PhotographGradients:
         self.segments = max(self.segments, segments_for(self._device, int(overflow.max_tile_count * _HEADROOM)))
         self._binning = None
 
-    def forget_sizes(self) -> None:
-        """Let go of the arrays for renders of the sizes there were."""
-        self._targets.clear()
-
-    def loss_of(self, cameras: Cameras) -> PhotometricLoss:
-        """What compares renders of a camera's size."""
-        return self._target_of(cameras).loss
-
     def record(
         self,
         recorder: Recorder,
@@ -124,21 +106,18 @@ class PhotographGradients:
         sums: Array,
         status: Array,
     ) -> None:
-        """Leave the gradients in `Parameters.v_…`, `v_splats` and `capture`, and the loss's sums in `sums`.
-
-        Args:
-            parameters: of as many Gaussians as `reserve` knows of.
-            gaussians: of the parameters, filtered or as they are.
-            capture: what there is to do for this photograph beside the scene.
-            status: kernels/status.slang.
-        """
+        """Leave the gradients in `Parameters.v_…`, `v_splats` and `capture`, and the loss's sums in `sums`. There are as many
+        Gaussians as `reserve` knows of, `gaussians` as the parameters have them or filtered."""
         cameras, step, view = capture.cameras, capture.step, capture.view
-        target = self._target_of(cameras)
+        target = self.target_of(cameras)
         splats, options = self.splats, self.options
         model = camera_model(self._dataset.views[view].camera)
         if model != options.camera_model:
             options = replace(options, camera_model=model)
-        binning = self._binning_for(target)
+        if self._binning is None or self._binning.grid != target.grid:
+            self._binning = Binning(self._device, splats, target.grid, self.options)
+            self._binning.reserve(self.capacity)
+        binning = self._binning
         projection = Projection(gaussians, cameras, splats, options)
         means, degree = parameters.gaussians.means, self._config.degree_at(step)
         color = self._color or harmonics(degree)
@@ -186,24 +165,18 @@ class PhotographGradients:
             recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
         )
 
-    def _binning_for(self, target: _Target) -> Binning:
-        if self._binning is None or self._binning.grid != target.grid:
-            self._binning = Binning(self._device, self.splats, target.grid, self.options)
-            self._binning.reserve(self.capacity)
-        return self._binning
-
-    def _target_of(self, cameras: Cameras) -> _Target:
+    def target_of(self, cameras: Cameras) -> _Target:
         size = cameras.width, cameras.height
-        if size not in self._targets:
+        if size not in self.targets:
             device, (width, height) = self._device, size
-            self._targets[size] = _Target(
+            self.targets[size] = _Target(
                 Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
                 TileGrid.over(cameras, self.options.tile_size),
                 PhotometricLoss(device, width, height, self._config.ssim_lambda),
                 device.memory.array(np.zeros((1, height, width, 1), np.float32)),
                 self._depth.target(width, height) if self._depth else None,
             )
-        return self._targets[size]
+        return self.targets[size]
 
 
 class BatchSums:
@@ -218,21 +191,22 @@ class BatchSums:
         v = parameters.v_gaussians
         gradients = [v.means, v.quats, v.scales, v.opacities, parameters.v_features, parameters.v_weights]
         self._gradients = [array for array in gradients if array is not None]
-        self._sums = [empty(array.shape) for array in self._gradients]
         extras = parameters.gaussians.extras
-        self._extras_sum, self._extras_mean = (None if extras is None else empty(extras.shape) for _ in range(2))
-        # Of this step, by their names in `Parameters`.
+        self._extras_mean = None if extras is None else empty(extras.shape)
+        if self._extras_mean is not None:
+            self._gradients.append(self._extras_mean)
+        self._sums = [empty(array.shape) for array in self._gradients]
+        # This step's, by their names in `Parameters`.
         self.statistics = {name: empty(parameters.count) for name in Parameters.STATISTICS}
 
     @property
     def sums(self) -> list[Array]:
-        """What adds up over processes, after the last `add`."""
-        extras = [] if self._extras_sum is None else [self._extras_sum]
-        return [*self._sums, *extras, self.statistics["gradient_norms"], self.statistics["times_seen"]]
+        """The arrays that add up over processes, after the last `add`."""
+        return [*self._sums, self.statistics["gradient_norms"], self.statistics["times_seen"]]
 
     @property
     def largest(self) -> list[Array]:
-        """Of what the largest one of all processes counts."""
+        """The arrays of which the largest value of all processes counts."""
         return [self.statistics["max_radii"]]
 
     def begin(self, recorder: Recorder) -> None:
@@ -244,19 +218,15 @@ class BatchSums:
         """The gradients of `parameters`, and of extras in the splats' rows, as a photograph has left them."""
         recorder.stage("batch")
         for gradients, total in zip(self._gradients, self._sums, strict=True):
-            self._add_scaled(recorder, StridedRows(gradients, 0), total, 1.0)
-        if self._extras_sum is not None:
-            self._add_scaled(recorder, extras_of(v_splats, self._extras_sum.shape[1]), self._extras_sum, 1.0)
+            in_rows = gradients is self._extras_mean
+            rows = extras_of(v_splats, total.shape[1]) if in_rows else StridedRows(gradients, 0)
+            self._add_scaled(recorder, rows, total, 1.0)
 
     def end(self, recorder: Recorder, photographs: int, status: Array) -> StridedRows | None:
         """After the last one of so many photographs: the parameters' gradients become means, and all photographs count in their
         statistics, unless the step does not. Returns the gradients of extras."""
         recorder.stage("batch")
-        means, sums = list(self._gradients), list(self._sums)
-        if self._extras_sum is not None and self._extras_mean is not None:
-            means.append(self._extras_mean)
-            sums.append(self._extras_sum)
-        for mean, total in zip(means, sums, strict=True):
+        for mean, total in zip(self._gradients, self._sums, strict=True):
             recorder.clear(mean)
             self._add_scaled(recorder, StridedRows(total, 0), mean, 1 / photographs)
         arrays, count = self._parameters.arrays, self._parameters.count

@@ -1,7 +1,5 @@
 """The training loop: everything of a step on the device, one command buffer a step, no host read in between."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,34 +12,17 @@ from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
 from splat_py.fit.process import Interrupted, Interrupts, kept_checkpoint, launch_of
 from splat_py.fit.steps import AHEAD, Overflow, StepsInFlight, check_finite, diverged, views_at
 from splat_py.gpu.device import Device, Operator, get_device
-from splat_py.gpu.kernels import Profile, Recorder, UserType
+from splat_py.gpu.kernels import Recorder, UserType
 from splat_py.render.cameras import Cameras
 from splat_py.render.views import through
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.custom_types import CAMERA, COLOR, SPLAT
 from splat_py.shaders.functions import ShaderModule
-from splat_py.train.capture_model import CaptureModel, CaptureStep
-from splat_py.train.checkpoint import (
-    Checkpoint,
-    LearntCapture,
-    gaussians_of,
-    initial_count,
-    initial_gaussians,
-    is_of_capture,
-    with_sizes,
-)
+from splat_py.train import density
+from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture, is_of_capture
+from splat_py.train.checkpoint import Checkpoint, gaussians_of, initial_count, initial_gaussians, with_sizes
 from splat_py.train.config import TrainConfig
-from splat_py.train.density import (
-    Removal,
-    check_parameters,
-    in_spatial_order,
-    prune,
-    record_noise,
-    record_prior,
-    refine,
-    reset_opacities,
-)
 from splat_py.train.loss import SUMS, LossValues
 from splat_py.train.memory import plan_memory
 from splat_py.train.parameters import FILTER, MEAN, Filter3D, ParameterMeans, Parameters, State, first_averaged, groups_of
@@ -58,7 +39,7 @@ class StepReport:
     divisor: int = 1
 
 
-class Trainer:
+class Trainer(StepsInFlight):
     """Optimises Gaussians so that they look like a dataset's photographs.
 
     Args:
@@ -117,13 +98,12 @@ class Trainer:
             )
         self.dataset = through(dataset, model)
         count = len(resume.state["means"]) if resume else 0
-        self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.launch.local_size)
-        self.profile: Profile | None = None
-        # What has been pruned by contribution.
-        self.removals: list[Removal] = []
+        self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.local_size)
+        # Prunings by contribution.
+        self.removals: list[density.Removal] = []
         memory = self.device.memory
-        self._steps = StepsInFlight(self.device, resume.step if resume else 0)
-        # Of the photographs of each step in flight, and what the processes made of them together.
+        super().__init__(self.device, resume.step if resume else 0)
+        # The losses' sums of the photographs of each step in flight, and their values over all processes.
         each = self.config.photographs // self.ranks.size
         ahead = self.device.tuning.steps_ahead + 1
         self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
@@ -144,21 +124,16 @@ class Trainer:
             self.parameters = Parameters(self.device, {name: v for name, v in resume.state.items() if name not in beside})
         else:
             fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
-            self.parameters = in_spatial_order(fresh, dataset.bounds)
+            self.parameters = density.in_spatial_order(fresh, dataset.bounds)
         self._means = ParameterMeans(self.device, first_averaged(self.config, len(dataset.train)), self.step, state)
         types, capacity = (self.splat, self.color), resume.capacity if resume else None
         self._gradients = PhotographGradients(self.device, self.dataset, self.config, *types, self.parameters, capacity)
         self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
         # Known depths, and photographs over other backgrounds, are of their own size.
-        whole = self._gradients.one_size or self.config.random_background
+        whole = self.config.depth_lambda > 0 or self.config.random_background
         self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
 
-    # What a user asks of it
-
-    @property
-    def step(self) -> int:
-        """Steps that have been sent to the device, or after `finish` have been done."""
-        return self._steps.step
+    # The user's side
 
     def fit(
         self,
@@ -211,7 +186,7 @@ class Trainer:
         return gaussians_of(state, self.config, self.splat, self.color)
 
     def learnt_capture(self) -> LearntCapture:
-        """What is known now of the capture beside the scene."""
+        """The present exposures, cameras and environment."""
         self.finish()
         return LearntCapture.of(self._capture.state())
 
@@ -230,24 +205,21 @@ class Trainer:
     # One step
 
     def advance(self) -> None:
-        """Send the next step to the device, without waiting for it."""
+        """Send the next step to the device, without waiting for it, and where it is due change the Gaussians after it."""
         step = self.step
-        self._steps.send(self._submit, self._gradients.reserve_lists, self._on_done)
+        self._send()
         refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
         if refines or self._divisor_at(step + 1) != self._divisor_at(step):
             self.finish()
         if refines:
             self._refine(step)
         if self.config.prunes_contribution_at(step):
-            self.parameters, removal = prune(self.parameters, self.gaussians(), self.dataset, self.config, step, self.ranks)
+            shown = self.gaussians()
+            self.parameters, removal = density.prune(self.parameters, shown, self.dataset, self.config, step, self.ranks)
             self.removals.append(removal)
             self._reserve()
         if refines:
             self._require_equal()
-
-    def finish(self) -> None:
-        """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
-        self._steps.finish(self._submit, self._gradients.reserve_lists, self._on_done)
 
     def views_of(self, step: int) -> list[int]:
         """The dataset's views that a step renders, of all processes together."""
@@ -260,23 +232,23 @@ class Trainer:
 
     def _submit(self, step: int) -> int:
         if self.ranks.alone:
-            recorder = self.device.record(self.profile)
+            recorder = self.device.record()
             self._record_update(recorder, step, self._record_photographs(recorder, step))
             return recorder.submit(wait=False)
         while True:
-            recorder = self.device.record(self.profile)
+            recorder = self.device.record()
             captures = self._record_photographs(recorder, step)
             recorder.submit()
             if self._fitted(step):
                 break
         self._exchange(step, captures)
-        recorder = self.device.record(self.profile)
+        recorder = self.device.record()
         self._record_update(recorder, step, captures)
         return recorder.submit(wait=False)
 
     def _record_photographs(self, recorder: Recorder, step: int) -> list[CaptureStep]:
         """The gradients of this process' photographs. Returns what is learnt of all of them beside the scene."""
-        parameters, gradients, batch, status = self.parameters, self._gradients, self._batch, self._steps.status
+        parameters, gradients, batch, status = self.parameters, self._gradients, self._batch, self._status
         sums, own = iter(self._sums[step % len(self._sums)]), self._own_views(step)
         photographs = self._views_at(step).photographs
         ahead = range(step, min(step + 1 + AHEAD, self.config.steps))
@@ -308,20 +280,23 @@ class Trainer:
 
     def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
         """Learn from what all photographs of a step have left."""
-        config, status, v_extras = self.config, self._steps.status, None
+        config, status, v_extras = self.config, self._status, None
         if self._batch is not None:
             v_extras = self._batch.end(recorder, len(captures), status)
         elif config.parameters():
             v_extras = extras_of(self._gradients.v_splats, len(config.parameters()))
         opacity_reg, scale_reg = config.regularizers
         if opacity_reg > 0 or scale_reg > 0:
-            record_prior(recorder, self.parameters, opacity_reg, scale_reg)
+            density.record_prior(recorder, self.parameters, opacity_reg, scale_reg)
         self.parameters.record_adam(recorder, config, step, self.dataset.scene_scale, v_extras, status)
         if config.strategy == "mcmc":
-            record_noise(recorder, self.parameters, config, step, self.dataset.scene_scale, status)
+            density.record_noise(recorder, self.parameters, config, step, self.dataset.scene_scale, status)
         self._means.record(recorder, self.parameters, step, status)
         for capture in captures:
             capture.update(recorder, status)
+
+    def _reserve_lists(self, overflow: Overflow) -> None:
+        self._gradients.reserve_lists(overflow)
 
     def _on_done(self, step: int) -> None:
         values = self._values.pop(step, None) or LossValues.mean(self._own_values(step))
@@ -333,7 +308,7 @@ class Trainer:
 
     def _own_values(self, step: int) -> list[LossValues]:
         own = zip(self._own_views(step), self._sums[step % len(self._sums)], strict=True)
-        return [self._gradients.loss_of(self._cameras_of(view, step)).values(sums) for view, sums in own]
+        return [self._gradients.target_of(self._cameras_of(view, step)).loss.values(sums) for view, sums in own]
 
     def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
         while self._finished:
@@ -344,8 +319,8 @@ class Trainer:
     # Several processes
 
     def _fitted(self, step: int) -> bool:
-        """Whether the lists of all processes were long enough. Where they were not, more is reserved, and all repeat it."""
-        status = self._steps.status
+        """True if the lists of all processes were long enough. Otherwise more is reserved, and all repeat it."""
+        status = self._status
         overflow = Overflow(*map(int, status.numpy()))
         missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
         if overflow.isect_count:
@@ -354,7 +329,7 @@ class Trainer:
         return missing == 0
 
     def _exchange(self, step: int, captures: list[CaptureStep]) -> None:
-        """What this process has found in its photographs becomes what all have."""
+        """Add up what the processes have found in their photographs."""
         assert self._batch is not None
         self._values.pop(step - len(self._sums), None)
         self._values[step] = LossValues.mean(self._own_values(step), self.ranks.total)
@@ -374,7 +349,7 @@ class Trainer:
         divisor = self._divisor_at(step)
         if self._views is None or self._views.divisor != divisor:
             self._views = TrainingViews(self.device, self.dataset, divisor, self.memory.photographs)
-            self._gradients.forget_sizes()
+            self._gradients.targets.clear()
         return self._views
 
     def _cameras_of(self, view: int, step: int) -> Cameras:
@@ -390,17 +365,17 @@ class Trainer:
 
     def _refine(self, step: int) -> None:
         before = self.parameters.count
-        check_parameters(self.parameters, step + 1)
+        density.check_parameters(self.parameters, step + 1)
         # It has the arrays of those before.
         self._batch = None
         if self.config.densifies_at(step):
             limited = replace(self.config, max_gaussians=self.config.growth_limit(step, before, self._budget))
-            self.parameters = refine(self.parameters, limited, step, self.dataset.scene_scale)
+            self.parameters = density.refine(self.parameters, limited, step, self.dataset.scene_scale)
             # Lets go of those that were before: there are no more than two copies of the Gaussians at once.
             self._gradients.reserve(self.parameters)
-            self.parameters = in_spatial_order(self.parameters, self.dataset.bounds)
+            self.parameters = density.in_spatial_order(self.parameters, self.dataset.bounds)
         if self.config.resets_opacities_at(step):
-            reset_opacities(self.parameters, self.config)
+            density.reset_opacities(self.parameters, self.config)
         if self.parameters.count != before:
             self._gradients.capacity = int(self._gradients.capacity * self.parameters.count / max(before, 1))
         self._reserve()

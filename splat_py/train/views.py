@@ -1,11 +1,9 @@
 """The views that training compares with, on the device: cameras, photographs over whichever background, and known depths with
 their loss. Small photographs come first: their steps take less time and settle what is large."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -80,7 +78,6 @@ def coarse_photograph(photograph: UInt8Array, camera: Camera) -> UInt8Array:
 
 
 def device_camera(device: Device, camera: Camera) -> Cameras:
-
     def row(values: ArrayLike) -> Array:
         return device.memory.array(np.asarray(values, np.float32)[None])
 
@@ -162,7 +159,7 @@ class DepthSupervision:
         self.background = device.memory.array(np.append(dataset.background, np.float32(0))[None])
 
     @classmethod
-    def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> DepthSupervision | None:
+    def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> Self | None:
         """As a configuration says; None if it asks for none. SplatError if the dataset knows no depths, or cameras are others
         than its own."""
         if config.depth_lambda == 0:
@@ -179,7 +176,7 @@ class DepthSupervision:
         return DepthTarget(empty((1, height, width, 3)), empty((1, height, width, DEPTH_CHANNELS)))
 
     def record_features(self, recorder: Recorder, colors: Array, depths: Array) -> Array:
-        """What is blended [1, N, 4]: colours and depths of splats."""
+        """The features to blend [1, N, 4]: colours and depths of splats."""
         features = recorder.scratch((*depths.shape, DEPTH_CHANNELS))
         self._dispatch(recorder, "appendDepth", depths.size, colors=colors, depths=depths, features=features)
         return features

@@ -1,10 +1,8 @@
 """The options of a volume's fit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tyro.conf import Suppress
 
@@ -80,7 +78,7 @@ class VolumeConfig:
             raise SplatError(f"contract is for voxels, not for {shown(self.field)}; leave contract out, or choose a larger box")
 
     @classmethod
-    def from_dict(cls, content: Any) -> VolumeConfig:
+    def from_dict(cls, content: Any) -> Self:
         """From the fields as a checkpoint or a run.json has them."""
         if isinstance(content, dict) and not content.get("field_source") and content.get("field", "grid") not in FIELD.names:
             raise SplatError(f"field is {shown(content['field'])}, and its source is not there")

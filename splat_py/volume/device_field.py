@@ -1,11 +1,9 @@
 """Radiance fields on the device: rays through them, in the kernels slang/kernels/volume*.slang."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -30,8 +28,6 @@ _MEMORY = ("grid", "grid_halves", "occupancy", "table", "table_halves", "numbers
 
 
 class Point(NamedTuple):
-    """In the world."""
-
     x: float
     y: float
     z: float
@@ -45,7 +41,7 @@ class Box:
     high: Point
 
     @classmethod
-    def of(cls, box: ArrayLike) -> Box:
+    def of(cls, box: ArrayLike) -> Self:
         """From [2, 3], lower and upper corner."""
         corners = np.asarray(box, np.float64)
         if corners.shape != (2, 3):
@@ -99,7 +95,6 @@ class Rays:
 
     @property
     def count(self) -> int:
-        """Number of rays."""
         return self.origins.shape[0]
 
     @property
@@ -127,7 +122,7 @@ class RayImage:
     depths: Array
 
     @classmethod
-    def empty(cls, device: Device, rays: int) -> RayImage:
+    def empty(cls, device: Device, rays: int) -> Self:
         """Undefined contents."""
         empty = device.memory.empty
         return cls(empty((rays, 3)), empty(rays), empty(rays))

@@ -1,8 +1,6 @@
 """Radiance fields as users hold them: what all kinds have in common, their files, and one autograd function around march and
 replay."""
 
-from __future__ import annotations
-
 import math
 import os
 import zipfile

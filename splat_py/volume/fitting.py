@@ -1,11 +1,9 @@
 """From posed photographs to a radiance field: Adam, from coarse to fine, every step on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,17 +15,17 @@ from splat_py.fit.run_folder import reading, require_finite, require_layout, who
 from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, views_at
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
-from splat_py.gpu.kernels import Profile, UserType
+from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.functions import ShaderModule
 from splat_py.volume.config import FIELD, VolumeConfig
 from splat_py.volume.device_field import Box, March, RayImage, Rays, camera_rays
 from splat_py.volume.field import check_background
-from splat_py.volume.grid import RadianceField
-from splat_py.volume.hash_grid import HashRadianceField, HashShape
-from splat_py.volume.optimiser import FieldOptimiser, GridOptimiser, HashOptimiser, SlangOptimiser, State
-from splat_py.volume.slang_field import SlangField
+from splat_py.volume.grid import GridOptimiser, RadianceField
+from splat_py.volume.hash_grid import HashOptimiser, HashRadianceField, HashShape
+from splat_py.volume.optimiser import FieldOptimiser, State
+from splat_py.volume.slang_field import SlangField, SlangOptimiser
 
 AnyField = RadianceField | HashRadianceField | SlangField
 
@@ -46,7 +44,7 @@ class Views:
     photograph: Callable[[int], NDArray[np.float32]]
 
     @classmethod
-    def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Views:
+    def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Self:
         """From images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
         images = np.asarray(images)
         viewmats, Ks = np.asarray(viewmats, np.float64), np.asarray(Ks, np.float64)
@@ -65,15 +63,12 @@ class Views:
         return cls(cameras, weighted.__getitem__)
 
     @classmethod
-    def of_dataset(cls, dataset: Dataset) -> Views:
+    def of_dataset(cls, dataset: Dataset) -> Self:
         """The training photographs of a dataset."""
         cameras = [dataset.views[i].camera for i in dataset.train]
         if any(camera.distortion is not None for camera in cameras):
             raise SplatError(f"the photographs of {dataset.root} are distorted; load them with undistort=True")
-        return cls(
-            cameras,
-            lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255),
-        )
+        return cls(cameras, lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255))
 
     def __len__(self) -> int:
         return len(self.cameras)
@@ -144,7 +139,7 @@ class VolumeCheckpoint:
         save_tensors(path, "splat_py", {"step": self.step, "config": asdict(self.config)}, self.state)
 
     @classmethod
-    def load(cls, path: Path) -> VolumeCheckpoint:
+    def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
         absent = "there is no checkpoint to resume from"
         with reading(path, "the checkpoint of a volume", "fit without --resume", absent=absent):
@@ -214,7 +209,6 @@ class VolumeTrainer:
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
         self.background = check_background(resume.state["background"] if resume else background)
-        self.profile: Profile | None = None
         self._batches = Batches(self.device, views)
         self._behind = self.device.memory.array(self.background)
         self._images: dict[int, tuple[RayImage, RayImage]] = {}
@@ -272,10 +266,11 @@ class VolumeTrainer:
         stage, age = divmod(step, config.steps_per_resolution)
         if age == 0 and stage > 0:
             optimiser.begin_stage(stage)
-        march = March(self.box, optimiser.steps_per_unit, config.jitter, _word(config.seed, step), contracted=config.contract)
+        (seed,) = map(int, np.random.SeedSequence((config.seed, step)).generate_state(1))
+        march = March(self.box, optimiser.steps_per_unit, config.jitter, seed, contracted=config.contract)
         batches = self._batches.of(self._views_at(step))
         scale = 1 / (3 * max(sum(batch.weight for batch in batches), 1e-6))
-        recorder = self.device.record(self.profile)
+        recorder = self.device.record()
         optimiser.record_occupancy(recorder, march, step)
         first_ray = 0
         for batch in batches:
@@ -368,8 +363,3 @@ def fit(
         views = Views.of_arrays(images, viewmats, Ks)
     background = (0.0, 0.0, 0.0) if background is None else background
     return VolumeTrainer(views, box, config, background=background, device=device, field=field).fit(on_step)
-
-
-def _word(*seeds: int) -> int:
-    """32 well mixed bits."""
-    return int(np.random.SeedSequence(seeds).generate_state(1)[0])

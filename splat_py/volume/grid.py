@@ -1,9 +1,8 @@
 """Voxels as a radiance field: `render`, the field as a user holds it, on the device, and in a fit."""
 
-from __future__ import annotations
-
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,23 +14,17 @@ from torch import Tensor
 from splat_py.base.files import Layout
 from splat_py.errors import SplatError
 from splat_py.fit.run_folder import require_layout
+from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.scene.camera import Camera
-from splat_py.volume.config import MOST_VOXELS
-from splat_py.volume.device_field import (
-    Box,
-    DeviceField,
-    GridSize,
-    March,
-    features_of,
-    is_halves,
-    voxels_per_unit,
-)
+from splat_py.volume.config import MOST_VOXELS, VolumeConfig
+from splat_py.volume.device_field import Box, DeviceField, GridSize, March, features_of, is_halves, voxels_per_unit
 from splat_py.volume.field import Field, check_finite_tensors, check_rays
+from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 _BRICK = constant("splat/voxel_grid", "BRICK")
 COEFFICIENTS = (1, 4, 9)
@@ -108,6 +101,57 @@ def render(
     bounds = Box.of(box).numpy()
     field = RadianceField(density, sh, bounds, np.zeros(3, np.float32), contracted)
     return field.march(rays_o, rays_d, background=background, device=device, **how)
+
+
+class Volume(DeviceField):
+    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+
+    kind = "DenseGrid"
+
+    def __init__(self, device: Device, grid: Array) -> None:
+        size = GridSize(*grid.shape[:3])
+        row = grid.shape[3] * (2 if is_halves(grid) else 1)
+        super().__init__(device, grid, (*size, row), size, row // 4)
+        self._bricks = math.prod(side // _BRICK + 1 for side in size)
+        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """Note which bricks hold anything, after every change of the grid."""
+        recorder.stage("occupancy")
+        recorder.dispatch(
+            "volume_fit",
+            "markOccupied",
+            linear_groups(self._bricks),
+            size=self.size,
+            mark_all=int(not march.skip_empty),
+            occupancy=self._occupancy,
+            **features_of("grid", self.parameters),
+            QUADS=self.quads,
+            HALVES=is_halves(self.parameters),
+        )
+
+    def record_total_variation(self, recorder: Recorder, gradients: Array, variation: float, density_scale: float) -> None:
+        """Add the gradient of `variation` times the sum of differences of voxels, of densities times `density_scale`."""
+        recorder.stage("total variation")
+        recorder.dispatch(
+            "volume_fit",
+            "addTotalVariation",
+            linear_groups(self.parameters.size // 4),
+            grid=self.parameters,
+            gradients=gradients,
+            size=self.size,
+            variation=variation,
+            density_scale=density_scale,
+            QUADS=self.quads,
+        )
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        halves = is_halves(self.parameters)
+        coefficients = {1: 1, 4: 4, 8: 9}[self.quads]
+        return {"K": coefficients, "SKIP_EMPTY": march.skip_empty, "CONTRACTED": march.contracted, "HALVES": halves}
+
+    def _memory(self) -> dict[str, Array | None]:
+        return {**features_of("grid", self.parameters), "occupancy": self._occupancy}
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,52 +288,79 @@ def pack(density: Tensor, sh: Tensor) -> Tensor:
     return to_voxel_order(torch.cat([density[..., None], sh.flatten(3), padding], dim=-1))
 
 
-class Volume(DeviceField):
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients: int) -> None:
+    """Grids of these sizes, which a fit will have one after another."""
+    for size in sizes:
+        floats = row_floats(coefficients)
+        device.memory.limits.check_grid(size, floats)
+        advice = "; use lower --resolutions or a lower --sh-degree"
+        check_memory(device, math.prod(size) * floats, f"a grid of {'×'.join(map(str, size))} voxels", advice)
 
-    kind = "DenseGrid"
 
-    def __init__(self, device: Device, grid: Array) -> None:
-        size = GridSize(*grid.shape[:3])
-        row = grid.shape[3] * (2 if is_halves(grid) else 1)
-        super().__init__(device, grid, (*size, row), size, row // 4)
-        self._bricks = math.prod(side // _BRICK + 1 for side in size)
-        self._occupancy = device.memory.empty(self._bricks, np.uint32)
+class GridOptimiser(FieldOptimiser):
+    """Voxels, which are split in eight by each stage. Densities may fall below 0, where they count as 0."""
 
-    def record_occupancy(self, recorder: Recorder, march: March) -> None:
-        """Note which bricks hold anything, after every change of the grid."""
-        recorder.stage("occupancy")
-        recorder.dispatch(
-            "volume_fit",
-            "markOccupied",
-            linear_groups(self._bricks),
-            size=self.size,
-            mark_all=int(not march.skip_empty),
-            occupancy=self._occupancy,
-            **features_of("grid", self.parameters),
-            QUADS=self.quads,
-            HALVES=is_halves(self.parameters),
-        )
+    # A larger epsilon than for Gaussians holds coefficients still that no photograph constrains.
+    ADAM = Adam(epsilon=1e-8)
+    # Densities learn faster than constant colours, view dependence slower; all rates fall during each stage.
+    DENSITY_RATE, REST_RATE = 5.0, 0.25
+    LAST_RATE = 0.3
+    # A fit starts as a thin grey fog, of this optical depth along the longest side: where nothing is, no gradient is either.
+    FIRST_DENSITY = 1.0
 
-    def record_total_variation(self, recorder: Recorder, gradients: Array, variation: float, density_scale: float) -> None:
-        """Add the gradient of `variation` times the sum of differences of voxels, of densities times `density_scale`."""
-        recorder.stage("total variation")
-        recorder.dispatch(
-            "volume_fit",
-            "addTotalVariation",
-            linear_groups(self.parameters.size // 4),
-            grid=self.parameters,
-            gradients=gradients,
-            size=self.size,
-            variation=variation,
-            density_scale=density_scale,
-            QUADS=self.quads,
-        )
+    def _begin(self, resumed: State | None, kind: Any) -> None:
+        self._coefficients = (self.config.sh_degree + 1) ** 2
+        check_stages(self.device, map(self.size_at, range(len(self.config.resolutions))), self._coefficients)
+        if resumed:
+            self._upload_grid(resumed["grid"], resumed["m"], resumed["v"])
+        else:
+            grid = np.zeros((*self.size, row_floats(self._coefficients)), np.float32)
+            grid[..., 0] = self.FIRST_DENSITY / self.box.sides.max()
+            self._upload_grid(grid)
 
-    def _constants(self, march: March) -> dict[str, Any]:
-        halves = is_halves(self.parameters)
-        coefficients = {1: 1, 4: 4, 8: 9}[self.quads]
-        return {"K": coefficients, "SKIP_EMPTY": march.skip_empty, "CONTRACTED": march.contracted, "HALVES": halves}
+    @staticmethod
+    def layout(config: VolumeConfig, step: int, layout: Layout) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        _, (x, y, z, row) = layout["grid"]
+        if row != row_floats((config.sh_degree + 1) ** 2):
+            raise ValueError("it was written by another version of splat_py")
+        # The grid is enlarged by the first step of a stage.
+        voxels = config.resolutions[max(step - 1, 0) // config.steps_per_resolution]
+        if max(x, y, z) != voxels or min(x, y, z) < 1:
+            raise ValueError(f"the grid has {x}×{y}×{z} voxels, not {voxels} along its longest side")
+        return dict.fromkeys(("grid", "m", "v"), (x, y, z, row)), {}
 
-    def _memory(self) -> dict[str, Array | None]:
-        return {**features_of("grid", self.parameters), "occupancy": self._occupancy}
+    def begin_stage(self, stage: int) -> None:
+        """Split voxels; Adam begins anew."""
+        grid = from_voxel_order(self.volume.parameters.tensor().cpu()).movedim(-1, 0)[None]
+        # The same field, sampled at the new voxels' centres.
+        resized = torch.nn.functional.interpolate(grid, self.size_at(stage), mode="trilinear", align_corners=False)
+        self._upload_grid(np.ascontiguousarray(resized[0].movedim(0, -1).numpy()))
+
+    def record(self, recorder: Recorder, step: int) -> None:
+        """Total variation, if asked for, and Adam."""
+        config, age = self.config, step % self.config.steps_per_resolution
+        rate = config.rate * self.LAST_RATE ** (age / max(config.steps_per_resolution - 1, 1))
+        side = float(self.box.sides.max())
+        if config.total_variation > 0:
+            self.volume.record_total_variation(recorder, self.gradients, config.total_variation / math.prod(self.size), side)
+        self._record_adam(recorder, age, rate * self.DENSITY_RATE / side, rate, rate * self.REST_RATE)
+
+    def field(self, background: NDArray[np.float32]) -> RadianceField:
+        grid = from_voxel_order(self.volume.parameters.tensor().cpu())
+        k = self._coefficients
+        sh = grid[..., 1 : 1 + 3 * k].reshape(*grid.shape[:3], k, 3).contiguous()
+        return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), background, self.config.contract)
+
+    def state(self) -> State:
+        """grid, m, v: [X, Y, Z, row]."""
+        arrays = {"grid": self.volume.parameters, "m": self.m, "v": self.v}
+        return {name: np.array(from_voxel_order(array.tensor().cpu()).numpy()) for name, array in arrays.items()}
+
+    def parts(self, state: State) -> dict[str, NDArray]:
+        grid = state["grid"]
+        return {"the density": grid[..., :1], "the colour": grid[..., 1:], "m": state["m"], "v": state["v"]}
+
+    def _upload_grid(self, *arrays: NDArray) -> None:
+        """Grid and Adam's moments, [X, Y, Z, row]."""
+        self.size = arrays[0].shape[:3]
+        self._upload(Volume, *(to_voxel_order(torch.from_numpy(array)).numpy() for array in arrays))

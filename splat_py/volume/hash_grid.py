@@ -1,7 +1,5 @@
 """Hash grids with small networks as a radiance field: their sizes, the field as users hold it, on the device, in a fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +17,10 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.volume.config import VolumeConfig
 from splat_py.volume.device_field import Box, DeviceField, GridSize, March, TableSize, features_of, is_halves
 from splat_py.volume.field import Field, check_finite_tensors
+from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 FEATURES = constant("splat/hash_field", "FEATURES")
 HIDDEN = constant("splat/hash_field", "HIDDEN")
@@ -40,17 +40,12 @@ _SPARE_ENTRIES, _SPARE_FLOATS = 8, 8
 
 @dataclass(frozen=True)
 class HashShape:
-    """The sizes of a hash grid and its networks.
+    """The sizes of a hash grid and its networks; SplatError if there are too many levels or cells, or the size is no power of
+    two."""
 
-    Attributes:
-        cells: of each level, along the side of the box's longest side.
-        size: the most entries of a level, a power of two.
-
-    Raises:
-        SplatError: too many levels or cells, or a size that is no power of two.
-    """
-
+    # Cells of each level along the box's longest side.
     cells: tuple[int, ...]
+    # The most entries of a level, a power of two.
     size: int
 
     def __post_init__(self) -> None:
@@ -62,7 +57,7 @@ class HashShape:
             raise SplatError(f"size is {self.size}; it must be a power of two from {LEAST_SIZE} to {MOST_SIZE}")
 
     @classmethod
-    def of_memory(cls, nbytes: int, finest: int) -> HashShape:
+    def of_memory(cls, nbytes: int, finest: int) -> Self:
         """Levels up to `finest` cells, with the largest tables whose floats fit into so many bytes."""
         finest = min(finest, MOST_CELLS)
         coarsest = max(finest // 16, 2)
@@ -73,7 +68,7 @@ class HashShape:
         return cls(cells, fitting[-1] if fitting else sizes[0])
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> HashShape:
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of `arrays`."""
         return cls(tuple(map(int, arrays["cells"])), int(arrays["size"][0]))
 
@@ -83,7 +78,6 @@ class HashShape:
 
     @property
     def entries(self) -> int:
-        """Entries of all levels."""
         return sum(min((n + 1) ** 3, self.size) for n in self.cells)
 
     @property
@@ -124,6 +118,38 @@ class HashShape:
         """Copies of table and weights."""
         table = floats[: FEATURES * self.entries].reshape(-1, FEATURES)
         return table.copy(), floats[FEATURES * self.padded_entries :][: self.weights].copy()
+
+
+class HashVolume(DeviceField):
+    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy. Where `parameters` is only the table, of
+    halves, `weights` has what lies behind it."""
+
+    kind = "HashedField"
+
+    def __init__(self, device: Device, shape: HashShape, parameters: Array, weights: Array | None = None) -> None:
+        super().__init__(device, parameters, (shape.floats,), GridSize(parameters.size // 4, 1, 1))
+        self.shape, self._weights = shape, weights or parameters
+        self.table_size = TableSize(shape.size, shape.padded_entries, shape.floats)
+        self._cells = device.memory.array(np.array(shape.cells, np.uint32))
+        self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
+
+    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        return (gradient,) if self._weights is self.parameters else gradient.split(self.shape.parts)
+
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:
+        """A cell is empty where steps through the densities at 4³ places in it take next to no light away."""
+        recorder.stage("occupancy")
+        # Densities are above 0: below -1 there are none.
+        least = -math.log1p(-_LEAST_ALPHA) * march.steps_per_unit if march.skip_empty else -1.0
+        groups = linear_groups(OCCUPANCY**3)
+        self._dispatch(recorder, "markHashOccupied", groups, march, occupied=self.occupied, least_density=least)
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        return {"FEATURE_COUNT": FEATURES * len(self.shape.cells), "HALVES": is_halves(self.parameters)}
+
+    def _memory(self) -> dict[str, Array | None]:
+        table = features_of("table", self.parameters)
+        return {**table, "numbers": self._weights, "level_cells": self._cells, "occupied_cells": self.occupied}
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,42 +228,6 @@ class HashRadianceField(Field):
         require_layout(layout, {**shapes, "background": (3,)}, kinds)
 
 
-class HashVolume(DeviceField):
-    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy.
-
-    Args:
-        weights: what lies behind the table, where `parameters` is only the table, of halves.
-    """
-
-    kind = "HashedField"
-
-    def __init__(self, device: Device, shape: HashShape, parameters: Array, weights: Array | None = None) -> None:
-        super().__init__(device, parameters, (shape.floats,), GridSize(parameters.size // 4, 1, 1))
-        self.shape, self._weights = shape, weights or parameters
-        self.table_size = TableSize(shape.size, shape.padded_entries, shape.floats)
-        self._cells = device.memory.array(np.array(shape.cells, np.uint32))
-        self.occupied = device.memory.empty(OCCUPANCY**3, np.uint32)
-
-    def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        """See `DeviceField`."""
-        return (gradient,) if self._weights is self.parameters else gradient.split(self.shape.parts)
-
-    def record_occupancy(self, recorder: Recorder, march: March) -> None:
-        """A cell is empty where steps through the densities at 4³ places in it take next to no light away."""
-        recorder.stage("occupancy")
-        # Densities are above 0: below -1 there are none.
-        least = -math.log1p(-_LEAST_ALPHA) * march.steps_per_unit if march.skip_empty else -1.0
-        groups = linear_groups(OCCUPANCY**3)
-        self._dispatch(recorder, "markHashOccupied", groups, march, occupied=self.occupied, least_density=least)
-
-    def _constants(self, march: March) -> dict[str, Any]:
-        return {"FEATURE_COUNT": FEATURES * len(self.shape.cells), "HALVES": is_halves(self.parameters)}
-
-    def _memory(self) -> dict[str, Array | None]:
-        table = features_of("table", self.parameters)
-        return {**table, "numbers": self._weights, "level_cells": self._cells, "occupied_cells": self.occupied}
-
-
 def first_table(shape: HashShape, seed: int) -> NDArray[np.float32]:
     """Features next to 0, as Müller et al. have them, and He's initial weights (2015)."""
     rng = np.random.default_rng(seed)
@@ -250,3 +240,45 @@ def first_table(shape: HashShape, seed: int) -> NDArray[np.float32]:
         row[:, inputs + 1 :] = rng.normal(0, math.sqrt(1 / HIDDEN), (HIDDEN, outputs))
         rows.append(row.ravel())
     return shape.join(table.astype(np.float32), np.concatenate(rows).astype(np.float32))
+
+
+class HashOptimiser(FieldOptimiser):
+    """A hash grid in a fit."""
+
+    name = "the hash grid"
+    # To find what is empty takes as long as some thousand rays: once in so many steps.
+    OCCUPANCY_EVERY = 16
+
+    def _begin(self, resumed: State | None, kind: Any) -> None:
+        config = self.config
+        if resumed:
+            self.shape = HashShape.of_arrays(resumed)
+            arrays = [resumed[name] for name in ("parameters", "m", "v")]
+        else:
+            self.shape = HashShape.of_memory(int(config.table_mib * 2**20), CELLS_PER_STEP * max(config.resolutions))
+            arrays = [first_table(self.shape, config.seed)]
+        check_memory(self.device, self.shape.floats, f"a hash grid of {self.shape.nbytes / 2**20:.0f} MiB (--table-mib)")
+        self._upload(lambda device, parameters: HashVolume(device, self.shape, parameters), *arrays)
+        if resumed:
+            self.volume.occupied.write(resumed["occupied"].astype(np.uint32))
+
+    @staticmethod
+    def layout(config: VolumeConfig, step: int, layout: Layout) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        (floats,), (levels,) = layout["parameters"][1], layout["cells"][1]
+        if not 1 <= levels <= MOST_LEVELS or not 1 <= floats <= 4 * levels * MOST_SIZE:
+            raise ValueError(f"it has {levels} levels with {floats} numbers")
+        shapes = {**dict.fromkeys(("parameters", "m", "v"), (floats,)), "cells": (levels,), "size": (1,)}
+        return {**shapes, "occupied": (OCCUPANCY**3,)}, {"cells": "I32", "size": "I32", "occupied": "U8"}
+
+    def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
+        if step % self.OCCUPANCY_EVERY == 0:
+            self.volume.record_occupancy(recorder, march)
+
+    def field(self, background: NDArray[np.float32]) -> HashRadianceField:
+        table, weights = map(torch.from_numpy, self.shape.split(self.volume.parameters.numpy()))
+        return HashRadianceField(table, weights, self.shape, self.box.numpy(), background)
+
+    def state(self) -> State:
+        """Also cells [levels] and size [1] of the shape, and which cells are occupied."""
+        occupied = np.array(self.volume.occupied.numpy(), np.uint8)
+        return {**super().state(), **self.shape.arrays(), "occupied": occupied}

@@ -1,7 +1,5 @@
 """Radiance fields in Slang of the user's own: the field as they hold it, on the device, and in a fit."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -20,14 +18,32 @@ from splat_py.gpu.kernels import UserType
 from splat_py.shaders import ShaderModule
 from splat_py.shaders.declarations import MOST_SOURCE, SlangSource
 from splat_py.shaders.loading import MOST_PARAMS, first_values, params_of
-from splat_py.volume.config import FIELD
+from splat_py.volume.config import FIELD, VolumeConfig
 from splat_py.volume.device_field import Box, DeviceField, GridSize, March, TableSize
 from splat_py.volume.field import Field, check_background, check_finite_tensors
+from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 
 def padded(params: Tensor) -> Tensor:
     """Numbers as they lie on the device, a multiple of four."""
     return torch.nn.functional.pad(params, (0, -len(params) % 4))
+
+
+class SlangVolume(DeviceField):
+    """A function of the user's on the device, with its numbers, padded."""
+
+    kind = "OwnField"
+
+    def __init__(self, device: Device, function: UserType | str, parameters: Array) -> None:
+        super().__init__(device, parameters, parameters.shape, GridSize(parameters.size // 4, 1, 1))
+        self._function = function
+        self.table_size = TableSize(0, 0, parameters.size)
+
+    def _constants(self, march: March) -> dict[str, Any]:
+        return {"FieldFunction": self._function}
+
+    def _memory(self) -> dict[str, Array | None]:
+        return {"numbers": self.parameters}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +83,13 @@ class SlangField(Field):
             raise SplatError(f"samples is {self.samples}; it must be above 0")
 
     @classmethod
-    def new(
-        cls, kind: UserType | ShaderModule, box: ArrayLike, background: ArrayLike = (0.0, 0.0, 0.0), seed: int = 0
-    ) -> SlangField:
+    def new(cls, kind: UserType | ShaderModule, box: ArrayLike, background: ArrayLike = (0.0, 0.0, 0.0), seed: int = 0) -> Self:
         """With the numbers that `first` in the source begins with."""
         own = FIELD.own(kind)
         return cls(own, torch.from_numpy(first_values(own, seed)), Box.of(box).numpy(), check_background(background))
 
     @property
     def steps_per_unit(self) -> float:
-        """Samples a world unit where nobody says otherwise."""
         return self.samples / float(Box.of(self.box).sides.max())
 
     @property
@@ -89,12 +102,9 @@ class SlangField(Field):
         assert isinstance(self.kind, UserType)
         return self.kind
 
-    def trust_source(self) -> SlangField:
-        """The same field, whose source may be compiled. It could read and write any memory of yours.
-
-        Raises:
-            SplatError: it cannot be compiled.
-        """
+    def trust_source(self) -> Self:
+        """The same field, whose source may be compiled; SplatError if it cannot be. It could read and write any memory of
+        yours."""
         own = FIELD.trusted(self.kind, None, True, "the field")  # type: ignore[arg-type]
         assert isinstance(own, UserType)
         return replace(self, kind=own)
@@ -151,18 +161,30 @@ class SlangField(Field):
         require_layout(layout, shapes, {"box": "F64", "samples": "F64", "name": "U8", "source": "U8"})
 
 
-class SlangVolume(DeviceField):
-    """A function of the user's on the device, with its numbers, padded."""
+class SlangOptimiser(FieldOptimiser):
+    """The numbers of a function in a fit."""
 
-    kind = "OwnField"
+    name = "the field"
 
-    def __init__(self, device: Device, function: UserType | str, parameters: Array) -> None:
-        super().__init__(device, parameters, parameters.shape, GridSize(parameters.size // 4, 1, 1))
-        self._function = function
-        self.table_size = TableSize(0, 0, parameters.size)
+    def _begin(self, resumed: State | None, kind: Any) -> None:
+        self.kind, self.count = kind, params_of(kind)
+        check_memory(self.device, self.count, f"a field of {self.count:,} numbers (PARAMS of {kind.name})")
+        arrays = [resumed[name] for name in ("parameters", "m", "v")] if resumed else [first_values(kind, self.config.seed)]
+        rows = (padded(torch.from_numpy(array)).numpy() for array in arrays)
+        self._upload(lambda device, parameters: SlangVolume(device, kind, parameters), *rows)
 
-    def _constants(self, march: March) -> dict[str, Any]:
-        return {"FieldFunction": self._function}
+    @staticmethod
+    def layout(config: VolumeConfig, step: int, layout: Layout) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        (floats,) = layout["parameters"][1]
+        if not 1 <= floats <= MOST_PARAMS:
+            raise ValueError(f"its field has {floats} numbers")
+        return dict.fromkeys(("parameters", "m", "v"), (floats,)), {}
 
-    def _memory(self) -> dict[str, Array | None]:
-        return {"numbers": self.parameters}
+    def field(self, background: NDArray[np.float32]) -> SlangField:
+        params = torch.from_numpy(self.state()["parameters"])
+        samples = self.steps_per_unit * float(self.box.sides.max())
+        return SlangField(self.kind, params, self.box.numpy(), background, samples)
+
+    def state(self) -> State:
+        """parameters, m, v: [PARAMS]."""
+        return {name: array[: self.count] for name, array in super().state().items()}

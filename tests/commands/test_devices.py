@@ -10,7 +10,8 @@ import pytest
 from splat_py.demo import scene as demo
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import device as devices
-from splat_py.selftest import SelfTest, checking
+from splat_py.selftest import checking
+from splat_py.selftest.checking import SelfTest
 from splat_py.volume.config import VolumeConfig
 from tests.commands.program import done
 from tests.refusals import refused

@@ -13,12 +13,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from splat_py import load_dataset
 from splat_py.commands.main import main
 from splat_py.errors import RankLostError, SplatError
 from splat_py.fit.distributed import Ranks
 from splat_py.fit.process import Interrupted, Launch, launch_of
 from splat_py.gpu.device import get_device
-from splat_py.scene import load_dataset
 from splat_py.scene.data_options import DataOptions
 from splat_py.train import run
 from splat_py.train.checkpoint import Checkpoint
@@ -112,7 +112,7 @@ def test_all_stop_after_the_same_step(
 ) -> None:
     """The first process keeps what all have: with the step in which they agreed to stop, or without the one that was lost."""
     monkeypatch.setattr(Ranks, "_exchange", lambda *arguments: None)
-    trainer = Trainer(load_dataset(capture), CONFIG, distributed=other(number, 4)(Launch(0, 2)))
+    trainer = Trainer(load_dataset(capture), CONFIG, distributed=other(number, 4)(0, 2))
     with pytest.raises(error):
         trainer.fit(checkpoint=tmp_path / "checkpoint.safetensors")
     assert Checkpoint.load(tmp_path / "checkpoint.safetensors").step == (4 if number == signal.SIGTERM else 3)
@@ -124,7 +124,7 @@ def test_processes_that_have_parted() -> None:
             return [max(value, 1) for value in values]
 
     with pytest.raises(SplatError, match=r"the processes have parted after step 7: .* resume from the last checkpoint"):
-        Parted(Launch(0, 2)).require_equal([get_device().memory.array(np.ones((3, 2), np.float32))], 7)
+        Parted(0, 2).require_equal([get_device().memory.array(np.ones((3, 2), np.float32))], 7)
 
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
@@ -148,7 +148,7 @@ def test_environments_that_contradict_themselves(changes: dict[str, str], says: 
 def test_what_torchrun_says_and_shares_of_a_batch() -> None:
     assert launch_of(TORCHRUN) == Launch(2, 4, 1, "here", 29500)
     assert launch_of({"WORLD_SIZE": "1"}) == launch_of({}) == Launch()
-    ranks = [Ranks(Launch(rank, 3)) for rank in range(3)]
+    ranks = [Ranks(rank, 3) for rank in range(3)]
     assert [list(range(6))[one.own(6)] for one in ranks] == [[0, 1], [2, 3], [4, 5]]
     assert [ranks[0].batch_of(batch) for batch in (0, 3, 9)] == [3, 3, 9] and Ranks().batch_of(0) == 1
     refused("batch is 4, which 3 processes cannot divide evenly", ranks[1].batch_of, 4)

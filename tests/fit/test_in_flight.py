@@ -14,59 +14,59 @@ from splat_py.gpu.arrays import Bridge
 from splat_py.gpu.device import Device, get_device
 
 
-class CountingDevice:
+class CountingFit(StepsInFlight):
     """Runs a step as soon as it is sent: it counts, unless its lists or those of a step before did not fit."""
 
-    def __init__(self, bridge: Bridge, steps_ahead: int, needed: dict[int, int]) -> None:
-        self.tuning = SimpleNamespace(steps_ahead=steps_ahead)
-        self.handle = SimpleNamespace(wait_for_idle=lambda: self.wait(self.sent))
-        self.memory = SimpleNamespace(bridge=bridge, array=self._array)
+    def __init__(self, bridge: Bridge, steps_ahead: int, needed: dict[int, int], first: int = 0) -> None:
         self.needed = needed
         self.capacity = 1
         # Steps that counted, steps that were told of, submissions waited for, and the most that ever were in flight.
         self.counted: list[int] = []
         self.told: list[int] = []
         self.waited = self.sent = self.most_in_flight = 0
+        device = SimpleNamespace(
+            tuning=SimpleNamespace(steps_ahead=steps_ahead),
+            handle=SimpleNamespace(wait_for_idle=lambda: self._wait(self.sent)),
+            memory=SimpleNamespace(bridge=bridge, array=self._array),
+            wait=self._wait,
+        )
+        super().__init__(cast(Device, device), first)
+
+    def run(self, steps: int, finish_at: tuple[int, ...] = ()) -> None:
+        while self.step < steps:
+            step = self.step
+            self.advance()
+            if step in finish_at:
+                self.finish()
+                assert self.step == step + 1
+        self.finish()
 
     def _array(self, values: np.ndarray) -> SimpleNamespace:
-        self.status = values.copy()
-        return SimpleNamespace(numpy=lambda: self.status, write=self._write)
+        self._write(values)
+        return SimpleNamespace(numpy=lambda: self.written, write=self._write)
 
     def _write(self, values: np.ndarray) -> None:
-        self.status = values.copy()
+        self.written = values.copy()
 
-    def wait(self, submission: int) -> None:
+    def _wait(self, submission: int) -> None:
         self.waited = max(self.waited, submission)
 
-    def submit(self, step: int) -> int:
+    def _submit(self, step: int) -> int:
         self.sent += 1
         self.most_in_flight = max(self.most_in_flight, self.sent - self.waited)
-        if self.status[0] == 0 and self.needed.get(step, 1) > self.capacity:
-            self.status[:] = self.needed[step], step, 7
-        if self.status[0] == 0:
+        if self.written[0] == 0 and self.needed.get(step, 1) > self.capacity:
+            self.written[:] = self.needed[step], step, 7
+        if self.written[0] == 0:
             self.counted.append(step)
         return self.sent
 
-    def reserve(self, overflow: Overflow) -> None:
+    def _reserve_lists(self, overflow: Overflow) -> None:
         assert overflow == (self.needed[overflow.step], overflow.step, 7)
         self.capacity = overflow.isect_count
 
-    def on_done(self, step: int) -> None:
+    def _on_done(self, step: int) -> None:
         assert step in self.counted
         self.told.append(step)
-
-
-def run(device: CountingDevice, steps: int, first: int = 0, finish_at: tuple[int, ...] = ()) -> StepsInFlight:
-    in_flight = StepsInFlight(cast(Device, device), first)
-    calls = device.submit, device.reserve, device.on_done
-    while in_flight.step < steps:
-        step = in_flight.step
-        in_flight.send(*calls)
-        if step in finish_at:
-            in_flight.finish(*calls)
-            assert in_flight.step == step + 1
-    in_flight.finish(*calls)
-    return in_flight
 
 
 CASES = [{}, {0: 3}, {5: 3}, {5: 3, 6: 9}, {31: 2, 33: 4, 70: 8}, {99: 5}]
@@ -75,25 +75,25 @@ CASES = [{}, {0: 3}, {5: 3}, {5: 3, 6: 9}, {31: 2, 33: 4, 70: 8}, {99: 5}]
 @pytest.mark.parametrize("needed", CASES, ids=str)
 @pytest.mark.parametrize(("bridge", "steps_ahead"), [(Bridge.ALIAS, 0), (Bridge.ALIAS, 2), (Bridge.COPY, 2), (Bridge.CUDA, 3)])
 def test_every_step_counts_once_and_in_order(bridge: Bridge, steps_ahead: int, needed: dict[int, int]) -> None:
-    device = CountingDevice(bridge, steps_ahead, needed)
-    assert run(device, 100).step == 100
-    assert device.counted == list(range(100))
-    assert device.told == list(range(0, 100, 1 if bridge is Bridge.ALIAS else 32))
-    assert device.most_in_flight == steps_ahead + 1
+    fit = CountingFit(bridge, steps_ahead, needed)
+    fit.run(100)
+    assert fit.step == 100 and fit.counted == list(range(100))
+    assert fit.told == list(range(0, 100, 1 if bridge is Bridge.ALIAS else 32))
+    assert fit.most_in_flight == steps_ahead + 1
 
 
 @pytest.mark.parametrize("needed", CASES, ids=str)
 def test_finish_in_between_leaves_no_step_undone(needed: dict[int, int]) -> None:
-    """Also where the step's own `send` has gone back: it is what densification waits for."""
-    device = CountingDevice(Bridge.COPY, 2, needed)
-    run(device, 100, finish_at=(5, 34, 66, 99))
-    assert device.counted == list(range(100))
+    """Also where the step itself has gone back: it is what densification waits for."""
+    fit = CountingFit(Bridge.COPY, 2, needed)
+    fit.run(100, finish_at=(5, 34, 66, 99))
+    assert fit.counted == list(range(100))
 
 
 def test_a_resumed_fit_begins_at_its_step() -> None:
-    device = CountingDevice(Bridge.ALIAS, 1, {12: 4})
-    run(device, 20, first=10)
-    assert device.counted == device.told == list(range(10, 20))
+    fit = CountingFit(Bridge.ALIAS, 1, {12: 4}, first=10)
+    fit.run(20)
+    assert fit.counted == fit.told == list(range(10, 20))
 
 
 def test_photographs_stay_up_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Mistakes in a dispatch, on kernels of the library: each is told by its name, before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

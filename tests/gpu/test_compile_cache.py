@@ -1,7 +1,5 @@
 """Compiled kernels are kept between processes; what is damaged or cannot be written costs compiling, never a command."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

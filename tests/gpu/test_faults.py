@@ -4,8 +4,6 @@ The loader is told by its environment variables to take a driver that is broken,
 software driver except what is to go wrong (fake_driver.c). Each case runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Sizes that a buffer, an index or a dispatch does not hold are refused in one sentence, before anything is allocated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,6 +10,7 @@ import pytest
 import slangpy as spy
 import torch
 
+from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
@@ -22,9 +21,8 @@ from splat_py.render.rasterize import Image
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.render.views import render
-from splat_py.scene import Camera, Gaussians
 from splat_py.train.loss import PhotometricLoss
-from splat_py.volume.optimiser import check_stages
+from splat_py.volume.grid import check_stages
 
 FLOAT = np.dtype(np.float32)
 

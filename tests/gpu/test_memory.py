@@ -16,6 +16,7 @@ import torch
 from splat_py.errors import SplatError
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import get_device
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -29,8 +30,7 @@ def tight_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 def test_too_little_memory_is_said_in_one_sentence(tight_memory: Memory) -> None:
     before = tight_memory.live_bytes
     pattern = r"^too little memory: the device holds \d+ MiB of ours and cannot give 256 MiB more; use fewer Gaussians, .*$"
-    with pytest.raises(SplatError, match=pattern):
-        tight_memory.empty(1 << 26)
+    refused(pattern, tight_memory.empty, 1 << 26)
     assert tight_memory.live_bytes == before
 
 
@@ -59,8 +59,7 @@ def test_buffers_kept_for_reuse_make_way_for_others() -> None:
     first = memory.empty(48 << 18)
     del first
     second = memory.empty(40 << 18)
-    with pytest.raises(SplatError, match=r"^too little memory: the device holds 40 MiB of ours and cannot give 32 MiB more"):
-        memory.empty(32 << 18)
+    refused(r"^too little memory: the device holds 40 MiB of ours and cannot give 32 MiB more", memory.empty, 32 << 18)
     assert memory.live_bytes == second.nbytes
 
 

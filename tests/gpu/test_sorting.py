@@ -1,7 +1,5 @@
 """Prefix sum and radix sort against NumPy, at sizes around every block's border and in both tunings."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

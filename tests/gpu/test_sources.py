@@ -1,7 +1,5 @@
 """What is read from Slang sources: small ones, made here, and the library's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a Mac must have for each of the two ways to its GPU, as found without a Mac."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Iterator

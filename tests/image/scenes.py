@@ -1,11 +1,9 @@
 """Blobs to test with, and the ways to draw them."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from splat_py.gpu.device import get_device
-from splat_py.image.rasterizers import AutodiffRasterizer, GroupRasterizer, Rasterizer, TileRasterizer
+from splat_py.image.rasterizers import RASTERIZERS, Rasterizer
 from tests.image.reference import Array
 
 # Those that make lists, and all.
@@ -25,12 +23,7 @@ def blobs_of(rng: np.random.Generator, count: int, deviation: float = 0.08, opac
 
 
 def rasterizer_of(way: str, raw: Array, width: int, height: int, native: bool | None = None) -> Rasterizer:
-    kinds: dict[str, Callable[..., Rasterizer]] = {
-        "autodiff": AutodiffRasterizer,
-        "group": GroupRasterizer,
-        "tiles": TileRasterizer,
-    }
-    return kinds[way](get_device(), raw.shape[1], width, height, native)
+    return RASTERIZERS[way](get_device(), raw.shape[1], width, height, native)
 
 
 def draw(way: str, raw: Array, width: int, height: int) -> Array:

@@ -1,7 +1,5 @@
 """The choice of backend: what devices declare, and what `rasterization` does with it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -15,6 +13,7 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import NoDeviceError
 from splat_py.gpu.device import Operator, get_device, native_operators
 from splat_py.train.trainer import Trainer
+from tests.refusals import refused
 
 N, C, WIDTH, HEIGHT = 6, 2, 8, 5
 ALL = set(Operator)
@@ -139,8 +138,7 @@ def test_what_portable_cannot_do_gets_a_sentence(named: str, changes: dict[str, 
 
 @pytest.mark.parametrize("name", ["means", "opacities", "colors", "viewmats", "backgrounds"])
 def test_portable_refuses_wrong_shapes_too(name: str) -> None:
-    with pytest.raises(SplatError, match=f"^{name} has shape"):
-        rasterization(**scene(**{name: torch.rand(N + 1, 2)}), backend="portable")
+    refused(f"^{name} has shape", rasterization, **scene(**{name: torch.rand(N + 1, 2)}), backend="portable")
 
 
 def test_an_unknown_backend_is_refused() -> None:
@@ -151,8 +149,7 @@ def test_an_unknown_backend_is_refused() -> None:
 @pytest.mark.usefixtures("without_waves")
 @pytest.mark.parametrize("backend", ["auto", "native"])
 def test_no_flat_colour_unless_asked_for(backend: Any) -> None:
-    with pytest.raises(SplatError, match="does not support splat forward through"):
-        rasterization(**scene(), backend=backend)
+    refused("does not support splat forward through", rasterization, **scene(), backend=backend)
 
 
 @pytest.mark.usefixtures("without_waves")
@@ -166,8 +163,7 @@ def test_a_device_without_a_backward_pass_renders_until_gradients_are_wanted(mon
     wanted = scene(colors=torch.rand(N, 3).requires_grad_())
     with torch.no_grad():
         assert rasterization(**wanted)[2]["backend"] == "native"
-    with pytest.raises(SplatError, match="does not support splat backward through"):
-        rasterization(**wanted)
+    refused("does not support splat backward through", rasterization, **wanted)
 
 
 def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +181,7 @@ def test_a_device_that_is_passed_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
         images, _, meta = rasterization(**scene(), backend=backend, device=device)  # type: ignore[arg-type]
         assert meta["backend"] == "native" and torch.equal(images, expected)
     monkeypatch.setattr(device, "operators", frozenset())
-    with pytest.raises(SplatError, match="does not support splat forward through"):
-        rasterization(**scene(), backend="native", device=device)
+    refused("does not support splat forward through", rasterization, **scene(), backend="native", device=device)
 
 
 def test_devices_lists_every_operator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from splat_py.selftest import checking, inputs, render_cases, train_cases
 from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays
 from splat_py.train.density import _NOISE_LR
 from splat_py.train.parameters import GROUPS
-from splat_py.volume.optimiser import GridOptimiser
+from splat_py.volume.grid import GridOptimiser
 from tests.image import reference as image_ref
 from tests.reference import densification as ref_densify
 from tests.reference import mcmc as ref_mcmc

@@ -15,8 +15,8 @@ from splat_py.commands import main as cli
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import Operator, get_device
 from splat_py.gpu.kernels import KernelCache
-from splat_py.selftest import Outcome, SelfTest, checking
-from splat_py.selftest.checking import error, references
+from splat_py.selftest import checking
+from splat_py.selftest.checking import Outcome, SelfTest, error, references
 from splat_py.selftest.inputs import Arrays
 from tests.emulation.kernels import declared
 from tests.selftest.make_references import make

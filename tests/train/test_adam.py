@@ -52,7 +52,8 @@ def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
     parameter = rng.uniform(-1, 1, (70, row)).astype(np.float32)
     rows = rng.normal(size=(70, 9 + row)).astype(np.float32)
     zeros, learnt = np.zeros((70, row), np.float32), _learnt(parameter)
-    _dispatch(learnt, rows, 1, 0.5, least=-0.7, largest=0.2, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
+    limits: dict[str, float | bool] = {"BOUNDED": True, "least": -0.7, "largest": 0.2} if bounded else {}
+    _dispatch(learnt, rows, 1, 0.5, HEAD=0, STRIDE=9 + row, OFFSET=9, **limits)
     expected, _, _ = ref.adam_step(
         parameter.astype(np.float64), rows[:, 9:], zeros, zeros, 1, lr=0.5, beta1=BETA1, beta2=BETA2, eps=EPSILON
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from splat_py import Dataset, load_dataset
 from splat_py.errors import SplatError
 from splat_py.fit.steps import check_finite
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.fitting import fit as fit_image
-from splat_py.scene import Dataset, load_dataset
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
@@ -35,9 +35,9 @@ def damaging(trainer: Trainer, name: str, step: int) -> None:
         advance()
         if trainer.step == step:
             trainer.finish()
-            values = trainer.parameters._arrays[name].numpy().copy()
+            values = trainer.parameters.arrays[name].numpy().copy()
             values.flat[3] = np.nan
-            trainer.parameters._arrays[name].write(values)
+            trainer.parameters.arrays[name].write(values)
 
     trainer.advance = advance_and_damage  # type: ignore[method-assign]
 
@@ -83,7 +83,7 @@ def test_a_picture_that_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if fitter.step == 6:
             params = fitter.params()
             params[6, 2] = np.inf
-            fitter._parameters.write(params)
+            fitter._work.parameters.write(params)
 
     monkeypatch.setattr(ImageFitter, "advance", damage)
     picture = np.random.default_rng(0).uniform(size=(9, 8, 3)).astype(np.float32)

@@ -59,12 +59,12 @@ def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset:
     straight = Trainer(dataset, config)
     straight.fit(note)
     assert divisors == [2] * 18 + [1] * 42
-    assert {width for width, _ in straight._gradients._targets} == {128}, "arrays of small renders are kept"
+    assert {width for width, _ in straight._gradients.targets} == {128}, "arrays of small renders are kept"
 
     broken = Trainer(dataset, config)
     while broken.step < 11:
         broken.advance()
-    assert {width for width, _ in broken._gradients._targets} == {64}
+    assert {width for width, _ in broken._gradients.targets} == {64}
     file = tmp_path / "checkpoint.safetensors"
     broken.save_checkpoint(file)
     resumed = Trainer(dataset, resume=Checkpoint.load(file))
@@ -86,4 +86,4 @@ def test_benchmarks_time_whole_photographs(tmp_path: Path, monkeypatch: pytest.M
     name, _ = benchmark.step_times(get_device(), tmp_path / "demo", 1, count=50, repeats=1)
     (trainer,) = trainers
     assert "128×128" in name and largest_divisor(trainer.dataset) == 2
-    assert {target.image.colors.shape for target in trainer._gradients._targets.values()} == {(1, 128, 128, 3)}
+    assert {target.image.colors.shape for target in trainer._gradients.targets.values()} == {(1, 128, 128, 3)}
