@@ -145,8 +145,8 @@ def shipped() -> list[Specialisation]:
     # Adam: a number a row, or rows of spherical harmonics (splat_py/train/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
-    for row, bounded in ((1, True), (3, False)):
-        dispatches.dispatch("optimize", "adam", ROW=row, HEAD=0, STRIDE=9 + row, OFFSET=9, BOUNDED=bounded)
+    dispatches.dispatch("optimize", "adam", ROW=1, HEAD=0, STRIDE=10, OFFSET=9, BOUNDED=True)
+    dispatches.dispatch("optimize", "adam", ROW=3, HEAD=0, STRIDE=12, OFFSET=9)
     # Gradients of batches: as parameters lie, or in the rows of splats (splat_py/train/step.py).
     dispatches.dispatch("optimize", "addScaled")
     dispatches.dispatch("optimize", "addScaled", ROW=1, STRIDE=10, OFFSET=9)
@@ -172,7 +172,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("loss", entry, CHANNELS=4, PACKED=False)
     dispatches.dispatch("loss", "ssimAlongColumns", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
     for entry, pixel_loss in product(("ssimAlongColumns", "lossGradient"), ("L2", "Charbonnier")):
-        dispatches.dispatch("loss", entry, CHANNELS=3, PACKED=False, PixelLoss=pixel_loss)
+        dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
@@ -282,7 +282,7 @@ def _record_tiles(recorder: Recorder) -> None:
         options = Options(tile_size, absgrad=absgrad, accumulation=accumulation)
         _record_rasterization(recorder, tunings[name], options, channels)
     for tuning, accumulation in product(tunings.values(), ACCUMULATIONS):
-        options = Options(16, accumulation=accumulation, native_atomics=False)
+        options = Options(16, accumulation=accumulation, native_atomics=accumulation == "PerIntersection")
         _record_rasterization(recorder, tuning, options, 3)
         options = Options(16, accumulation=accumulation)
         _record_rasterization(recorder, replace(tuning, segment=64), options, 3, segments=2)
@@ -454,7 +454,7 @@ def _record_gaussians(recorder: Recorder) -> None:
             antialiased=mode == "antialiased",
             camera_gradient=camera_gradient,
             accumulation=accumulation,
-            native_atomics=degree < 3,
+            native_atomics=degree < 3 or accumulation == "PerIntersection",
         )
         projection = Projection(gaussians, cameras, splats, options)
         projection.record(recorder)

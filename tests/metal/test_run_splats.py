@@ -197,7 +197,8 @@ def test_colours_add_to_the_gradients_of_means(
     radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
     v_colors = rng.normal(size=(2, count, 3)).astype(np.float32)
     before = rng.normal(size=(count, 3)).astype(np.float32)
-    options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=degree < 3)
+    native = degree < 3 or accumulation == "PerIntersection"
+    options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
 
     def gradients(add: bool) -> tuple[Any, ...]:
         v_means, v_sh = array(before), metal.memory.empty(sh.shape)
@@ -412,6 +413,13 @@ def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
 def test_gaussians_along_rays(packed: bool, metal: MetalOnCpu) -> None:
     every_order(metal, partial(eval3d.test_against_float64, packed))
     every_order(metal, partial(eval3d.test_without_gradients_of_cameras, packed), SCHEDULES[2:])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("splats", [surfels, eval3d], ids=["surfels", "Gaussians"])
+def test_along_rays_without_atomic_floats(splats: Any, packed: bool, metal: MetalOnCpu) -> None:
+    accumulate(metal, "PerWave", native=False)
+    every_order(metal, partial(splats.test_against_float64, packed), SCHEDULES[2:])
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
