@@ -25,7 +25,7 @@ from splat_py.fit.run_folder import RunRecord
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.kernels import Recorder
 from splat_py.scene.data_options import DataOptions
-from splat_py.train import density, run, trainer
+from splat_py.train import density, run
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import Parameters
@@ -54,11 +54,11 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (Trainer, "__init__"),
     (RunRecord, "save"),
     (Trainer, "advance"),
-    (trainer, "refine"),
+    (density, "refine"),
     (Trainer, "save_checkpoint"),
     (Gaussians, "save_ply"),
     (run, "evaluate"),
-    (RunFolder, "write_metrics"),
+    (run, "write_json"),
 )
 # Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
 FORKS = platform.system() == "Linux"
