@@ -302,7 +302,8 @@ class DeviceField(ABC):
         # A thin fog where a network says 0: of optical depth 1 along the longest side.
         unit_density = 1 / float(march.box.sides.max())
         arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}
-        arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), **self._constants(march)}
+        # Passing over bricks is a kernel of its own for voxels alone.
+        arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), "SKIP_EMPTY": True, **self._constants(march)}
         module = "cpu/volume" if self.groups else "volume"
         recorder.dispatch(module, entry, groups, v_field=v_field, Field=self.kind, JITTER=march.jitter, **arguments)
 
