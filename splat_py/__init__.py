@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from splat_py.scene.gaussians import Gaussians
     from splat_py.train import evaluation
     from splat_py.train.config import TrainConfig
-    from splat_py.train.loss import photometric_loss, ssim
+    from splat_py.train.photometric_loss import photometric_loss, ssim
     from splat_py.train.trainer import Trainer
 else:
     from splat_py.base.lazy import lazy
@@ -49,7 +49,7 @@ else:
             "image": "splat_py.image:",
             "load_dataset": "splat_py.scene.dataset",
             "orbit": "splat_py.scene.camera_paths",
-            "photometric_loss": "splat_py.train.loss",
+            "photometric_loss": "splat_py.train.photometric_loss",
             "portable": "splat_py.portable:",
             "project": "splat_py.render.project",
             "project_backward": "splat_py.render.project",
@@ -62,7 +62,7 @@ else:
             "shade": "splat_py.render.shade",
             "shade_backward": "splat_py.render.shade",
             "shaders": "splat_py.shaders:",
-            "ssim": "splat_py.train.loss",
+            "ssim": "splat_py.train.photometric_loss",
             "volume": "splat_py.volume:",
         },
     )

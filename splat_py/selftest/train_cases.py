@@ -24,8 +24,8 @@ from splat_py.train import density
 from splat_py.train.capture_model import CameraRefinement, Exposures, LearntEnvironment
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import SUMS, PhotometricLoss, pack
 from splat_py.train.parameters import FILTER, GROUPS, MEAN, AdamArrays, Filter3D, ParameterMeans, Parameters, with_moments
+from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from splat_py.train.step import BatchSums
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import DepthSupervision, device_camera, record_composition

@@ -27,7 +27,7 @@ from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
 from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected
-from splat_py.train.loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
+from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
 
 # Below these, variances and slopes count as none.
 _SMALL = 1e-8

@@ -17,7 +17,7 @@ from splat_py.gpu.device import Device, free_bytes, process_bytes, shares_host_m
 from splat_py.scene.dataset import Dataset
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import BAND_BYTES, CHANNELS, FLOATS_A_PIXEL
+from splat_py.train.photometric_loss import BAND_BYTES, CHANNELS, FLOATS_A_PIXEL
 from splat_py.train.step import ISECTS_PER_GAUSSIAN
 
 # Intersections that lists are made for, where that is more than what they begin with: what tiles of detailed scenes need.

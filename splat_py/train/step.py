@@ -21,8 +21,8 @@ from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.scene.dataset import Dataset
 from splat_py.train.capture_model import CaptureStep
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import PhotometricLoss
 from splat_py.train.parameters import Parameters
+from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, camera_model
 
 # Capacity of tile lists to begin with.

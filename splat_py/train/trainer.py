@@ -23,9 +23,9 @@ from splat_py.train import density
 from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture, is_of_capture
 from splat_py.train.checkpoint import Checkpoint, gaussians_of, initial_count, initial_gaussians, with_sizes
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import SUMS, LossValues
 from splat_py.train.memory import plan_memory
 from splat_py.train.parameters import FILTER, MEAN, Filter3D, ParameterMeans, Parameters, State, first_averaged, groups_of
+from splat_py.train.photometric_loss import SUMS, LossValues
 from splat_py.train.step import BatchSums, PhotographGradients, extras_of
 from splat_py.train.views import TrainingViews, camera_model, device_camera, largest_divisor
 

@@ -22,7 +22,7 @@ from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
 from splat_py.scene.images import ImageStore
 from splat_py.scene.pictures import UInt8Array
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import pack
+from splat_py.train.photometric_loss import pack
 
 # By what sides are divided at most, and the pixels that the shorter one keeps.
 _LARGEST_DIVISOR, _FEWEST_PIXELS = 4, 64

@@ -21,7 +21,7 @@ from splat_py.render.rasterize import Image
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.render.views import render
-from splat_py.train.loss import PhotometricLoss
+from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.volume.grid import check_stages
 
 FLOAT = np.dtype(np.float32)

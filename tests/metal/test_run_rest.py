@@ -19,7 +19,7 @@ from splat_py.gpu.device import Device, Operator, Tuning
 from splat_py.gpu.kernels import UserType
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
-from splat_py.train.loss import SUMS, LossValues, PhotometricLoss, pack
+from splat_py.train.photometric_loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, device_field
 from splat_py.volume.fitting import Views
 from splat_py.volume.grid import COEFFICIENTS

@@ -13,7 +13,7 @@ from splat_py.render.views import render_depth
 from splat_py.scene.dataset import KnownDepths
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import photometric_loss
+from splat_py.train.photometric_loss import photometric_loss
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
 from tests.scene.captures import ring, save_json, write_transforms

@@ -20,7 +20,7 @@ from splat_py.scene.data_options import DataOptions
 from splat_py.scene.environment import Environment
 from splat_py.train.capture_model import LearntCapture, LearntEnvironment
 from splat_py.train.config import TrainConfig
-from splat_py.train.loss import pack
+from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import RandomBackgrounds

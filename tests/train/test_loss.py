@@ -7,7 +7,7 @@ import pytest
 import tests.reference as ref
 from splat_py.gpu.device import get_device
 from splat_py.gpu.limits import Limits
-from splat_py.train.loss import BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
+from splat_py.train.photometric_loss import BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
 from tests.reference.arrays import Array
 from tests.reference.ssim import ssim_map
 

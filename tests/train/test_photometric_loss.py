@@ -13,7 +13,7 @@ import splat_py as splat
 from splat_py import shaders
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.train.loss import SUMS, PhotometricLoss, pack
+from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from tests.reference.ssim import ssim_map
 from tests.refusals import refused
 
