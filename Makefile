@@ -34,7 +34,7 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every te
 	[ $$rest = 0 ] && [ $$beside = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" tests/shaders tests/gpu/test_sorting.py \
-	tests/render tests/train tests/image tests/portable tests/volume tests/selftest $(patsubst %,--ignore=tests/train/test_%.py,$(RUNS)) --ignore=tests/render/test_torch_citizen.py; fi
+	tests/render tests/train tests/image tests/portable tests/volume tests/commands/selftest $(patsubst %,--ignore=tests/train/test_%.py,$(RUNS)) --ignore=tests/render/test_torch_citizen.py; fi
 
 soak: setup ## 20,000 steps of a small scene: memory flat, no number lost; and runs that are killed 400 times; ten minutes
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py

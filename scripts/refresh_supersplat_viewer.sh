@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Replace the viewer that `splat export scene.html` puts into pages by a newer one: npm's package @playcanvas/supersplat-viewer.
-# Its version is the argument, or the newest. Afterwards run tests/pages, and look at a page.
+# Its version is the argument, or the newest. Afterwards run tests/viewer/pages, and look at a page.
 set -euo pipefail
-folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../splat_py/pages/supersplat-viewer" && pwd)
+folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../splat_py/viewer/pages/supersplat-viewer" && pwd)
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
 cd "$temporary"

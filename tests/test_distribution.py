@@ -70,7 +70,7 @@ def test_the_wheel_holds_the_package_with_its_shaders_and_pages_and_nothing_else
         licenses = {name.partition("/licenses/")[2] for name in archive.namelist() if "/licenses/" in name}
     assert names == tracked("splat_py") | {f"splat_py/{name}" for name in tracked("slang")}
     assert {"splat_py/py.typed", "splat_py/slang/splat/rasterization.slang"} <= names
-    assert any(name.startswith("splat_py/pages/") and name.endswith((".html", ".js")) for name in names)
+    assert any(name.startswith("splat_py/viewer/pages/") and name.endswith((".html", ".js")) for name in names)
     assert licenses == set(PROJECT["license-files"])
     assert wheel.stat().st_size < 4e6
 

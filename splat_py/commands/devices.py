@@ -24,8 +24,8 @@ from splat_py.train.config import TrainConfig
 from splat_py.volume.config import VolumeConfig
 
 if TYPE_CHECKING:
+    from splat_py.commands.selftest.checking import SelfTest
     from splat_py.image.fitting import FitReport
-    from splat_py.selftest.checking import SelfTest
 
 # Fallbacks for an operator (`splat_py.gpu.device.Operator`) that a device lacks.
 _INSTEAD = {
@@ -120,8 +120,8 @@ class SelfTestCommand(OnDevice):
 
     def run(self) -> None:
         from splat_py.base.files import require_writable
+        from splat_py.commands.selftest.checking import SelfTest, metal_devices, save
         from splat_py.gpu.device import get_device
-        from splat_py.selftest.checking import SelfTest, metal_devices, save
 
         require_writable(self.out)
         names, skipped = metal_devices(self.device)

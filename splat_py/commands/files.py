@@ -65,9 +65,9 @@ class Export:
         if self.scene is None and not (scene / "run.json").exists():
             raise SplatError(f"there is no scene in {scene}; name one, or make that by `splat demo`")
         require_scene(scene)
-        from splat_py.pages.scene_pages import write_playground
         from splat_py.scene.gaussians import Gaussians
         from splat_py.train.run import RunFolder, capture_of, learnt_of
+        from splat_py.viewer.pages.scene_pages import write_playground
 
         how: dict[str, Any] = {"title": scene.stem if is_scene_file(scene) else scene.resolve().name}
         if is_scene_file(scene):
@@ -102,8 +102,8 @@ class Export:
         gaussians, after = _gaussians(scene, out)
         cameras: tuple[Any, ...] = ()
         if is_page:
-            from splat_py.pages.scene_pages import write_viewer
             from splat_py.train.run import capture_of
+            from splat_py.viewer.pages.scene_pages import write_viewer
 
             dataset = capture_of(scene, self.data)
             if dataset is None:

@@ -7,11 +7,11 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
+from splat_py.commands.selftest import checking
+from splat_py.commands.selftest.checking import SelfTest
 from splat_py.demo import scene as demo
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import device as devices
-from splat_py.selftest import checking
-from splat_py.selftest.checking import SelfTest
 from splat_py.volume.config import VolumeConfig
 from tests.commands.program import done
 from tests.refusals import refused
@@ -66,7 +66,7 @@ def test_commands_stay_on_their_device(capture: Path, tmp_path: Path, named: str
 
 
 def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One case of each kind; tests/selftest runs all of them, on a device that it names."""
+    """One case of each kind; tests/commands/selftest runs all of them, on a device that it names."""
     few = ("prefix sum", "render, RGB, classic", "loss and SSIM", "image, fitting step, tiles", "portable baseline")
     cases = [case for case in checking.cases() if case.name in few]
     assert len(cases) == len(few)

@@ -15,6 +15,8 @@ import torch
 
 from splat_py import Dataset, image, load_dataset, rasterization
 from splat_py.commands import main as cli
+from splat_py.commands.selftest import checking
+from splat_py.commands.selftest.checking import SelfTest
 from splat_py.demo.scene import write_demo_scene
 from splat_py.errors import SplatError
 from splat_py.gpu import availability, compile_cache
@@ -24,8 +26,6 @@ from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.device import Adapter, Device
 from splat_py.gpu.emission import EmittedKernel
 from splat_py.gpu.torch_metal import TensorBuffer
-from splat_py.selftest import checking
-from splat_py.selftest.checking import SelfTest
 from splat_py.train.benchmark import random_scene
 from splat_py.volume import VolumeConfig
 from tests.emulation.compiler import KernelError

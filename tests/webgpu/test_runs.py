@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from splat_py.selftest.checking import SelfTest
+from splat_py.commands.selftest.checking import SelfTest
 from tests.volume import test_march as marches
 from tests.webgpu.device import WebGpu, open_wgpu
 

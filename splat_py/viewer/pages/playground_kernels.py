@@ -9,7 +9,6 @@ from splat_py.gpu.sources import constant
 from splat_py.image.fitting import FitStep, adam_for
 from splat_py.image.options import Rates
 from splat_py.image.rasterizers import FLOATS, TileRasterizer
-from splat_py.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels, symbol
 from splat_py.render.cameras import Cameras
 from splat_py.render.options import Options
 from splat_py.render.project import Projection
@@ -17,6 +16,7 @@ from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.shade import FeatureArrays, Shading, harmonics
 from splat_py.render.splats import GaussianArrays, Splats
 from splat_py.render.tiles import Binning, TileGrid
+from splat_py.viewer.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels, symbol
 
 # Largest sizes, for which plans are recorded: what is compared with symbols comes out as for these. Tiles are sorted by as many
 # bits as these sizes need, so that a page keeps to as many tiles.

@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.files import atomic_path
 from splat_py.errors import SplatError
-from splat_py.pages.playground_kernels import fit_plan, scene_plan
-from splat_py.pages.playground_plan import Json, WgslKernels
 from splat_py.scene.camera import Camera, find_focus, mean_up
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.editing import transform
 from splat_py.scene.formats import sog
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity, rotation_matrices
+from splat_py.viewer.pages.playground_kernels import fit_plan, scene_plan
+from splat_py.viewer.pages.playground_plan import Json, WgslKernels
 
 _FOLDER = Path(__file__).parent
 _VIEWER = _FOLDER / "supersplat-viewer"
@@ -210,4 +210,4 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
 
 
 def _read(name: str) -> str:
-    return resources.files("splat_py.pages").joinpath("playground", name).read_text(encoding="utf-8")
+    return resources.files("splat_py.viewer.pages").joinpath("playground", name).read_text(encoding="utf-8")

@@ -9,6 +9,8 @@ from typing import cast
 
 import numpy as np
 
+from splat_py.commands.selftest import inputs
+from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, recording
 from splat_py.fit.steps import Adam
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
@@ -18,8 +20,6 @@ from splat_py.render.rasterize import Image
 from splat_py.render.splats import GaussianArrays
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
-from splat_py.selftest import inputs
-from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, recording
 from splat_py.train import density
 from splat_py.train.capture_model import CameraRefinement, Exposures, LearntEnvironment
 from splat_py.train.checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""Make splat_py/selftest/references.safetensors from the float64 references: `python -m tests.selftest.make_references`.
+"""Make the references of `splat selftest` from the float64 renderer: `python -m tests.commands.selftest.make_references`.
 
 Where float32 may decide otherwise than float64 on a threshold, results are stored as NaN: nobody compares them, and gradients
 do not begin there.
@@ -19,12 +19,12 @@ import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
 import tests.volume.reference as volume_ref
 from splat_py.base.files import atomic_path
+from splat_py.commands.selftest import checking, inputs, render_cases, train_cases
+from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays
 from splat_py.fit.steps import Adam, Use, random_key
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.options import Rates
 from splat_py.scene.gaussians import SH_C0
-from splat_py.selftest import checking, inputs, render_cases, train_cases
-from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays
 from splat_py.train.density import _NOISE_LR
 from splat_py.train.parameters import GROUPS
 from splat_py.volume.grid import GridOptimiser

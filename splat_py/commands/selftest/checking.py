@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from splat_py.base.files import write_json
+from splat_py.commands.selftest import inputs, render_cases, train_cases
+from splat_py.commands.selftest.inputs import Arrays, Case
 from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
 from splat_py.gpu.device import Device
 from splat_py.gpu.sorting import RadixSort
 from splat_py.gpu.sources import shader_folder
-from splat_py.selftest import inputs, render_cases, train_cases
-from splat_py.selftest.inputs import Arrays, Case
 from splat_py.train import benchmark
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
@@ -75,7 +75,7 @@ def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
 def references() -> dict[str, Arrays]:
     """The stored results, by the cases' `reference` and the arrays' names."""
     found: dict[str, Arrays] = {}
-    data = files("splat_py.selftest").joinpath("references.safetensors").read_bytes()
+    data = files("splat_py.commands.selftest").joinpath("references.safetensors").read_bytes()
     for key, array in load(data).items():
         reference, _, name = key.partition(":")
         found.setdefault(reference, {})[name] = array
@@ -238,7 +238,7 @@ def _described(exception: Exception) -> tuple[str, str]:
 
 
 def _anonymous(text: str) -> str:
-    folders = {shader_folder(): "slang", Path(__file__).parents[1]: "splat_py", Path.cwd(): ".", Path.home(): "~"}
+    folders = {shader_folder(): "slang", Path(__file__).parents[2]: "splat_py", Path.cwd(): ".", Path.home(): "~"}
     for folder, name in folders.items():
         text = text.replace(str(folder), name)
     return text

@@ -12,14 +12,14 @@ import pytest
 
 from splat_py import SplatError
 from splat_py.commands import main as cli
+from splat_py.commands.selftest import checking
+from splat_py.commands.selftest.checking import Outcome, SelfTest, error, references
+from splat_py.commands.selftest.inputs import Arrays
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import Operator, get_device
 from splat_py.gpu.kernels import KernelCache
-from splat_py.selftest import checking
-from splat_py.selftest.checking import Outcome, SelfTest, error, references
-from splat_py.selftest.inputs import Arrays
+from tests.commands.selftest.make_references import make
 from tests.emulation.kernels import declared
-from tests.selftest.make_references import make
 
 FEW = ("prefix sum", "radix sort", "shade, degree 1")
 

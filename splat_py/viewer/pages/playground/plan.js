@@ -1,5 +1,5 @@
 /**
- * A WebGPU device, and what Python has recorded for it (splat_py/pages/playground_plan.py): buffers whose sizes are expressions, and
+ * A WebGPU device, and what Python has recorded for it (splat_py/viewer/pages/playground_plan.py): buffers whose sizes are expressions, and
  * lists of commands, each a dispatch of a kernel with its buffers and uniforms, or a buffer to clear. Nothing here knows what the
  * kernels do.
  */
@@ -47,7 +47,7 @@ export async function compileKernels(device, kernels) {
   );
 }
 
-/** Values of expressions (splat_py/pages/playground_plan.py): a number, a variable's name, or [operator, a, b]. */
+/** Values of expressions (splat_py/viewer/pages/playground_plan.py): a number, a variable's name, or [operator, a, b]. */
 const operators = {
   "+": (a, b) => a + b,
   "-": (a, b) => a - b,

@@ -10,6 +10,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from splat_py.commands.selftest import inputs
+from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, recording, with_gradients
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import PrefixSum, RadixSort
@@ -24,8 +26,6 @@ from splat_py.render.shade import shade
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.surfels import rasterization_2dgs
 from splat_py.render.tiles import bin_tiles
-from splat_py.selftest import inputs
-from splat_py.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, recording, with_gradients
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.fitting import Views, VolumeCheckpoint, VolumeTrainer
 from splat_py.volume.grid import render, row_floats

@@ -17,12 +17,12 @@ from splat_py.commands.files import Export
 from splat_py.gpu.device import get_device
 from splat_py.image.fitting import ImageFitter, blobs_on_detail
 from splat_py.image.rasterizers import TileRasterizer, draw
-from splat_py.pages.playground_kernels import FIT_SIZES, SCENE_SIZES, fit_plan, scene_plan
-from splat_py.pages.playground_plan import OPERATORS, WgslKernels
-from splat_py.pages.scene_pages import MOST_BUFFERS, scene_arrays, write_playground
 from splat_py.render.views import render
 from splat_py.scene.camera import Camera
 from splat_py.scene.gaussians import Gaussians
+from splat_py.viewer.pages.playground_kernels import FIT_SIZES, SCENE_SIZES, fit_plan, scene_plan
+from splat_py.viewer.pages.playground_plan import OPERATORS, WgslKernels
+from splat_py.viewer.pages.scene_pages import MOST_BUFFERS, scene_arrays, write_playground
 from tests.browser import open_page
 from tests.refusals import refused
 

@@ -13,9 +13,9 @@ import pytest
 from splat_py import Camera, Gaussians
 from splat_py.errors import SplatError
 from splat_py.fit.steps import psnr_of
-from splat_py.pages.scene_pages import first_camera, write_viewer
 from splat_py.render.views import render
 from splat_py.scene.formats import sog
+from splat_py.viewer.pages.scene_pages import first_camera, write_viewer
 from tests.browser import open_page
 from tests.formats.scenes import random_gaussians
 from tests.refusals import refused
