@@ -1,7 +1,5 @@
 """The device that runs CUDA source, for all tests of this folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cuda.device import CudaOnCpu

@@ -1,7 +1,5 @@
 """A device that runs the kernels' CUDA source on the CPU."""
 
-from __future__ import annotations
-
 import slangpy as spy
 
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Tuning

@@ -3,8 +3,6 @@
 Both are packages that `make setup` installs on Linux on x86-64; there are none for macOS.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """CUDA source as a function on the CPU: compiled by clang against the folder `runtime`, with Slang's own prelude."""
 
-from __future__ import annotations
-
 import re
 import struct
 from functools import partial

@@ -3,8 +3,6 @@
 One specialisation of each: of what takes most of a frame for three architectures, of the others for one.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Values of constants are as few as have every kernel and every accumulation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from inspect import signature

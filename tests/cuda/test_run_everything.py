@@ -1,7 +1,5 @@
 """No kernel that CUDA devices run has only been compiled. The last test of a session (conftest.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cuda.test_nvrtc import BY_KERNEL

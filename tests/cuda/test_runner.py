@@ -3,8 +3,6 @@
 What it has in common with Metal's is tested in tests/metal/test_runner.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

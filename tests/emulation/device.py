@@ -4,8 +4,6 @@ Memory lies between unreadable pages and starts as not-a-number, commands run wh
 out, as on a Mac. What a kernel must not do is a `KernelError`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from collections.abc import Callable, Collection, Mapping

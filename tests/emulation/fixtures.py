@@ -1,7 +1,5 @@
 """What the folders with a language each have in common: their conftest.py imports it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ Any two values of constants that ship together are in one of the specialisations
 there are twice as many, and what is wrong is wrong for one value, or for two together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 What a language leaves undefined or forbids, and a GPU answers with silence, is an error here: see `runtime/threads.cpp`.
 """
 
-from __future__ import annotations
-
 import ctypes
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The source and the programs of all specialisations of a test session, each made once, ahead of need if asked to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor

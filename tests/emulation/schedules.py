@@ -1,7 +1,5 @@
 """The orders, widths and tunings in which kernels are run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

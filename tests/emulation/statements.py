@@ -1,7 +1,5 @@
 """Kernels of one statement each, by which a language's runner is tested."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Run by test_faults.py in a process of its own, whose Vulkan is broken: all that a user may try first. Prints JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`rasterization` against gsplat's own renderer in torch, and gsplat's arguments that are ignored or refused."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Type checks of Metal source without Apple's compiler: clang reads it as C++ for OpenCL, which has the same address spaces."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

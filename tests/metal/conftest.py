@@ -1,7 +1,5 @@
 """The device that runs Metal source, for all tests of this folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.emulation.compiler import Compiler

@@ -1,7 +1,5 @@
 """A device that runs the kernels' Metal source on the CPU."""
 
-from __future__ import annotations
-
 from splat_py.gpu.device import _METAL_TUNING, Adapter, Tuning
 from tests.emulation.device import EmulatedDevice
 from tests.emulation.program import Schedule

@@ -1,7 +1,5 @@
 """Metal source as a function on the CPU: compiled by clang against the folder `runtime`."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `tests/emulation/counts.py` counts, of a kernel that a reader can count by hand, and of one of the library's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 This says nothing of how SlangPy binds arguments on a Mac, of Apple's own compiler, or of speed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

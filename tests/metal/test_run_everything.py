@@ -1,7 +1,5 @@
 """No specialisation that ships has only been compiled. The last test of a session (conftest.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.emulation.fixtures import skip_unless_all_run

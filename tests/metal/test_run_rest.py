@@ -3,8 +3,6 @@
 What the tests of other devices check is checked here with the same references and tolerances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from itertools import cycle, product

@@ -3,8 +3,6 @@
 What the tests of other devices check is checked here with the same references and tolerances, in every order of threads.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whole training steps as Metal source: project, shade, sort, rasterise, loss, and back, statistics, Adam; and strategies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

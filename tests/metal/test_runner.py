@@ -1,7 +1,5 @@
 """The runner itself: it tells what Metal would leave undefined, and lets right kernels pass in every order."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

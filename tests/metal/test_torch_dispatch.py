@@ -1,7 +1,5 @@
 """The kernels through `torch.mps.compile_shader`, of which there is a stand-in here (`torch_mps.py`)."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

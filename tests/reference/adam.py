@@ -1,7 +1,5 @@
 """One step of Adam (Kingma & Ba 2015, algorithm 1)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.reference.arrays import Array

@@ -1,7 +1,5 @@
 """The reference's arrays, and as what torch differentiates them."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch

@@ -10,8 +10,6 @@ such decision changes a pixel by up to 1/255 and its gradients by more. `near_th
 A test compares the others only and zeroes the incoming gradient of the marked ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

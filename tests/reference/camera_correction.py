@@ -1,7 +1,5 @@
 """Cameras with corrections, as the row that their gradients have: [R|t] 12, fx, fy, cx, cy, lens 12. Takes complex numbers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

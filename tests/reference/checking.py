@@ -1,7 +1,5 @@
 """What the reference's own tests share: central differences, a camera and Gaussians."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Adaptive density control (Kerbl et al. 2023, section 5.2) on NumPy arrays, a Gaussian a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exposures of photographs: what they show of a render, the gradients, and what learns of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.reference.adam import adam_step

@@ -1,7 +1,5 @@
 """A Gaussian's shape: quaternion → rotation → covariance Σ = M Mᵀ, M = R(q) diag(s)."""
 
-from __future__ import annotations
-
 import torch
 from gsplat.utils import normalized_quat_to_rotmat
 from torch import Tensor

@@ -1,7 +1,5 @@
 """3D Gaussian Splatting as Markov Chain Monte Carlo (Kheradmand et al. 2024), as gsplat 1.5.3 has it, on NumPy arrays."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

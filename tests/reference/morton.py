@@ -1,7 +1,5 @@
 """Morton codes written down bit by bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

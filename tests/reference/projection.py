@@ -4,8 +4,6 @@ The clamp. J is taken at t with x/z and y/z clamped to a frame 30 % of half the 
 position is not clamped. Where the clamp is active, J still depends on z through 1/z, and on K through the limit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

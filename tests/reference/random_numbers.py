@@ -1,7 +1,5 @@
 """Random numbers by counter: a hash of what they are for."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """The whole chain for one camera: projection, colour and blending, forward and backward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Basis function k = l² + l + m is the real harmonic (l, m) with the Condon–Sho
 unit direction's x, y and z; e.g. degree 1 is (−C₁ y, C₁ z, −C₁ x).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

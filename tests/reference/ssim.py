@@ -1,7 +1,5 @@
 """SSIM (Wang et al. 2004) with an 11×11 Gaussian window, and the training loss 0.8 L1 + 0.2 (1 − SSIM)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

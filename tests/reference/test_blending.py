@@ -1,7 +1,5 @@
 """Blending against the contract's sentence; gradients against central differences; what `near_threshold` marks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rotations, covariances and `project`: values by other means; gradients, also of what is clamped, by central differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The whole chain: every gradient of a render against central differences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The basis against SciPy's and the published constants."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.special import sph_harm_y

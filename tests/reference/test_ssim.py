@@ -1,7 +1,5 @@
 """SSIM against scikit-image's, the loss; Adam against torch's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

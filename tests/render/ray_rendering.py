@@ -1,7 +1,5 @@
 """A whole render in torch's float64, differentiated by torch, of splats that rays meet in space: every ray with every splat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

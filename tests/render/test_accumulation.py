@@ -1,7 +1,5 @@
 """The ways to add up gradients: each against the reference, and the deterministic one against itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tile lists against brute force: every tile with a pixel that can see the splat, in order of depth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

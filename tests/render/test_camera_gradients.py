@@ -1,7 +1,5 @@
 """Where gradients of cameras add up."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

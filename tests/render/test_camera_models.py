@@ -1,7 +1,5 @@
 """Orthographic and fisheye cameras, covariances, α's limit: whole renders against one in torch's float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The unscented transform, rolling shutters, and cameras of a caller's own, against float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Colours by direction: the built-in types against float64, types of the caller's own, and how gradients of weights add up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Depth of field: what is in focus stays, what is not is spread, and light adds up."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

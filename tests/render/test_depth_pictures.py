@@ -1,7 +1,5 @@
 """Depth and normals of a scene, and their pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Splats beyond the image whose rims reach its first and last pixels: none of them is culled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

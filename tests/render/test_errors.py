@@ -1,7 +1,5 @@
 """Bad arguments of `rasterization`: one clear sentence that names the argument."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

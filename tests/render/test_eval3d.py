@@ -1,7 +1,5 @@
 """Gaussians evaluated along rays (`with_eval3d`): whole renders against float64, and what they are not combined with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

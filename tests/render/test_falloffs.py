@@ -1,7 +1,5 @@
 """How splats fade: the built-in types against float64, types of the caller's own, and what the check of them finds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

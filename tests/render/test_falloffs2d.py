@@ -1,7 +1,5 @@
 """Splats of any form: the documented half-Gaussian against float64, in training and in files, and what the check finds."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

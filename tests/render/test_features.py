@@ -3,8 +3,6 @@
 Each against the render that the float64 references check: three channels, one camera, one scene.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Coefficients and features that are stored as halves: renders of the very numbers, to the bit, and their gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What distorted and spherical cameras do to a render beyond its gradients: culling, seams, and lenses that are found again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `rasterization` tells of its way: gsplat's keys, their shapes and values, and how the dictionary behaves."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

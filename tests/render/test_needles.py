@@ -1,7 +1,5 @@
 """Needles without the low-pass filter: at `eps2d=0` the determinant's guard is all that keeps conics finite."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`packed=True`: splats of those Gaussians alone that a camera sees. The same images, the same gradients, less memory."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`rasterization` against the float64 reference: images, alphas and the gradient of every input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

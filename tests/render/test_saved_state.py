@@ -1,7 +1,5 @@
 """What the forward pass keeps for the backward one: little, and at no pixel's cost."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A capture in other units: metres or kilometres, the picture is the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ transmittance that never comes near the floor. A central difference of a float32
 rounding over the step, 1e-7 / h, and by the third derivative, h²: with steps of a few thousandths, by about a thousandth.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

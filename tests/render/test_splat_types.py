@@ -1,7 +1,5 @@
 """Training with splats that are no Gaussians: their parameters learn and are kept; the source in a file is not trusted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stages' gradients without autograd are those that autograd gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Surfels: renders, normals, distortion and median depth against float64, what gsplat's scripts rely on, and fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Forked processes: tests/gpu/test_memory.py.
 """
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

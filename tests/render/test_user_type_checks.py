@@ -1,7 +1,5 @@
 """What `splat.shaders.check` finds in cameras, colours and losses of pixels, and what it lets pass."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

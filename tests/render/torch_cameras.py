@@ -1,7 +1,5 @@
 """Cameras that move, and the unscented transform, in torch's float64: from their definitions, differentiated by torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ Written from the definitions: the Jacobian of a camera is torch's, a covariance'
 splat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Camera models in torch's float64, their Jacobians by torch: what the shaders' cameras are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

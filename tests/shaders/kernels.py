@@ -1,7 +1,5 @@
 """Kernels of tests that need whole workgroups, and no more than one dispatch."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the shader tests compare with: exact derivatives in float64, and how close float32 has to come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

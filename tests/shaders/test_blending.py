@@ -1,7 +1,5 @@
 """slang/splat/blending.slang."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

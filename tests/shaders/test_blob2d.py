@@ -1,7 +1,5 @@
 """slang/splat/blob2d.slang; of simple_splatting.slang, which Slang alone differentiates, what tests/image leaves out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

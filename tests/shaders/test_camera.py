@@ -1,7 +1,5 @@
 """slang/splat/camera.slang and capture_model.slang."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.spatial.transform import Rotation

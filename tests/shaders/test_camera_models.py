@@ -1,7 +1,5 @@
 """slang/splat/camera_model.slang and camera_models.slang: each camera against float64, fisheyes and lenses against OpenCV."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """slang/splat/color.slang and spherical_harmonics.slang."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """slang/splat/field_function.slang: a field of one's own against float64, and what `check` finds in one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """slang/splat/footprint.slang: no visible pixel is ever missed, and few tiles are visited for nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """slang/splat/gaussian.slang."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

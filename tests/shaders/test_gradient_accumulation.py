@@ -1,7 +1,5 @@
 """slang/parallel/gradient_accumulation.slang: every strategy comes to the same sums."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

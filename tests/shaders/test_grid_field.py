@@ -3,8 +3,6 @@
 Whatever way a ray takes, it samples what is there and adds all of its gradient; tests/volume has the renderer's own grids.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

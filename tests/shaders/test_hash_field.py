@@ -1,7 +1,5 @@
 """slang/splat/hash_field.slang and mlp.slang against float64: dense and hashed levels; all that has a gradient."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

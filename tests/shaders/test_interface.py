@@ -1,7 +1,5 @@
 """splat_py.shaders itself, prelude.slang, and a trap of the compiler that the shaders keep clear of."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

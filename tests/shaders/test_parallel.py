@@ -1,7 +1,5 @@
 """slang/parallel: atomic_floats.slang, cpu_driver.slang, half_storage.slang, short_list.slang, threads.slang and wave.slang."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """slang/splat/pixel_loss.slang, image_loss.slang and ssim.slang. An image's whole loss: tests/image/test_rasterizers.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """slang/splat/projection.slang."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

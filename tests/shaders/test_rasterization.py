@@ -1,7 +1,5 @@
 """slang/splat/rasterization.slang and splat_list.slang: the loop through a list of splats and its backward pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

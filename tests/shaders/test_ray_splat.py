@@ -3,8 +3,6 @@
 Projection, σ along a ray from nine numbers, and bounds that miss nothing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """slang/splat/rolling_shutter.slang and unscented.slang, against definitions and textbook sums in torch's float64."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """slang/splat/segment.slang and volume.slang: rays through contracted space."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """slang/parallel/short_list.slang: a workgroup's list, stage by stage."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 

@@ -1,7 +1,5 @@
 """slang/splat/splat2d.slang, shape.slang, pixels.slang, falloff.slang and falloff2d.slang, through their interfaces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

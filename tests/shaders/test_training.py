@@ -1,7 +1,5 @@
 """slang/splat/adam.slang, mcmc.slang, filter_3d.slang, random.slang and portable.slang."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """slang/splat/volume.slang, voxel_grid.slang and constructed_scalar.slang: its derivative is the closed form of the replay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

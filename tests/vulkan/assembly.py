@@ -1,7 +1,5 @@
 """What AMD's instructions in a loop are, from the assembly that RADV prints."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

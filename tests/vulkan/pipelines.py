@@ -4,8 +4,6 @@ Mesa's RADV does so for AMD GPUs that are not there: RADV_FORCE_FAMILY gives it 
 nothing. SlangPy cannot open that one. Mesa's ANV does so for Intel's behind a stand-in for the kernel's interface.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What a SPIR-V module says of itself, as far as a pipeline's layout needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """SPIR-V is valid, and AMD's compiler in Mesa takes it, without a card. Figures: benchmarks/vulkan_static.py."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The kernels as WGSL, run through wgpu and compared with the float64 results of `splat selftest`."""
 
-from __future__ import annotations
-
 import pytest
 
 from splat_py.commands.selftest.checking import SelfTest

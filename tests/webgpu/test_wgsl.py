@@ -5,8 +5,6 @@ tests/metal goes through them.
 Unlike browsers, naga does not ask whether barriers and subgroup operations are reached by all threads together.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 
