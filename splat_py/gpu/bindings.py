@@ -22,6 +22,9 @@ from splat_py.gpu.sources import Globals, declared, mentioned
 
 Uniform: TypeAlias = int | float | spy.uint2
 
+# Told from None, which is a value.
+_LACKING = object()
+
 _VECTOR = re.compile(r"vector<(\w+), *(\d)>")
 # Where a name of Slang's begins another word.
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
@@ -107,11 +110,11 @@ class Bindings:
                 for attribute in attributes:
                     if found is None:
                         break
-                    if not hasattr(found, attribute):
-                        raise BindingError(
-                            f"{self.kernel}: {argument} is a {type(found).__name__} without {attribute}, of {name}"
-                        )
-                    found = getattr(found, attribute)
+                    # Properties cost time: none is asked for twice.
+                    found = getattr(found, attribute, _LACKING)
+                    if found is _LACKING:
+                        kind = type(value).__name__
+                        raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, of {name}")
                 if name in self.known.buffers:
                     buffers[name] = found
                 elif found is not None:
@@ -121,9 +124,9 @@ class Bindings:
 
     def _check_fields(self, argument: str, kind: type) -> None:
         """Once for each class of a value: all arrays that it always has are its struct's."""
-        if (argument, kind) in self._checked or not is_dataclass(kind):
+        if (argument, kind) in self._checked:
             return
-        arrays = {field.name for field in fields(kind) if field.type in ("Array", Array)}
+        arrays = {field.name for field in (fields(kind) if is_dataclass(kind) else ()) if field.type in ("Array", Array)}
         unknown = arrays - {attributes[0] for attributes, _ in self._arguments[argument] if attributes}
         if unknown:
             raise BindingError(
@@ -132,10 +135,18 @@ class Bindings:
         self._checked.add((argument, kind))
 
     @cached_property
-    def paths(self) -> dict[str, list[str]]:
-        """Where a buffer or a number lies, the global and fields, by its name in flat source: `struct_field`."""
-        names = (*self.known.buffers, *self.known.uniforms)
-        return {name.replace(".", "_"): ["params", name] if name in self.known.block else name.split(".") for name in names}
+    def flat(self) -> dict[str, str]:
+        """The names of buffers and numbers as compilers flatten them: `struct_field`."""
+        return {name: name.replace(".", "_") for name in (*self.known.buffers, *self.known.uniforms)}
+
+    @cached_property
+    def paths(self) -> dict[str, tuple[tuple[str, ...], str]]:
+        """Where a buffer or a number lies, the global and fields, and then the last field, by its name in flat source."""
+        found = {}
+        for name, flat in self.flat.items():
+            *path, field = ["params", name] if name in self.known.block else name.split(".")
+            found[flat] = tuple(path), field
+        return found
 
     def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
         """Raise BindingError if a buffer or a uniform is not known, is missing, or is not of the kernel's type."""

@@ -82,21 +82,27 @@ def constants_in(module: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from the values without a specialisation."""
     found = {name: value for name, value in arguments.items() if name[0].isupper()}
     for argument in arguments.values():
-        if is_dataclass(argument):
-            for name, attribute, default in _externs_of(module, cast(Hashable, type(argument))):
-                value = getattr(argument, attribute)
-                if default != (str(value).lower() if isinstance(value, bool) else str(value)):
-                    found.setdefault(name, value)
+        for name, attribute, default in _externs_of(module, cast(Hashable, type(argument))):
+            value = getattr(argument, attribute)
+            if value != default:
+                found.setdefault(name, value)
     return found
 
 
 @cache
-def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str]]:
+def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str | int]]:
     """`extern` names, a dataclass's attributes of these names that are no arrays, and values without a specialisation."""
+    if not is_dataclass(kind):
+        return []
     arrays = {field.name for field in fields(kind) if "Array" in str(field.type)}
     attributes = {*dir(kind), *(field.name for field in fields(kind))} - arrays
     found = ((name, _WORD.sub("_", name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
-    return [(name, attribute, value) for name, attribute, value in found if attribute in attributes]
+    return [(name, attribute, _in_python(value)) for name, attribute, value in found if attribute in attributes]
+
+
+def _in_python(value: str) -> str | int:
+    """A constant as it is written in Slang: a number, true or false; or else the name of a type."""
+    return {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdecimal() else value)
 
 
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
@@ -257,9 +263,10 @@ class Recorder:
         kernel = self._kernels.get(module, entry, **constants_in(module, arguments))
         numbers, found = kernel.bindings.values({name: value for name, value in arguments.items() if not name[0].isupper()})
         kernel.bindings.check(numbers, found)
-        arrays = {name.replace(".", "_"): array for name, array in found.items() if array is not None}
+        flat = kernel.bindings.flat
+        arrays = {flat[name]: array for name, array in found.items() if array is not None}
         self._arrays += arrays.values()
-        self._record(kernel, groups, {name.replace(".", "_"): value for name, value in numbers.items()}, arrays)
+        self._record(kernel, groups, {flat[name]: value for name, value in numbers.items()}, arrays)
 
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
@@ -267,13 +274,12 @@ class Recorder:
         """Record a dispatch of what has been checked; a struct's fields are named `struct_field`, as compilers flatten them."""
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
-            structs = {"": cursor}
+            structs: dict[tuple[str, ...], spy.ShaderCursor] = {(): cursor}
             for name, value in (*uniforms.items(), *((name, array.buffer) for name, array in buffers.items())):
-                *path, field = kernel.bindings.paths[name]
-                struct = ".".join(path)
-                if struct not in structs:
-                    structs[struct] = reduce(getitem, path, cursor)
-                structs[struct][field] = value
+                path, field = kernel.bindings.paths[name]
+                if path not in structs:
+                    structs[path] = reduce(getitem, path, cursor)
+                structs[path][field] = value
             compute.dispatch_compute(spy.uint3(*groups))
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
