@@ -1,8 +1,6 @@
 """The one exception a user of splat_py has to know, and the three kinds of it that the code itself tells apart; and one that a
 user should never see."""
 
-from __future__ import annotations
-
 
 class SplatError(ValueError):
     """Bad input or an unusable device, told in one sentence: what is wrong, where, and what to do about it."""

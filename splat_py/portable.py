@@ -13,8 +13,6 @@ target of SlangPy. `splat_py.render.operator` has both, and the renderer, as one
 former by the name of "portable".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Values as options and JSON have them: of the type that a dataclass declares, in a range; and sizes such as 8GB."""
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

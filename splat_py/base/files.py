@@ -1,7 +1,5 @@
 """Files and folders that appear complete or not at all, and files with arrays or JSON in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

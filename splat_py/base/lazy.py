@@ -1,8 +1,6 @@
 """Packages whose public names are imported when they are first used (PEP 562): torch, SlangPy and OpenCV take seconds, which
 `splat --help` and a mistyped option need not wait for."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import import_module

@@ -171,12 +171,15 @@ def _declaration(tokens: list[str]) -> Declaration:
         token if len(owner) > 1 and owner[0].isupper() else token[1:] for owner, token in pairwise(tokens) if token[0] == "."
     )
     if "(" in head:
-        return Declaration(_function_name(head), _words(tokens), parts, derivatives, is_static="static" in head)
+        name = _function_name(head)
+        # Its own name does not refer to another's, such as an entry point's of an imported module.
+        words = _words(tokens) - ({name} if tokens.count(name) == 1 else set())
+        return Declaration(name, words, parts, derivatives, is_static="static" in head)
     while head[-1] == "]":
         head = head[: len(head) - head[::-1].index("[") - 1]
     words = _words(tokens) - {head[-1]}
     # Pointers are bound like buffers.
-    is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or ("uniform" in words and "*" in head)
+    is_buffer = not words.isdisjoint(("StructuredBuffer", "RWStructuredBuffer")) or head[-2:-1] == ["*"]
     kinds = [token for token in head[:-1] if _is_name(token)]
     return Declaration(head[-1], words, parts, derivatives, (), kinds[-1] if kinds else "", is_buffer, "uniform" in words)
 

@@ -1,7 +1,5 @@
 """Between torch tensors and the arrays of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import torch

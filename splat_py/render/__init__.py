@@ -3,8 +3,6 @@
 The package shares its name with the public function `splat_py.render`, so it can be called as that.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

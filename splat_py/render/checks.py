@@ -1,7 +1,5 @@
 """Checks of what `rasterization` is given: each ends in one sentence that names the argument."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from numbers import Integral

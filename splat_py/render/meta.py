@@ -1,7 +1,5 @@
 """The `meta` dictionary that `rasterization` returns, under gsplat's names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 

@@ -8,8 +8,6 @@ operations.
 An operator is a function of its arguments alone, so the native backward pass renders again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `splat_py.gpu.device`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Surfaces for torch: `rasterization_2dgs`, gsplat's function of that name, and points and normals of depth maps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 

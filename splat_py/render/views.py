@@ -1,8 +1,6 @@
 """Pictures of Gaussians through cameras: `render`, with a mode; depths, normals and blending weights as numbers; and depth of
 field, the mean of the pictures that many points on a lens see."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
 """The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient, as training records it and as torch takes it
-(kernels/loss.slang). Another loss of pixels may take the place of L1.
+(kernels/loss_sweeps.slang). Another loss of pixels may take the place of L1.
 
 SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
 """
@@ -130,6 +130,7 @@ class SsimPasses:
                 f"images has {channels} channels; a pixel loss of your own takes {_MOST_CHANNELS} at most, "
                 f"{', '.join(PIXEL_LOSSES)} any number"
             )
+        self._module = "cpu/loss" if device.software else "loss"
         border = WINDOW - 1 if comparison.whole_windows else 0
         # Numbers in an image, and values of SSIM.
         self.count, self.ssim_count = width * height * channels, (width - border) * (height - border) * channels
@@ -151,12 +152,12 @@ class SsimPasses:
         `swapped` exchanges the pixel loss's arguments, if it minds."""
         options = replace(self._options, swapped=swapped and self._options.joint)
         entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
-        arrays = {"renders": x, "photographs": y, "v_renders": v_x, "sums": sums, "sum_bits": sums.as_uint32}
+        arrays = {"renders": x, "photographs": y, "v_renders": v_x, "row_maps": self._along_rows, "adjoints": self._adjoints}
         for band in self._bands:
             for entry in entries if v_x is not None else entries[:2]:
                 runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
                 recorder.dispatch(
-                    "loss",
+                    self._module,
                     entry,
                     linear_groups(runs * options.channels),
                     options=options,
@@ -164,8 +165,8 @@ class SsimPasses:
                     width=self.width,
                     height=self.height,
                     first_pixel=(image * self.height + band.top) * self.width,
-                    row_maps=self._along_rows,
-                    adjoints=self._adjoints,
+                    sums=sums,
+                    sum_bits=sums.as_uint32,
                     **cast(Any, arrays),
                 )
 

@@ -145,9 +145,9 @@ class DepthTarget:
 
 
 class DepthSupervision:
-    """Depths as a fourth channel beside colours (kernels/loss.slang), and their loss beside the photometric one: λ · scene
-    scale · mean |1 / D - 1 / D*| over the pixels whose depth D* is known; D is the expected depth. `known` has D* of a view,
-    [H, W], 0 where not known."""
+    """Depths as a fourth channel beside colours (kernels/loss.slang), and their loss beside the photometric one:
+    λ · scene scale · mean |1 / D - 1 / D*| over the pixels whose depth D* is known; D is the expected depth. `known` has D* of
+    a view, [H, W], 0 where not known."""
 
     def __init__(
         self, device: Device, dataset: Dataset, depth_lambda: float, known: KnownDepths | Mapping[int, NDArray[np.float32]]
