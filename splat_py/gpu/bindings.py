@@ -85,12 +85,12 @@ class Bindings:
         return set()
 
     @cached_property
-    def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str]]]:
-        """By argument, the attributes that lead to each buffer and number in it, and its name here."""
-        found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
+        """By argument, the attributes that lead to each buffer and number in it, its name here, and whether it is a buffer."""
+        found: dict[str, list[tuple[tuple[str, ...], str, bool]]] = {}
         for name in (*self.known.buffers, *self.known.uniforms):
             argument, *attributes = (in_python(part) for part in name.split("."))
-            found.setdefault(argument, []).append((tuple(attributes), name))
+            found.setdefault(argument, []).append((tuple(attributes), name, name in self.known.buffers))
         return found
 
     def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
@@ -105,7 +105,7 @@ class Bindings:
             if argument not in self._arguments:
                 known = ", ".join(self._arguments) or "none"
                 raise BindingError(f"{self.kernel}: there is no argument {argument}; its arguments are {known}")
-            for attributes, name in self._arguments[argument]:
+            for attributes, name, is_buffer in self._arguments[argument]:
                 found = value
                 for attribute in attributes:
                     if found is None:
@@ -115,7 +115,7 @@ class Bindings:
                     if found is _LACKING:
                         kind = type(value).__name__
                         raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, of {name}")
-                if name in self.known.buffers:
+                if is_buffer:
                     buffers[name] = found
                 elif found is not None:
                     uniforms[name] = found
@@ -127,7 +127,7 @@ class Bindings:
         if (argument, kind) in self._checked:
             return
         arrays = {field.name for field in (fields(kind) if is_dataclass(kind) else ()) if field.type in ("Array", Array)}
-        unknown = arrays - {attributes[0] for attributes, _ in self._arguments[argument] if attributes}
+        unknown = arrays - {attributes[0] for attributes, *_ in self._arguments[argument] if attributes}
         if unknown:
             raise BindingError(
                 f"{self.kernel}: {argument} is a {kind.__name__}, whose {', '.join(sorted(unknown))} its struct lacks"

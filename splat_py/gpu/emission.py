@@ -4,8 +4,6 @@ SlangPy compiles for the device it runs on; the compiler library inside it can e
 C interface: a session, a request a kernel, arguments as on slangc's command line.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import re
@@ -13,7 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.sources import scope, shader_folder
@@ -188,7 +186,7 @@ class WgslKernel(NamedTuple):
     fields: list[WgslField]
 
     @classmethod
-    def of(cls, source: str) -> WgslKernel:
+    def of(cls, source: str) -> Self:
         """The bindings that source declares, which is less than its modules do: the compiler has dropped what is not used."""
         buffers = {int(binding): name for binding, name in _WGSL_STORAGE.findall(source)}
         blocks = _WGSL_UNIFORM.findall(source)

@@ -1,10 +1,8 @@
 """Cameras: models, lenses, rolling shutters; arrays on the device; and gradients, to which every Gaussian contributes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -59,7 +57,7 @@ class Cameras:
         lenses: Tensor | None = None,
         viewmats_rs: Tensor | None = None,
         shutter: str | None = None,
-    ) -> Cameras:
+    ) -> Self:
         """The cameras [..., C, ·] of torch tensors."""
         poses, scenes = viewmats.detach().flatten(0, -3), math.prod(viewmats.shape[:-3])
         if viewmats_rs is not None:
@@ -177,7 +175,7 @@ class SharedRows:
         return self.sums.as_uint32
 
     @classmethod
-    def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> SharedRows:
+    def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> Self:
         """`sums` [rows, floats] or [floats] that the workgroups of so many Gaussians of each scene add to.
 
         Args:

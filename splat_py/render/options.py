@@ -1,10 +1,8 @@
 """What a render is told besides tensors: one object from `rasterization` to the kernels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
@@ -35,7 +33,7 @@ class UnscentedTransform:
     require_all_sigma_points_valid: bool = True
 
     @classmethod
-    def of(cls, params: Any) -> UnscentedTransform:
+    def of(cls, params: Any) -> Self:
         """From anything with attributes of these names, such as gsplat's.
 
         Raises:
@@ -119,7 +117,7 @@ class Options:
     color_type: str | UserType = "SphericalHarmonics"
 
     @classmethod
-    def on(cls, device: Device, tile_size: int | None = None, accumulate: Accumulate = "auto", **others: Any) -> Options:
+    def on(cls, device: Device, tile_size: int | None = None, accumulate: Accumulate = "auto", **others: Any) -> Self:
         """The options with what suits a device.
 
         Raises:

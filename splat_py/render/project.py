@@ -1,9 +1,7 @@
 """Stage 1, Gaussians → splats (kernels/project.slang, project_along_rays.slang), and its `autograd.Function`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -76,7 +74,7 @@ class Projection:
             packed=ids,
         )
 
-    def pack(self, device: Device) -> Projection:
+    def pack(self, device: Device) -> Self:
         """The same with splats that are packed. Reads back how many there are."""
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
         recorder = device.record()

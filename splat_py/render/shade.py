@@ -1,10 +1,8 @@
 """Stage 2, features of Gaussians → colours: types that implement IColor (slang/splat/color.slang), what the stage records
 (kernels/shade.slang), and its `autograd.Function`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -141,7 +139,7 @@ class FeatureArrays:
     stored: int
 
     @classmethod
-    def of(cls, array: Array, stored: int, halves: bool = False) -> FeatureArrays:
+    def of(cls, array: Array, stored: int, halves: bool = False) -> Self:
         """From the array that holds them."""
         return cls(None, array.as_uint32, stored) if halves else cls(array, None, stored)
 

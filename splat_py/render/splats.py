@@ -4,10 +4,9 @@ N Gaussians, of one or more scenes, and C cameras, as many of each scene. M spla
 camera and Gaussian of its scene; packed, only for those that are visible (slang/kernels/splat_ids.slang).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -52,10 +51,10 @@ class GaussianArrays:
         """Gaussians have covariances."""
         return self.covars is not None
 
-    def map(self, function: Callable[[Array], Array]) -> GaussianArrays:
+    def map(self, function: Callable[[Array], Array]) -> Self:
         """A function applied to each array but `extras`."""
         means, quats, scales, opacities = (function(a) for a in (self.means, self.quats, self.scales, self.opacities))
-        return GaussianArrays(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
+        return type(self)(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class SplatIds:
         return self.images is not None
 
     @classmethod
-    def empty(cls, device: Device, splats: int, cameras: int) -> SplatIds:
+    def empty(cls, device: Device, splats: int, cameras: int) -> Self:
         """Arrays for so many packed splats, with offsets to be overwritten."""
         empty = device.memory.empty
         return cls(empty(splats, np.uint32), empty(splats, np.uint32), empty(cameras + 1, np.uint32))
@@ -96,7 +95,7 @@ class Splats:
     normals: Array | None = None  # [C, N, 3] of what is evaluated along rays
 
     @classmethod
-    def empty(cls, device: Device, *shape: int, options: Options | None = None, ids: SplatIds | None = None) -> Splats:
+    def empty(cls, device: Device, *shape: int, options: Options | None = None, ids: SplatIds | None = None) -> Self:
         """Arrays for that many splats, cameras × Gaussians or packed."""
         empty = device.memory.empty
         floats, along_rays = (options.shape_floats, options.along_rays) if options else (3, False)
