@@ -105,6 +105,11 @@ def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
 
 
+def test_losses_through_pointers(metal: MetalOnCpu) -> None:
+    metal.software = True
+    every_order(metal, lambda: test_loss.test_loss_and_gradient((37, 29), "in between"))
+
+
 def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
     rng = np.random.default_rng(3)
     render, photograph = test_loss.images_of(rng, (29, 37), "in between")
