@@ -49,7 +49,7 @@ def shader_folder() -> Path:
 def constant(module: str, name: str) -> Any:
     """The value of a `static const` of slang/<module>.slang or of what it imports: a number, or of vectors a tuple of them.
 
-    Those that are `extern` have the value that they have where nobody specialises them. KeyError if there is none of this name;
+    An `extern` constant has its value without a specialisation. KeyError if there is none of this name;
     ValueError if its value takes more than numbers, names, + - * / << and >>."""
     for source in scope(module):
         if name in source.constants:
