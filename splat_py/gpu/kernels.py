@@ -97,10 +97,10 @@ def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str | int]]:
     arrays = {field.name for field in fields(kind) if "Array" in str(field.type)}
     attributes = {*dir(kind), *(field.name for field in fields(kind))} - arrays
     found = ((name, _WORD.sub("_", name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
-    return [(name, attribute, _in_python(value)) for name, attribute, value in found if attribute in attributes]
+    return [(name, attribute, _value_of(value)) for name, attribute, value in found if attribute in attributes]
 
 
-def _in_python(value: str) -> str | int:
+def _value_of(value: str) -> str | int:
     """A constant as it is written in Slang: a number, true or false; or else the name of a type."""
     return {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdecimal() else value)
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import rasterization_2dgs_inria_wrapper, rasterization_inria_wrapper  # noqa: F401
-from splat_py.render.options import UnscentedTransform as UnscentedTransformParameters  # noqa: F401
 from splat_py.render.rasterization import rasterization as _rasterize
 from splat_py.render.surfels import rasterization_2dgs  # noqa: F401
 
@@ -57,6 +56,17 @@ class FThetaCameraDistortionParameters:
     angle_to_pixeldist_poly: tuple[float, ...]
     max_angle: float
     linear_cde: tuple[float, float, float]
+
+
+@dataclass
+class UnscentedTransformParameters:
+    """Sigma points of the unscented transform (`with_ut`); `UnscentedTransform` of the renderer, but scripts may change it."""
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    in_image_margin_factor: float = 0.1
+    require_all_sigma_points_valid: bool = True
 
 
 class ExternalDistortionModelParameters:

@@ -106,7 +106,9 @@ def smaller(inputs: dict[str, Tensor], factor: float = 0.5) -> dict[str, Tensor]
 
 
 # Far enough from the mean that float32 has the second differences, and that the projection's curvature counts.
-FAR = UnscentedTransformParameters(0.9, 1.5, 0.3, 0.3, require_all_sigma_points_valid=False)
+# Set as gsplat's scripts may: field by field.
+FAR = UnscentedTransformParameters(beta=1.5, kappa=0.3, in_image_margin_factor=0.3, require_all_sigma_points_valid=False)
+FAR.alpha = 0.9
 FAR_REFERENCE = {"alpha": 0.9, "beta": 1.5, "kappa": 0.3, "margin": 0.3, "require_all": False}
 
 

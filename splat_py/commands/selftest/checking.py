@@ -17,6 +17,7 @@ import psutil
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from splat_py import __version__
 from splat_py.base.files import write_json
 from splat_py.commands.selftest import inputs, render_cases, train_cases
 from splat_py.commands.selftest.inputs import Arrays, Case
@@ -191,7 +192,7 @@ class SelfTest:
             "passed": self.passed,
             "date": date.today().isoformat(),
             "versions": {
-                "splat_py": version("slang-splat"),
+                "splat_py": __version__,
                 **{name: version(name) for name in ("slangpy", "torch", "numpy")},
                 "python": platform.python_version(),
                 "system": f"{platform.system()} {platform.release()}",
