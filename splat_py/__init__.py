@@ -6,7 +6,7 @@ colors, alphas, meta = splat.rasterization(means, quats, scales, opacities, colo
 
 from typing import TYPE_CHECKING
 
-from splat_py.errors import SplatError as SplatError
+from splat_py.base.errors import SplatError as SplatError
 
 __version__ = "0.1.0"
 

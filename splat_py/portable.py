@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative
 from splat_py.gpu.device import Device, device_for

@@ -1,7 +1,5 @@
 """Pages in a real browser: Debian's chromium without a window, driven by Playwright. WebGPU and WebGL run in software there."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ _FLAGS = [
 
 
 @contextmanager
-def open_page(width: int = 800, height: int = 600, offline: bool = True) -> Iterator[Page]:
+def open_page(width: int = 800, height: int = 600, offline: bool = True) -> "Iterator[Page]":
     """An empty page; `page.goto(path.as_uri())` opens a file. Errors on the page fail the test that opened it.
 
     `offline` cuts the network off: whatever asks for anything but files, data and blobs fails the test as well.

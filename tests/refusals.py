@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 
 def refused(match: str, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import splat_py as splat
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.image.options import Rates
 from splat_py.train.config import TrainConfig
 from splat_py.volume.config import VolumeConfig

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 # By a tensor's name: safetensors' word for the type of its numbers, and its shape.
 Layout = dict[str, tuple[str, tuple[int, ...]]]

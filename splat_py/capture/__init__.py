@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from splat_py.base.errors import SplatError
 from splat_py.capture.colmap import extract_features, features_of, map_photographs, match_features, matches_of, require_pycolmap
 from splat_py.capture.photographs import Original, Photograph, find_photographs, store_frames, store_photograph, stored_names
 from splat_py.capture.workspace import CaptureReport, Found, Unregistered, Workspace, key_of, unregistered_photographs
-from splat_py.errors import SplatError
 from splat_py.fit.run_folder import run_lock
 from splat_py.scene.data_options import CaptureOptions
 from splat_py.scene.sources import VIDEOS, require_photographs

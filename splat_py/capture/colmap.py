@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from splat_py.base.errors import SplatError
 from splat_py.capture.photographs import INSTALL, Photograph
 from splat_py.capture.workspace import Workspace
-from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera, mean_up
 from splat_py.scene.data_options import CaptureOptions
 

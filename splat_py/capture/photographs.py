@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.ExifTags import IFD, Base
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, reason
-from splat_py.errors import SplatError
 from splat_py.scene.images import mask_in
 from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import dataclass_of
 from splat_py.base.files import parse_json, write_json
 from splat_py.capture.photographs import Photograph
-from splat_py.errors import SplatError
 
 _T = TypeVar("_T")
 

@@ -1,7 +1,5 @@
 """`splat devices`, `selftest`, `bench` and `demo`: the ways to run on this machine, if they are right, how fast; a tour."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -12,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.base.fields import check_fields
 from splat_py.commands.fit import FitVolume
 from splat_py.commands.render import Render, SceneOptions
 from splat_py.commands.terminal import FitBar, OnDevice, console, print_error
 from splat_py.commands.train import Train
-from splat_py.errors import NoDeviceError, SplatError
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.sources import require_capture
 from splat_py.train.config import TrainConfig
@@ -139,7 +137,7 @@ class SelfTestCommand(OnDevice):
             sys.exit(1)
 
 
-def _run(test: SelfTest) -> None:
+def _run(test: "SelfTest") -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     adapter = test.device.adapter
@@ -313,7 +311,7 @@ class Demo(OnDevice):
         with FitBar(device, "a GPU") as bar:
             bar.begin(_IMAGE_STEPS)
 
-            def on_report(report: FitReport) -> None:
+            def on_report(report: "FitReport") -> None:
                 bar.update(report.step, report.psnr, f"{_BLOBS:,} 2D Gaussians")
 
             image = page.image_section(photograph, self.out / "image", _BLOBS, _IMAGE_STEPS, device, on_report)

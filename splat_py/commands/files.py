@@ -1,7 +1,5 @@
 """`splat export`, `splat edit`, `splat partition` and `splat merge`: scenes as files, as pages, edited, in cells."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass
@@ -10,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from splat_py.base.errors import SplatError
 from splat_py.commands.terminal import console, explicit_options, print_error, print_losses
-from splat_py.errors import SplatError
 from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
 
 if TYPE_CHECKING:
@@ -116,7 +114,7 @@ class Export:
         console.print(f"{len(gaussians):,} Gaussians{after} are in {out}")
 
 
-def _gaussians(scene: Path, out: Path) -> tuple[Gaussians, str]:
+def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
     """The scene, and a clause on its steps."""
     if is_scene_file(scene):
         from splat_py.scene.gaussians import Gaussians
@@ -198,7 +196,7 @@ class Edit:
         print_losses(out, losses)
         console.print(f"{len(gaussians):,} of {before:,} Gaussians are in {out}")
 
-    def _edited(self, gaussians: Gaussians) -> Gaussians:
+    def _edited(self, gaussians: "Gaussians") -> "Gaussians":
         import numpy as np
 
         from splat_py.scene import editing

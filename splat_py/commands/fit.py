@@ -1,7 +1,5 @@
 """`splat fit-image` and `splat fit-volume`: a picture as 2D Gaussians, and a capture as a radiance field."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -10,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out, track
-from splat_py.errors import SplatError
 from splat_py.fit import run_folder
 from splat_py.image.options import Method
 from splat_py.scene.data_options import DataOptions
@@ -50,7 +48,7 @@ class ImageOptions:
     seed: int = 42
 
     @classmethod
-    def load(cls, path: Path) -> ImageOptions:
+    def load(cls, path: Path) -> "ImageOptions":
         """The options in a fit's run.json."""
         from splat_py.base.files import parse_json, refusing
 
@@ -115,7 +113,7 @@ class FitImage(OnDevice):
         else:
             self._fit(replace(options, steps=steps), picture, replace(checkpoint, steps=steps), kept, record)
 
-    def _has_result(self, checkpoint: FitCheckpoint) -> bool:
+    def _has_result(self, checkpoint: "FitCheckpoint") -> bool:
         """Compare the saved blobs with the checkpoint's: a fit that was extended has older ones at first."""
         import numpy as np
 
@@ -126,7 +124,9 @@ class FitImage(OnDevice):
         except SplatError:
             return False
 
-    def _fit(self, options: ImageOptions, picture: Picture, checkpoint: FitCheckpoint | None, kept: Path, record: Path) -> None:
+    def _fit(
+        self, options: ImageOptions, picture: "Picture", checkpoint: "FitCheckpoint | None", kept: Path, record: Path
+    ) -> None:
         import numpy as np
 
         from splat_py.base.files import write_json
@@ -142,7 +142,7 @@ class FitImage(OnDevice):
         with FitBar(device, "fewer --steps or --blobs") as bar:
             bar.begin(options.steps, checkpoint.step if checkpoint else 0)
 
-            def on_report(report: FitReport) -> None:
+            def on_report(report: "FitReport") -> None:
                 # The first report comes when everything has proved valid, before the first checkpoint.
                 while unwritten:
                     write_json(record, {"config": asdict(unwritten.pop())})
@@ -281,7 +281,7 @@ class FitVolume(OnDevice):
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _fit(self, trainer: VolumeTrainer, dataset: Dataset, path: Path) -> None:
+    def _fit(self, trainer: "VolumeTrainer", dataset: "Dataset", path: Path) -> None:
         from splat_py.base.files import write_json
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import orbit
@@ -293,7 +293,7 @@ class FitVolume(OnDevice):
         with FitBar(device, "--downscale 8 or smaller --resolutions") as bar:
             bar.begin(trainer.config.steps, trainer.step)
 
-            def record(report: VolumeReport) -> None:
+            def record(report: "VolumeReport") -> None:
                 elapsed = time.perf_counter() - began
                 curve.append({"step": report.step, "seconds": elapsed, "voxels": list(report.size), "psnr": report.psnr})
                 bar.update(report.step + 1, report.psnr, f"{'×'.join(map(str, report.size))} voxels")
@@ -304,7 +304,7 @@ class FitVolume(OnDevice):
         if self.export is not None:
             radiance_field.save(self.export)
 
-        def draw(camera: Camera) -> NDArray[np.float32]:
+        def draw(camera: "Camera") -> "NDArray[np.float32]":
             return radiance_field.render(camera.viewmat, camera.K, camera.width, camera.height, device=device)
 
         if dataset.test:

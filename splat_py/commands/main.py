@@ -10,13 +10,13 @@ import tyro
 from tyro.conf import subcommand
 
 from splat_py import __version__
+from splat_py.base.errors import SplatError
 from splat_py.commands import terminal
 from splat_py.commands.devices import Bench, Demo, Devices, SelfTestCommand
 from splat_py.commands.files import Edit, Export, Merge, Partition
 from splat_py.commands.fit import FitImage, FitVolume
 from splat_py.commands.render import Evaluate, Render, View
 from splat_py.commands.train import CaptureCommand, Train
-from splat_py.errors import SplatError
 from splat_py.fit.process import Launch, launch_of, signals_as_interrupts
 from splat_py.gpu.availability import parse_device
 

@@ -1,7 +1,5 @@
 """`splat render`, `splat eval` and `splat view`: a scene as pictures and videos, beside its photographs, in the browser."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from splat_py.base.errors import SplatError
 from splat_py.commands.terminal import OnDevice, console, print_error, track
-from splat_py.errors import SplatError
 from splat_py.scene.sources import (
     ENDINGS,
     MODES,
@@ -157,7 +155,7 @@ class Render(OnDevice):
         assert gaussians is not None
         self._check_size([view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else [])
 
-        def draw(cameras: Sequence[Camera], what: str) -> Iterator[NDArray[np.float32]]:
+        def draw(cameras: "Sequence[Camera]", what: str) -> "Iterator[NDArray[np.float32]]":
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
             if self.aperture and self.focus is None:
                 found = focuses(partial(look.depths, gaussians), track(cameras, "focus"), look.scene_scale)
@@ -209,7 +207,7 @@ class Render(OnDevice):
         if self.out is not None or self.path in _PATHS:
             require_cameras(self.source.scene, self.source.data)
 
-    def _check_size(self, cameras: Sequence[Camera]) -> None:
+    def _check_size(self, cameras: "Sequence[Camera]") -> None:
         scale = self.scale or 1.0
         largest = max(cameras, key=lambda camera: camera.width * camera.height)
         most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5

@@ -1,7 +1,5 @@
 """The terminal that commands run in: the options given there, the console, progress bars, warnings and errors."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys
@@ -85,7 +83,7 @@ def explicit_options() -> frozenset[str]:
     return frozenset(name.removeprefix("no_") for name in names)
 
 
-def left_out(dataset: Dataset) -> str:
+def left_out(dataset: "Dataset") -> str:
     """A clause on the pixels at the edges that undistorting leaves without a photograph, from the first photograph; or none."""
     first = dataset.train[0]
     view = dataset.views[first]
@@ -102,7 +100,7 @@ class FitBar:
     """The progress of a fit on a device, a context: steps, steps per second, PSNR, the fit's own details, and the time that
     remains. A software device that would take hours gets a warning that names the options `shortened_by`."""
 
-    def __init__(self, device: Device, shortened_by: str) -> None:
+    def __init__(self, device: "Device", shortened_by: str) -> None:
         self._progress = Progress(
             # Narrow: in a terminal of 80 columns, everything is to stand on one line.
             BarColumn(bar_width=8),
@@ -121,7 +119,7 @@ class FitBar:
         self._compiled, self._compiling_since = 0, math.inf
         self._told = self._warned = False
 
-    def __enter__(self) -> FitBar:
+    def __enter__(self) -> "FitBar":
         self._progress.start()
         self._device.kernels.observers.append(self._compiles)
         return self

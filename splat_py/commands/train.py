@@ -1,7 +1,5 @@
 """`splat capture` and `splat train`: from photographs to poses, and from a capture to a scene of Gaussians."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,7 +52,7 @@ class CaptureCommand:
         console.print(f"the scene is in {self.out}; train on it with `splat train {self.out} --out RUN`", soft_wrap=True)
 
 
-def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> CaptureReport:
+def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "CaptureReport":
     """Capture with a progress bar a phase, and say what was found and what was not."""
     options.validate()
     require_photographs(source)
@@ -184,7 +182,7 @@ class Train(OnDevice):
             Export(folder.root, folder.page).run()
 
     @contextmanager
-    def _viewer(self) -> Iterator[TrainingViewer | None]:
+    def _viewer(self) -> "Iterator[TrainingViewer | None]":
         if not self.viewer or launch_of().rank > 0:
             yield None
             return
@@ -199,7 +197,7 @@ class Train(OnDevice):
 class _Progress:
     """Feeds the bar with smoothed PSNR, at the size that photographs are compared at, Gaussians and memory."""
 
-    def __init__(self, bar: FitBar, viewer: TrainingViewer | None) -> None:
+    def __init__(self, bar: FitBar, viewer: "TrainingViewer | None") -> None:
         import psutil
 
         self._bar, self._viewer = bar, viewer
@@ -209,7 +207,7 @@ class _Progress:
         self.trainer: Trainer | None = None
         self._divisor = 1
 
-    def on_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: "Trainer") -> None:
         self.trainer = trainer
         adapter, dataset = trainer.device.adapter, trainer.dataset
         camera = dataset.views[dataset.train[0]].camera
@@ -223,7 +221,7 @@ class _Progress:
             self._viewer.on_start(trainer)
         self._bar.begin(trainer.config.steps, trainer.step)
 
-    def on_step(self, report: StepReport) -> None:
+    def on_step(self, report: "StepReport") -> None:
         if self._viewer is not None:
             self._viewer.on_step(report)
         if report.divisor != self._divisor:

@@ -16,10 +16,10 @@ import imageio.v3 as imageio
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_folder, is_vacant
 from splat_py.demo import shapes
 from splat_py.demo.shapes import EPSILON, Array, Surface, Texture, dot, photograph, plain, trace, turn, unit
-from splat_py.errors import SplatError
 from splat_py.scene.camera import look_at_matrix
 from splat_py.scene.formats.ply import write_points
 from splat_py.scene.images import late_progress

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from splat_py.base.errors import RankLostError, SplatError
 from splat_py.base.files import reason
-from splat_py.errors import RankLostError, SplatError
 from splat_py.fit.process import Launch, launch_of
 from splat_py.gpu.arrays import Array, Bridge
 from splat_py.gpu.device import Device, adapters, choose, get_device

@@ -1,8 +1,6 @@
 """A fit's process. Signals are acted on between its steps, never within one, and leave a checkpoint; those that end a command
 end it as Ctrl-C does. Torchrun says in the environment which of several processes it is, and one of them tells why all end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -14,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from splat_py.errors import RankLostError, SplatError
+from splat_py.base.errors import RankLostError, SplatError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -68,7 +66,7 @@ class Interrupts:
         self.number: int | None = None
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
@@ -133,7 +131,7 @@ class Launch:
     def alone(self) -> bool:
         return self.size == 1
 
-    def store(self, seconds: float) -> Store:
+    def store(self, seconds: float) -> "Store":
         """Where the processes leave each other notes; RuntimeError if nobody has one there."""
         from torch._C._distributed_c10d import TCPStore
 

@@ -1,8 +1,6 @@
 """A run's folder: one process at a time writes to it. run.json says what the run was begun with, and options that contradict it
 are refused. Files of tensors, which somebody else may have made, are checked before anything of them is used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.data_options import DataOptions
 
 if TYPE_CHECKING:
@@ -205,12 +203,12 @@ class RunRecord(Generic[Config]):
 
         write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
 
-    def changes(self, before: RunRecord[Config]) -> bool:
+    def changes(self, before: "RunRecord[Config]") -> bool:
         """True if a run that goes on is longer than its record says, or its capture elsewhere."""
         return (self.config, self.data.data) != (before.config, before.data.data)
 
     @classmethod
-    def load(cls, path: Path, config: Callable[[Any], Config]) -> RunRecord[Config]:
+    def load(cls, path: Path, config: Callable[[Any], Config]) -> "RunRecord[Config]":
         """Read what `save` wrote, in any version; `config` makes a configuration of what the file holds. SplatError if the file
         is missing or damaged."""
         from splat_py.base.files import parse_json, reason
@@ -228,8 +226,8 @@ class RunRecord(Generic[Config]):
             raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
 
     def resumed(
-        self, out: Path, asked: RunRecord[Config], defaults: Config, given: Collection[str], length: str
-    ) -> RunRecord[Config]:
+        self, out: Path, asked: "RunRecord[Config]", defaults: Config, given: Collection[str], length: str
+    ) -> "RunRecord[Config]":
         """The record of this run when it goes on; SplatError if an option contradicts the run's. The field `length` of the
         configuration may be extended, and the folder asked for is where the capture is now."""
         folder = asked.data.data
@@ -242,7 +240,7 @@ class RunRecord(Generic[Config]):
         data = replace(self.data, data=folder.resolve(), max_memory=asked.data.max_memory)
         return replace(self, data=data, config=config)
 
-    def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> tuple[RunRecord[Config], Dataset]:
+    def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> "tuple[RunRecord[Config], Dataset]":
         """The dataset, as `DataOptions.load` has it, and the record with its fingerprint; SplatError if the run was begun with
         another one."""
         from splat_py.scene.dataset import fingerprint
@@ -281,7 +279,7 @@ def whole_number(header: Mapping[str, Any], name: str, low: int, high: int) -> i
     return value
 
 
-def require_layout(layout: Layout, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str] | None = None) -> None:
+def require_layout(layout: "Layout", shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str] | None = None) -> None:
     """Raise ValueError unless a file has these tensors, of these shapes, all float32 but those in `dtypes`, and no others."""
     if layout.keys() != shapes.keys():
         name = min(layout.keys() ^ shapes.keys())
@@ -292,7 +290,7 @@ def require_layout(layout: Layout, shapes: Mapping[str, tuple[int, ...]], dtypes
             raise ValueError(f"{name} is {layout[name]}; it must be {expected}")
 
 
-def require_finite(tensors: Mapping[str, NDArray[Any]], squares: tuple[str, ...] = ()) -> None:
+def require_finite(tensors: "Mapping[str, NDArray[Any]]", squares: tuple[str, ...] = ()) -> None:
     """Raise ValueError if a number is not finite, or below 0 in one of `squares`."""
     import numpy as np
 

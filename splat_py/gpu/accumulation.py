@@ -5,12 +5,10 @@ eight lanes and barriers cost as much as all the rest: the sum over a wave is th
 measured: it needs neither group-shared memory nor barriers.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import TYPE_CHECKING, Literal
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
@@ -20,7 +18,7 @@ Accumulate = Literal["auto", "pixel", "wave", "group", "pair"]
 _SLANG_TYPES = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pair": "PerIntersection"}
 
 
-def accumulation(device: Device, name: Accumulate) -> str:
+def accumulation(device: "Device", name: Accumulate) -> str:
     """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic;
     SplatError if the name means nothing."""
     import torch

@@ -5,8 +5,6 @@ the pointer, and where torch itself dispatches the kernels, arrays are its tenso
 data is copied.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from copy import copy
@@ -18,7 +16,7 @@ import slangpy as spy
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.limits import Limits
 
 _USAGE = (
@@ -60,7 +58,7 @@ class Memory:
         """Memory that is left, where the host knows (`Bridge.ALIAS`); else infinity."""
         return psutil.virtual_memory().available if self.bridge is Bridge.ALIAS else math.inf
 
-    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> Array:
+    def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> "Array":
         """An array with undefined contents, which kernels may reach by 64-bit addresses; SplatError if it is larger than
         kernels can index, or than the memory that is left."""
         # NumPy's integers would wrap when they are multiplied.
@@ -68,7 +66,7 @@ class Memory:
         self.limits.check_array(sides, np.dtype(dtype), by_address)
         return Array(self, sides, np.dtype(dtype))
 
-    def array(self, values: NDArray | torch.Tensor) -> Array:
+    def array(self, values: NDArray | torch.Tensor) -> "Array":
         """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
         if isinstance(values, torch.Tensor):
             owner, shape, dtype = self.owner_of(values), tuple(values.shape), np.dtype(str(values.dtype).removeprefix("torch."))
@@ -81,18 +79,18 @@ class Memory:
         array.write(values)
         return array
 
-    def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> Array:
+    def full(self, shape: tuple[int, ...], value: float, dtype: DTypeLike = np.float32) -> "Array":
         return self.array(np.full(shape, value, dtype))
 
-    def zeros(self, shape: tuple[int, ...]) -> Array:
+    def zeros(self, shape: tuple[int, ...]) -> "Array":
         """An array of float32 zeros."""
         return self.array(np.zeros(shape, np.float32))
 
-    def arange(self, count: int) -> Array:
+    def arange(self, count: int) -> "Array":
         """0, 1, … count - 1, uint32."""
         return self.array(np.arange(count, dtype=np.uint32))
 
-    def owner_of(self, tensor: torch.Tensor) -> Array | None:
+    def owner_of(self, tensor: torch.Tensor) -> "Array | None":
         """The array whose memory a tensor looks at, if it is one of ours."""
         if self.bridge is not Bridge.ALIAS or tensor.device.type != "cpu" or tensor.numel() == 0:
             return None
@@ -160,7 +158,7 @@ class Array:
             weakref.finalize(self, memory.give_back, self.buffer).atexit = False
 
     @property
-    def as_uint32(self) -> Array:
+    def as_uint32(self) -> "Array":
         """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
         view = copy(self)
         view.dtype = np.dtype(np.uint32)

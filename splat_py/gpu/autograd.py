@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 BACKENDS = ("metal", "mps", "cuda", "vulkan", "software")
 

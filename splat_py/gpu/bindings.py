@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import slangpy as spy
 
-from splat_py.errors import BindingError
+from splat_py.base.errors import BindingError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.sources import Globals, declared, mentioned
 

@@ -26,8 +26,8 @@ import platformdirs
 import psutil
 import slangpy as spy
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.errors import SplatError
 from splat_py.gpu.emission import EmittedKernel, emit
 from splat_py.gpu.kernels import specialisation_source
 from splat_py.gpu.sources import shader_folder

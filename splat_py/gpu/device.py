@@ -19,7 +19,7 @@ import psutil
 import slangpy as spy
 import torch
 
-from splat_py.errors import NoDeviceError, SplatError
+from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.gpu import availability
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import CompileCache, cache_folder

@@ -26,7 +26,7 @@ import numpy as np
 import slangpy as spy
 from numpy.typing import DTypeLike
 
-from splat_py.errors import BindingError, SplatError
+from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.limits import check_threads
@@ -247,16 +247,9 @@ class Recorder:
         self._arrays: list[Array] = []
 
     def dispatch(self, module: str, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
-        """Run an entry point over `groups` workgroups. An empty grid is no work.
-
-        Args:
-            arguments: the globals that the entry point refers to, see above, and values of `extern` names. Globals of the
-                module that it does not refer to are ignored.
-
-        Raises:
-            BindingError: the kernel takes something else.
-            SplatError: the device does not take so many workgroups.
-        """
+        """Run an entry point over `groups` workgroups; an empty grid is no work. `arguments` are the globals that the entry
+        point refers to, see above, and values of `extern` names; other globals of the module are ignored. BindingError if the
+        kernel takes something else, SplatError if the device does not take so many workgroups."""
         if 0 in groups:
             return
         self._memory.limits.check_dispatch(groups)

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import slangpy as spy
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 # Kernels number elements and threads with 32 bits.
 _INDICES = 1 << 32

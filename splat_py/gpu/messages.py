@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from splat_py.base.errors import DeviceLostError
 from splat_py.base.files import reason
-from splat_py.errors import DeviceLostError
 
 # The usual mistake where the compiler says something else.
 _HINTS = {

@@ -6,8 +6,6 @@ type is mentioned and their name is, and derivatives that attributes name if any
 switches off is mentioned all the same.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re
@@ -101,7 +99,7 @@ class Declaration:
     parts: frozenset[str]
     derivatives: frozenset[str]
     # A type's.
-    members: tuple[Declaration, ...] = ()
+    members: "tuple[Declaration, ...]" = ()
     # A variable's; a buffer's is its elements'.
     type: str = ""
     is_buffer: bool = False

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 
 
@@ -44,11 +44,6 @@ def words_of(halves: Tensor) -> Tensor:
     if flat.numel() % 2 or flat.storage_offset() % 2:
         flat = torch.cat([flat, flat.new_zeros(flat.numel() % 2)])
     return flat.view(torch.float32)
-
-
-def zeros_or(memory: Memory, gradient: Tensor | None, shape: tuple[int, ...]) -> Array:
-    """A gradient, or zeros where there is none."""
-    return memory.zeros(shape) if gradient is None else memory.array(gradient.contiguous())
 
 
 def side_by_side(memory: Memory, count: int, *gradients: tuple[Tensor | None, int]) -> tuple[Array, int, int]:

@@ -16,7 +16,7 @@ import slangpy as spy
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Bridge, Memory, bucket
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.compile_cache import EmissionCache

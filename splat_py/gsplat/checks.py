@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.tensors import check_shape
 

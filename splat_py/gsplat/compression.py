@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, write_json
-from splat_py.errors import SplatError
 from splat_py.gsplat.utils import inverse_log_transform, log_transform
 from splat_py.scene.formats.packing import morton_order
 from splat_py.scene.formats.sog import palette

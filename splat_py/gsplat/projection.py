@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gsplat.strategy.ops import REQUIRED, Scene
 
 

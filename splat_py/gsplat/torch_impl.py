@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_camera_model, leading
 

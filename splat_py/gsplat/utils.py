@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.surfels import depth_to_normal, depth_to_points
 from splat_py.scene.formats.packing import StoredGaussians

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import gaussian_filter
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, check_number
-from splat_py.errors import SplatError
 from splat_py.fit.process import kept_checkpoint
 from splat_py.fit.steps import Adam, Overflow, StepsInFlight, check_finite
 from splat_py.gpu.arrays import Array

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.errors import SplatError
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
-from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
@@ -123,11 +123,7 @@ def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool) ->
 
 
 def shutter_of(rolling_shutter: Any) -> str | None:
-    """The name of a `RollingShutterType`, gsplat's or ours; None where everything is read at once.
-
-    Raises:
-        SplatError: it is none.
-    """
+    """The name of a `RollingShutterType`, gsplat's or ours; None if everything is read at once. SplatError if it is none."""
     name = getattr(rolling_shutter, "name", None)
     if rolling_shutter is None or rolling_shutter is False or name == "GLOBAL":
         return None
@@ -176,11 +172,7 @@ class SharedRows:
 
     @classmethod
     def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> Self:
-        """`sums` [rows, floats] or [floats] that the workgroups of so many Gaussians of each scene add to.
-
-        Args:
-            scenes: those that add to the same row.
-        """
+        """`sums` [rows, floats] or [floats]. Workgroups of `gaussians` Gaussians in each of `scenes` scenes add to a row."""
         if not options.per_isect:
             return cls(sums)
         length = sums.shape[-1]

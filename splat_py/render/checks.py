@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape

@@ -66,12 +66,7 @@ class Meta(dict[str, Any]):
 
 
 def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
-    """gsplat's keys, and `final_T` and `n_contrib` of every pixel.
-
-    Args:
-        lead: scenes and cameras, [..., C].
-        gaussians: N of each scene.
-    """
+    """Make the `meta` of [..., C] cameras that see N Gaussians each: gsplat's keys, each pixel's `final_T`, `n_contrib`."""
     grid = tiles.grid
     cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
     image_ids, gaussian_ids = splats.image_ids, splats.gaussian_ids

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from splat_py import portable
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.autograd import refuse_second_derivative
 from splat_py.gpu.device import device_for
 from splat_py.gpu.tensors import check_shape

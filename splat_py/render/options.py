@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType

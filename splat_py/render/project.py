@@ -12,7 +12,7 @@ from splat_py.gpu.autograd import first_derivative, graph_break, load_state, sav
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
-from splat_py.gpu.tensors import as_tensor, check_tensors, side_by_side, sparse_rows, zeros_or
+from splat_py.gpu.tensors import as_tensor, check_tensors, side_by_side, sparse_rows
 from splat_py.render.cameras import POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
 from splat_py.render.options import Options
 from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows
@@ -33,13 +33,10 @@ class Projection:
         self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
 
     def record_backward(
-        self, recorder: Recorder, v_splats: StridedRows, v_depths: Array, v_gaussians: GaussianArrays, v_cameras: Array
+        self, recorder: Recorder, v_splats: StridedRows, v_depths: StridedRows, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, `row_length`], added to.
-
-        Args:
-            v_splats: mean2d 2, shape, opacity 1; of what is evaluated along rays also normal 3.
-        """
+        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, `row_length`], added to. A row of
+        `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
         recorder.stage("project backward")
         shared = SharedRows.over(recorder, v_cameras, self.gaussians.per_scene, self.options)
         self._dispatch(
@@ -247,13 +244,13 @@ def _gradients(
     columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
     if options.along_rays:
         columns.append((v_normals, 3))
-    v_splats = StridedRows(*side_by_side(memory, count, *columns))
+    v_splats, v_depth_rows = (StridedRows(*side_by_side(memory, count, *given)) for given in (columns, [(v_depths, 1)]))
     v_gaussians = work.gaussians.map(lambda array: memory.empty(array.shape))
     v_cameras = memory.empty((cameras.count, cameras.row_length))
     recorder = device.record()
     recorder.clear(v_cameras)
     work = replace(work, options=replace(options, camera_gradient=of_cameras))
-    work.record_backward(recorder, v_splats, zeros_or(memory, v_depths, (count,)), v_gaussians, v_cameras)
+    work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras)
     recorder.submit()
 
     given = (v_means2d, v_depths, v_conics, v_opacities, v_normals)

@@ -1,7 +1,5 @@
 """Stage 4, splats → pixels (kernels/rasterize.slang): what it records, and its `autograd.Function`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for
@@ -47,7 +45,7 @@ class Image:
         channels: int,
         distortion: bool = False,
         median: bool = False,
-    ) -> Image:
+    ) -> "Image":
         """Arrays for images of this size.
 
         Raises:
@@ -113,7 +111,7 @@ class Rasterization:
         lists: TileLists,
         image: Image,
         options: Options,
-    ) -> Rasterization:
+    ) -> "Rasterization":
         """The parts put together, with the array that the kernels need besides."""
         floats = 2 + options.shape_floats + 1 + colors.shape[-1] + options.extras
         packed = device.memory.empty((splats.count, -(-floats // 4) * 4))
@@ -181,7 +179,9 @@ class Rasterization:
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
         tuning, channels = self.device.tuning, self.colors.shape[-1]
-        most = _most_pixels(channels + self.options.shape_floats - 3)
+        # Code is unrolled for each pixel and channel of a thread; for more pixels, compiling it takes longer than running it.
+        unrolled = channels + self.options.shape_floats - 3
+        most = 8 if unrolled <= 4 else 4 if unrolled <= 8 else 2
         switches: dict[str, Any] = {"BROADCAST_FROM_LANE": True} if tuning.broadcast_from_lane else {}
         recorder.dispatch(
             "rasterize",
@@ -199,14 +199,6 @@ class Rasterization:
             **switches,
             **arguments,
         )
-
-
-def _most_pixels(channels: int) -> int:
-    """Of a thread. Their code is unrolled for each pixel and channel, and compiling it may take longer than running it.
-
-    Numbers that a splat has more than an ellipse count as channels.
-    """
-    return 8 if channels <= 4 else 4 if channels <= 8 else 2
 
 
 @graph_break
@@ -246,7 +238,7 @@ def rasterize(
     distortion: bool = False,
     median: bool = False,
     device: Device | str | None = None,
-) -> RenderedImages:
+) -> "RenderedImages":
     """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
 
     Args:

@@ -164,11 +164,7 @@ class ProjectedSplats:
         return None if array is None else as_tensor(array, self.depths).view(torch.int32).long()
 
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
-        """Features [..., N, D] of Gaussians, or of `each_camera`'s own [..., C, N, D] → those of splats.
-
-        Args:
-            gaussians: N of each scene.
-        """
+        """Features [..., N, D] of Gaussians, N in each scene, or of `each_camera`'s own [..., C, N, D] → those of splats."""
         if not self.ids.packed:
             return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
         rows, ids, images = features.reshape(-1, features.shape[-1]), self.gaussian_ids, self.image_ids

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import first_derivative, graph_break
 from splat_py.gpu.device import Device

@@ -1,7 +1,5 @@
 """Stage 3, splats → every tile's list of them, front to back (kernels/tiles.slang). Not differentiable."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +31,7 @@ class TileGrid:
     cameras: int
 
     @classmethod
-    def over(cls, cameras: Cameras, tile_size: int) -> TileGrid:
+    def over(cls, cameras: Cameras, tile_size: int) -> "TileGrid":
         """The tiles that cover the cameras' images."""
         return cls(tile_size, -(-cameras.width // tile_size), -(-cameras.height // tile_size), cameras.count)
 
@@ -147,7 +145,7 @@ class Binning:
             status=status,
         )
 
-    def lists(self, segments: int = 1) -> TileLists:
+    def lists(self, segments: int = 1) -> "TileLists":
         """What `record_lists` writes, to be blended in so many segments."""
         rows = self._list_isects, self._sorted_order, self._isect_offsets.offsets
         return TileLists(self._offsets, self._ids, self.grid, segments, *rows)

@@ -1,7 +1,5 @@
 """Cameras, and what several of them have in common."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
-from splat_py.errors import SplatError
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -74,7 +72,7 @@ class Camera:
     height: int
     name: str = ""
     distortion: Distortion | None = None
-    model: str | UserType | None = None
+    model: "str | UserType | None" = None
 
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
@@ -126,7 +124,7 @@ class Camera:
     @classmethod
     def look_at(
         cls, eye: ArrayLike, target: ArrayLike, up: ArrayLike, fov_y_degrees: float, width: int, height: int, name: str = ""
-    ) -> Camera:
+    ) -> "Camera":
         """A camera at `eye` [3] with `target` [3] in the middle of its picture, `up` [3] upwards in it, and square pixels; the
         angle between the picture's upper and lower edge is above 0 and below 180."""
         viewmat = look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float))
@@ -135,18 +133,18 @@ class Camera:
     @classmethod
     def posed(
         cls, position: Float64Array, turn: Float64Array, fov_y_degrees: float, width: int, height: int, name: str = ""
-    ) -> Camera:
+    ) -> "Camera":
         """A pinhole camera at `position` [3] with its axes in the columns of `turn` [3, 3], camera → world."""
         viewmat = np.eye(4)
         viewmat[:3, :3], viewmat[:3, 3] = turn.T, -turn.T @ position
         return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
-    def resized(self, width: int, height: int) -> Camera:
+    def resized(self, width: int, height: int) -> "Camera":
         """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
         return Camera(self.viewmat, K, width, height, self.name, self.distortion, self.model)
 
-    def scaled(self, factor: float) -> Camera:
+    def scaled(self, factor: float) -> "Camera":
         """The same view with sides multiplied by `factor` > 0 and rounded to whole pixels (at least one)."""
         if not (math.isfinite(factor) and factor > 0):
             raise SplatError(f"a camera cannot be scaled by {factor}; pass a factor above 0")

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 from scipy.spatial.transform import Rotation, RotationSpline
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
 from splat_py.base.files import parse_json, reason, write_json
-from splat_py.errors import SplatError
 from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
 
 Float64Array = NDArray[np.float64]

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, refusing
-from splat_py.errors import SplatError
 from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import find_model

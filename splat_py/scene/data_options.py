@@ -1,7 +1,5 @@
 """The capture that a command reads or makes, and how: options on the command line and in a run's run.json."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -46,7 +44,7 @@ class DataOptions:
     def max_bytes(self) -> int | None:
         return None if self.max_memory is None else bytes_of("max_memory", self.max_memory)
 
-    def load(self, memory_limit_bytes: int | None = None) -> Dataset:
+    def load(self, memory_limit_bytes: int | None = None) -> "Dataset":
         """The dataset, which keeps decoded photographs up to so many bytes; by default half of `max_memory`, or 4 GiB."""
         from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, load_dataset
 
@@ -67,7 +65,7 @@ class DataOptions:
         return {**asdict(self), "data": str(self.data.resolve())}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> DataOptions:
+    def from_json(cls, content: dict[str, Any]) -> "DataOptions":
         """The options that `to_json` has written; TypeError or SplatError if it has not."""
         options = dataclass_of(cls, content)
         options.validate()

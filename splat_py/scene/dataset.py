@@ -12,9 +12,9 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, require_number
 from splat_py.base.files import refusing
-from splat_py.errors import SplatError
 from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
 from splat_py.scene.images import Capture, ImageStore, Points, View, undistorted

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity

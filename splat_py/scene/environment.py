@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.camera import Camera
 from splat_py.scene.similarity import harmonics_basis
 

@@ -1,7 +1,5 @@
 """Gaussians as they are optimised, and read from and written to files of any format."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex
@@ -15,8 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, reason
-from splat_py.errors import SplatError
 from splat_py.scene.formats import glb, ply, sog, splat
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0
@@ -152,8 +150,8 @@ class Gaussians:
     logit_opacities: torch.Tensor
     sh: torch.Tensor
     params: dict[str, torch.Tensor] = field(default_factory=dict)
-    splat: str | UserType | SlangSource = "Gaussian"
-    color: str | UserType | SlangSource = "SphericalHarmonics"
+    splat: "str | UserType | SlangSource" = "Gaussian"
+    color: "str | UserType | SlangSource" = "SphericalHarmonics"
     features: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     antialiased: bool = False
@@ -187,18 +185,18 @@ class Gaussians:
         """The means in NumPy, [N, 3]."""
         return self.means.detach().cpu().double().numpy()
 
-    def to(self, device: torch.device | str) -> Gaussians:
+    def to(self, device: torch.device | str) -> "Gaussians":
         """The same Gaussians on another device; tensors already there are shared."""
         weights = None if self.weights is None else self.weights.to(device)
         return replace(self.mapped(lambda tensor: tensor.to(device)), weights=weights)
 
-    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Gaussians:
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Gaussians":
         """The same with each tensor changed that has a row a Gaussian: all but `weights`."""
         tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in _TENSORS}
         params = {name: change(tensor) for name, tensor in self.params.items()}
         return replace(self, params=params, features=None if self.features is None else change(self.features), **tensors)
 
-    def trust_source(self, own: OwnTypes | None = None, what: str = "the scene") -> Gaussians:
+    def trust_source(self, own: OwnTypes | None = None, what: str = "the scene") -> "Gaussians":
         """The same, with the Slang source that a file has brought compiled, which could read and write any memory.
 
         `own` says what to trust: Slang files that are named again, or by default all; `what` carries the source. SplatError if
@@ -211,7 +209,7 @@ class Gaussians:
     @classmethod
     def from_points(
         cls, xyz: ArrayLike | torch.Tensor, rgb: ArrayLike | torch.Tensor, sh_degree: int = 3, opacity: float = 0.1
-    ) -> Gaussians:
+    ) -> "Gaussians":
         """One round Gaussian a point, as large as the space between points (Kerbl et al. 2023, section 5.1).
 
         A scale is the root mean square distance to the three nearest other points. Where these coincide with
@@ -259,7 +257,7 @@ class Gaussians:
         return write_scene(path, self.arrays(), spz_version)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
+    def load(cls, path: str | os.PathLike[str], with_faulty: bool = False) -> "Gaussians":
         """Read a file of any of these formats, or a SOG's meta.json; `with_faulty` reads `faulty` Gaussians as well, for
         `splat_py.scene.editing.remove_faulty`. SplatError with the file and its fault."""
         return cls._read(read_scene(path), path, with_faulty)
@@ -270,12 +268,12 @@ class Gaussians:
         write_gaussians(path, self.arrays())
 
     @classmethod
-    def load_ply(cls, path: str | os.PathLike[str]) -> Gaussians:
+    def load_ply(cls, path: str | os.PathLike[str]) -> "Gaussians":
         """Read a PLY, whatever its name ends in. Raises SplatError with the file and its fault."""
         return cls._read(read_gaussians(path), path)
 
     @classmethod
-    def _read(cls, arrays: StoredGaussians, path: str | os.PathLike[str], with_faulty: bool = False) -> Gaussians:
+    def _read(cls, arrays: StoredGaussians, path: str | os.PathLike[str], with_faulty: bool = False) -> "Gaussians":
         gaussians = cls.of_arrays(arrays)
         try:
             gaussians._validate_form()
@@ -315,7 +313,7 @@ class Gaussians:
         return StoredGaussians(**arrays, params=params, types=self.types, antialiased=self.antialiased)
 
     @classmethod
-    def of_arrays(cls, arrays: StoredGaussians) -> Gaussians:
+    def of_arrays(cls, arrays: StoredGaussians) -> "Gaussians":
         """The inverse of `arrays`. Types that are source are not trusted by it."""
         names = (*_TENSORS, "features", "weights")
         stored = {name: values for name, values in arrays._asdict().items() if name in names and values is not None}

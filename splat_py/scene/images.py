@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file
-from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header, read_picture
 

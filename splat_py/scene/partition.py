@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import ConvexHull, QhullError
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, check_number, dataclass_of
 from splat_py.base.files import atomic_folder, is_file, is_vacant, parse_json, refusing, write_json
-from splat_py.errors import SplatError
 from splat_py.scene.camera import MOST_DISTANCE, Camera, mean_up
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.dataset import Dataset, fingerprint

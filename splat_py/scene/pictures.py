@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.errors import SplatError
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, require_video_name
 
 UInt8Array = NDArray[np.uint8]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.formats.packing import StoredGaussians
 
 # A file's numbers may be so far from a rotation's.

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Literal
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 
 # Descriptions of a capture that `load_dataset` reads.
 Format = Literal["auto", "colmap", "transforms", "synthetic"]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, parse_json, refusing, write_json
-from splat_py.errors import SplatError
 from splat_py.scene.camera import MOST_DISTANCE
 from splat_py.scene.formats.ply import read_points
 from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view

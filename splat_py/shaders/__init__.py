@@ -24,8 +24,6 @@ is its function object, with `.bwds`, `.map` and all the rest. Nothing here is f
 to the device and back.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

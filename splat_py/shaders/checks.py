@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import Range, require_number, shown
-from splat_py.errors import SplatError
 from splat_py.gpu.emission import CompilerError, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error

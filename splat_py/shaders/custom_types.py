@@ -1,12 +1,10 @@
 """Types of a user's own in a run's options and in scenes: named by a file, kept as text, and compiled only if trusted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.shaders.declarations import BUILT_IN, SPLAT_INTERFACES, SlangSource
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Slot:
             if not is_file(Path(name)):
                 raise SplatError(f"{self.option} is {name[:60]!r}; use {', '.join(self.names)}, or the name of a Slang file")
 
-    def resolve(self, given: str | UserType | ShaderModule) -> str | UserType:
+    def resolve(self, given: "str | UserType | ShaderModule") -> "str | UserType":
         """A built-in type's name, or the type in a module or in a Slang file of this name."""
         if not isinstance(given, str):
             return self.own(given)
@@ -46,7 +44,7 @@ class Slot:
 
         return self.own(load(given))
 
-    def own(self, module: ShaderModule | UserType) -> UserType:
+    def own(self, module: "ShaderModule | UserType") -> "UserType":
         from splat_py.shaders.loading import user_type
 
         return user_type(module, *self.interfaces)
@@ -62,11 +60,11 @@ class Slot:
 
     def trusted(
         self,
-        kind: str | UserType | SlangSource,
-        given: str | UserType | ShaderModule | None,
+        kind: "str | UserType | SlangSource",
+        given: "str | UserType | ShaderModule | None",
         trust_source: bool,
         what: str,
-    ) -> str | UserType:
+    ) -> "str | UserType":
         """A type that may be compiled: one of a file only if the user has named its source again, which is then `given`, or
         says so; else SplatError, as if `given` is something else. Messages say that `what` carries the type."""
         named = None if given is None else self.resolve(given)
@@ -93,8 +91,8 @@ class Slot:
         return self.own(source(kind.text))
 
     def begun_with(
-        self, config: Config, asked: str | UserType | ShaderModule | None, *, resumed: bool, trust_source: bool
-    ) -> tuple[Config, str | UserType]:
+        self, config: Config, asked: "str | UserType | ShaderModule | None", *, resumed: bool, trust_source: bool
+    ) -> "tuple[Config, str | UserType]":
         """The configuration of a run, `resumed` or not, with the type that is asked for in the place of its own, and that
         type."""
         was, source = self.fields(config)

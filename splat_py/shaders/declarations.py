@@ -1,14 +1,12 @@
 """Types as files and options declare them: names, parameters and source text. Nothing here compiles or imports a compiler."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.sources import constant_of
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
     return known
 
 
-def takes_of(color: UserType) -> tuple[int | None, int]:
+def takes_of(color: "UserType") -> tuple[int | None, int]:
     """The FEATURES, None for any number, and the WEIGHTS that a colour's source declares."""
     features, weights = constant_in(color, "FEATURES"), constant_in(color, "WEIGHTS", 0)
     for name, value in (("FEATURES", 1 if features is None else features), ("WEIGHTS", weights)):
@@ -98,7 +96,7 @@ def takes_of(color: UserType) -> tuple[int | None, int]:
     return features, weights
 
 
-def constant_in(kind: UserType, name: str, default: Any = None) -> Any:
+def constant_in(kind: "UserType", name: str, default: Any = None) -> Any:
     """The value of a `static const` in a type's source; `default` if there is none."""
     try:
         return constant_of(kind.text, name, default)

@@ -1,7 +1,5 @@
 """Slang modules and functions as Python objects that take and return NumPy arrays: numbers, arrays, and dicts for structs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -13,7 +11,7 @@ import slangpy as spy
 from numpy.typing import NDArray
 from slangpy.reflection import StructType
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.gpu.sources import shader_folder
 
@@ -144,7 +142,7 @@ _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 class ShaderFunction:
     """A Slang function that takes and returns NumPy arrays."""
 
-    def __init__(self, module: ShaderModule, name: str, parameters: str = "") -> None:
+    def __init__(self, module: "ShaderModule", name: str, parameters: str = "") -> None:
         self._module = module
         self._name = name
         # A generic's parameters as in the source, "<let K : int>", while it has no arguments.
@@ -153,7 +151,7 @@ class ShaderFunction:
     def __repr__(self) -> str:
         return f"{self._module.name}.{self._name}{self._parameters}"
 
-    def __getitem__(self, arguments: Any) -> ShaderFunction:
+    def __getitem__(self, arguments: Any) -> "ShaderFunction":
         """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`.
 
         Types are named, of any of our modules, or given as a module of yours that declares one.
@@ -282,7 +280,7 @@ class ShaderModule:
             raise SplatError(f"{name} has {found} that implements {interface}; declare one: {mine}")
         return names[0]
 
-    def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> ShaderModule:
+    def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> "ShaderModule":
         """The module, with files and the types that a generic's arguments name and that it does not import itself."""
         named = set(re.findall(r"[A-Za-z]\w*", arguments))
         types = files + tuple(

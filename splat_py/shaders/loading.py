@@ -15,8 +15,8 @@ import numpy as np
 import slangpy as spy
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import reason
-from splat_py.errors import SplatError
 from splat_py.gpu.device import Device, compiler_options, slang_device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import torch
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device, get_device, process_bytes
 from splat_py.render.rasterization import rasterization
 from splat_py.scene.data_options import DataOptions

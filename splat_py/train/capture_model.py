@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.errors import SplatError
 from splat_py.fit.run_folder import reading, require_finite, require_layout
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array

@@ -3,8 +3,6 @@
 Gaussians start at the dataset's points, or anywhere in the box that its cameras see.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.errors import SplatError
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
 from splat_py.gpu.sources import constant_of
 from splat_py.render.shade import color_model, network_weights
@@ -77,7 +75,7 @@ def initial_count(config: TrainConfig, dataset: Dataset) -> int:
     return config.init_num_pts if config.init == "random" or dataset.points is None else len(dataset.points[0])
 
 
-def with_sizes(config: TrainConfig, color: str | UserType) -> TrainConfig:
+def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
     """A configuration that says how many features and weights its colours have; SplatError if neither a type of one's own nor
     `config` says so, or they do not fit."""
     if color == "SphericalHarmonics":
@@ -146,7 +144,7 @@ class Checkpoint:
         save_tensors(path, "splat_py", header, self.state)
 
     @classmethod
-    def load(cls, path: Path) -> Checkpoint:
+    def load(cls, path: Path) -> "Checkpoint":
         """Read what `save` wrote; SplatError if the file is missing, damaged or not a checkpoint."""
         absent = "there is no checkpoint to resume from"
         with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
@@ -156,7 +154,7 @@ class Checkpoint:
 
 
 def gaussians_of(
-    state: State, config: TrainConfig, splat: str | UserType | SlangSource, color: str | UserType | SlangSource
+    state: State, config: TrainConfig, splat: "str | UserType | SlangSource", color: "str | UserType | SlangSource"
 ) -> Gaussians:
     """The Gaussians of a state. Its arrays are theirs."""
     state = filtered(averaged(state))

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Suppress, UseAppendAction
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
-from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.shaders.custom_types import SLOTS
 from splat_py.shaders.declarations import BUILT_IN, Parameter, read_parameters

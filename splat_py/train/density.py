@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from splat_py.errors import RankLostError, SplatError
+from splat_py.base.errors import RankLostError, SplatError
 from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.steps import Use, check_finite, random_key
 from splat_py.gpu.accumulation import Accumulate

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, reason
-from splat_py.errors import SplatError
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device
 from splat_py.render.views import render, render_tensor

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 import psutil
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown_bytes
-from splat_py.errors import SplatError
 from splat_py.fit.steps import AHEAD
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket

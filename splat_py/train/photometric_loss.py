@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break

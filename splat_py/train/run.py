@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from splat_py.base.errors import DeviceLostError, RankLostError, SplatError
 from splat_py.base.files import parse_json, write_json
-from splat_py.errors import DeviceLostError, RankLostError, SplatError
 from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.run_folder import RunRecord, finished, refuse_existing, removed_without, run_lock
 from splat_py.gpu.device import Device

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
 from splat_py.fit.process import Interrupted, Interrupts, kept_checkpoint, launch_of
 from splat_py.fit.steps import AHEAD, Overflow, StepsInFlight, check_finite, diverged, views_at

@@ -9,14 +9,13 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.steps import Photographs
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
 from splat_py.render.rasterize import Image
-from splat_py.render.splats import COLOR_OFFSET
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
 from splat_py.scene.images import ImageStore
@@ -196,11 +195,6 @@ class DepthSupervision:
         weight = self._weight / max(self._counts[view], 1)
         self._dispatch(recorder, "depthGradient", image.alphas.size, weight=weight, **arrays, **v)
         return target.v_render
-
-    def record_splat_gradients(self, recorder: Recorder, v_splats: Array, v_depths: Array) -> None:
-        """The splats' rows of gradients → ∂L/∂depths [1, N]."""
-        place = {"stride": v_splats.shape[-1], "offset": COLOR_OFFSET + 3}
-        self._dispatch(recorder, "takeDepthGradients", v_depths.size, v_splats=v_splats, v_depths=v_depths, **place)
 
     def _load(self, view: int) -> NDArray[np.float32]:
         known = self._known[view]

@@ -1,7 +1,5 @@
 """Opening a scene's file, a run or a capture; its controls on the page: cameras, a path of keyframes, a box that cuts it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import DeviceLostError, SplatError
+from splat_py.base.errors import DeviceLostError, SplatError
 from splat_py.gpu.device import Device
 from splat_py.render.views import RenderSettings, through
 from splat_py.scene.camera import Camera, find_focus, look_at_matrix, mean_up
@@ -174,7 +172,7 @@ def _recorded_scores(run: RunFolder, dataset: Dataset) -> dict[int, float]:
 class Frustums:
     """Cameras of a scene's dataset on all pages; a thread reads their photographs in the share `reading` of its time."""
 
-    def __init__(self, server: viser.ViserServer, scene: ViewedScene, dataset: Dataset, reading: float) -> None:
+    def __init__(self, server: "viser.ViserServer", scene: ViewedScene, dataset: Dataset, reading: float) -> None:
         self._server, self._dataset, self._focus, self._up = server, dataset, scene.focus, scene.up
         self._scores: dict[int, float] = {}
         self._share = reading
@@ -205,7 +203,7 @@ class Frustums:
         handle.on_click(lambda event: self.go_to(event.client, index))
         self._frustums[index] = handle
 
-    def go_to(self, client: viser.ClientHandle, index: int) -> None:
+    def go_to(self, client: "viser.ClientHandle", index: int) -> None:
         camera = self._dataset.views[index].camera
         # Distance of the point that a page turns around.
         depth = float((self._focus - camera.position) @ camera.forward)
@@ -256,7 +254,7 @@ class Frustums:
 
 
 def _add_frustum(
-    server: viser.ViserServer, name: str, camera: Camera, depth: float, color: tuple[int, int, int], thickness: float
+    server: "viser.ViserServer", name: str, camera: Camera, depth: float, color: tuple[int, int, int], thickness: float
 ) -> Any:
     """A frustum that is so deep: viser draws all of one scale with the same volume."""
     half_width, half_height = (0.5 * side / camera.K[i, i] for i, side in enumerate((camera.width, camera.height)))
@@ -278,7 +276,7 @@ def _add_frustum(
 class PathPanel:
     """Keyframes of all pages together, and buttons for them; `save` and `film` are for whoever can write files and draw."""
 
-    def __init__(self, server: viser.ViserServer, scene: ViewedScene) -> None:
+    def __init__(self, server: "viser.ViserServer", scene: ViewedScene) -> None:
         self._server, self._scale, self._up = server, scene.scale, scene.up
         self._poses: list[Camera] = []
         self._handles: list[Any] = []
@@ -361,7 +359,7 @@ class CropBox:
     """The box, its gizmo and its controls; it begins upright, around what there is to look at. Calls `changed` whenever another
     part of the scene is to be drawn."""
 
-    def __init__(self, server: viser.ViserServer, scene: ViewedScene, changed: Callable[[], None]) -> None:
+    def __init__(self, server: "viser.ViserServer", scene: ViewedScene, changed: Callable[[], None]) -> None:
         self._changed, scale, up = changed, scene.scale, scene.up
         axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
         visible = scene.gaussians is not None

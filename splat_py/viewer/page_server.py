@@ -1,7 +1,5 @@
 """The server of the page, its pages' cameras and requests, and which page gets a frame next."""
 
-from __future__ import annotations
-
 import logging
 import math
 import socket
@@ -17,7 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.camera import Camera
 from splat_py.scene.similarity import Similarity, rotation_matrices
 
@@ -49,7 +47,7 @@ def require_viewer() -> None:
 
 
 @contextmanager
-def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
+def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
     """A server that listens while the context lasts, on `port` or, where that is taken, one of the next; 0 takes any. Pages of
     other sites in the same browser are turned away, and nothing is ever sent to viser's public relay."""
     require_viewer()
@@ -77,7 +75,7 @@ def page_server(host: str, port: int) -> Iterator[viser.ViserServer]:
             console.quiet = quiet
 
 
-def address_of(server: viser.ViserServer) -> str:
+def address_of(server: "viser.ViserServer") -> str:
     """The address to open in a browser on this machine."""
     host = server.get_host()
     name = "localhost" if host in ("0.0.0.0", "::", "", LOOPBACK) else f"[{host}]" if ":" in host else host
@@ -114,7 +112,7 @@ def _listen(host: str, port: int) -> None:
         raise SplatError(f"--host is {host}, which is no address of this machine; use 127.0.0.1 or 0.0.0.0") from error
 
 
-def _turn_away_other_sites(server: viser.ViserServer, host: str) -> None:
+def _turn_away_other_sites(server: "viser.ViserServer", host: str) -> None:
     """Browsers let any page connect to any address: a page of another site could see the scene and press its buttons."""
 
     connections = server._websock_server
@@ -131,12 +129,8 @@ def _turn_away_other_sites(server: viser.ViserServer, host: str) -> None:
 
 
 def is_same_site(origin: str | None, asked: str | None, host: str) -> bool:
-    """True if a connection comes from the server's own page, or from no browser at all.
-
-    Args:
-        origin: of the page, as the browser says.
-        asked: the name and port that the connection was made to. A name of somebody else's may lead here, too.
-    """
+    """True if a connection comes from the server's own page, or from no browser at all. The browser names the page's `origin`;
+    the connection was made to the name and port `asked`, which a stranger's domain may lead to as well."""
     if origin is None:
         return True
     if asked is None or urlsplit(origin).netloc.lower() != asked.lower():
@@ -173,7 +167,7 @@ def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
     return axis / np.linalg.norm(axis) if axis @ own > 0.05 else own
 
 
-def aim(client: viser.ClientHandle, camera: Camera, distance: float, up: NDArray[np.float64]) -> None:
+def aim(client: "viser.ClientHandle", camera: Camera, distance: float, up: NDArray[np.float64]) -> None:
     """Move a page's camera to where `camera` is, so that all of its picture is seen, to turn around what is at `distance`, with
     `up` [3] upwards where the camera is held level."""
     page = client.camera

@@ -1,7 +1,5 @@
 """A scene on pages, drawn one piece of work at a time in the thread that has the device; and beside a training."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import DeviceLostError, SplatError
+from splat_py.base.errors import DeviceLostError, SplatError
 from splat_py.render.views import RenderSettings
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes, write_video
@@ -51,7 +49,7 @@ class Viewer:
 
     def __init__(
         self,
-        server: viser.ViserServer,
+        server: "viser.ViserServer",
         scene: ViewedScene,
         may_film: Callable[[], None] = lambda: None,
         reading: float = 0.5,
@@ -123,7 +121,7 @@ class Viewer:
 
     # In viser's threads
 
-    def _on_connect(self, client: viser.ClientHandle) -> None:
+    def _on_connect(self, client: "viser.ClientHandle") -> None:
         def moved(handle: Any) -> None:
             camera = camera_of(handle)
             if camera is not None:
@@ -242,7 +240,7 @@ class Viewer:
             "/points", points[0][::step], points[1][::step], point_size=0.004 * self.scene.scale, precision="float32"
         )
 
-    def _note(self, client: viser.ClientHandle | None, title: str, body: str, *, loading: bool = False) -> Any:
+    def _note(self, client: "viser.ClientHandle | None", title: str, body: str, *, loading: bool = False) -> Any:
         """A note on a page, or on all. The handle of one."""
         handle, pages, seconds = None, self.server.get_clients(), None if loading else _NOTE_SECONDS
         for other in pages.values() if client is None else [client]:
@@ -286,7 +284,7 @@ class TimeBudget:
 class TrainingViewer:
     """The pages of `splat train --viewer`; `folder` is the run's, where they may have files written."""
 
-    def __init__(self, server: viser.ViserServer, folder: Path) -> None:
+    def __init__(self, server: "viser.ViserServer", folder: Path) -> None:
         self._server, self._folder = server, folder
         self._share = TimeBudget(DRAWING)
         self._status = server.gui.add_markdown("training begins …")
@@ -301,7 +299,7 @@ class TrainingViewer:
         # The step whose Gaussians are shown, and whether a held-out view is compared next.
         self._shown, self._scores_next = -1, False
 
-    def on_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: "Trainer") -> None:
         """Compile what draws, so that the first page need not wait for it, and let pages in."""
         self._trainer = trainer
         dataset, config = trainer.dataset, trainer.config
@@ -314,7 +312,7 @@ class TrainingViewer:
         self._share = TimeBudget(DRAWING, time.process_time if trainer.device.software else time.monotonic)
         self._viewer = Viewer(self._server, scene, self._may_film, 0.02)
 
-    def on_step(self, report: StepReport) -> None:
+    def on_step(self, report: "StepReport") -> None:
         self._report = report
 
     def between_steps(self, act_on_interrupt: Callable[[], None]) -> None:

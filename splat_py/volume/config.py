@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from tyro.conf import Suppress
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
-from splat_py.errors import SplatError
 from splat_py.shaders.custom_types import Slot
 
 # Along a side of a grid.

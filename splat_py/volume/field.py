@@ -14,8 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, atomic_path, load_tensors, npy_header, reason, save_tensors
-from splat_py.errors import SplatError
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for, get_device

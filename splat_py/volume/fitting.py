@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.errors import SplatError
 from splat_py.fit.process import kept_checkpoint
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
 from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, views_at

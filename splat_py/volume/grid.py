@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout
-from splat_py.errors import SplatError
 from splat_py.fit.run_folder import require_layout
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array

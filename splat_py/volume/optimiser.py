@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout
-from splat_py.errors import SplatError
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device

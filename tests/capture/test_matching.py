@@ -50,11 +50,8 @@ def test_those_that_look_alike_are_neighbours(report: CaptureReport, tmp_path: P
 def test_pairs(report: CaptureReport, monkeypatch: pytest.MonkeyPatch) -> None:
     file, names = report.root / "database.db", report.registered
     assert len(colmap.pairs_to_match(file, photographs_of(names), ordered=False)) == 45
-    monkeypatch.setattr(colmap, "_EXHAUSTIVE", 5)
-    monkeypatch.setattr(colmap, "_NEIGHBOURS", 2)
-    monkeypatch.setattr(colmap, "_POWERS", 2)
-    monkeypatch.setattr(colmap, "_ALIKE", 1)
-    monkeypatch.setattr(colmap, "_ALIKE_ORDERED", 1)
+    for name, number in {"_EXHAUSTIVE": 5, "_NEIGHBOURS": 2, "_POWERS": 2, "_ALIKE": 1, "_ALIKE_ORDERED": 1}.items():
+        monkeypatch.setattr(colmap, name, number)
     for ordered in (False, True):
         pairs = colmap.pairs_to_match(file, photographs_of(names), ordered)
         assert set(pairwise(names)) | set(zip(names, names[4:], strict=False)) <= set(pairs)

@@ -1,6 +1,5 @@
 """Photographs are stored upright under safe names, with what EXIF says; of a video, the sharpest frame of each interval."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +21,9 @@ from splat_py.capture.photographs import (
     store_photograph,
     stored_names,
 )
-from splat_py.errors import SplatError
 from splat_py.scene.pictures import read_picture, write_video
 from tests.capture.room import photograph, room_cameras
+from tests.refusals import refused
 from tests.scene.captures import picture, write_image
 
 
@@ -86,8 +85,8 @@ def test_masks_turn_with_their_photographs(tmp_path: Path) -> None:
         stored = read_picture(tmp_path / shape / "masks" / "a.jpg.png", cv2.IMREAD_GRAYSCALE)
         np.testing.assert_array_equal(stored, np.rot90(mask, -1))
     cv2.imwrite(str(tmp_path / "mask.png"), mask[:, :9])
-    with pytest.raises(SplatError, match=r"mask .* same shape"):
-        store_photograph(Original(path, "a.jpg", tmp_path / "mask.png"), "a.jpg", tmp_path / "x", tmp_path / "x")
+    masked = Original(path, "a.jpg", tmp_path / "mask.png")
+    refused("mask .* same shape", store_photograph, masked, "a.jpg", tmp_path / "x", tmp_path / "x")
 
 
 def test_where_photographs_and_masks_are_found(tmp_path: Path) -> None:
@@ -124,15 +123,13 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = read_picture(tmp_path / "images" / "IMG_1.jpg", cv2.IMREAD_COLOR)[..., ::-1]
     assert expected.shape == again.shape == (stored.height, stored.width, 3)
     assert np.abs(again.astype(int) - expected).mean() < 4
-    data = path.read_bytes()
+    data, folders = path.read_bytes(), (tmp_path / "images", tmp_path / "masks")
     for damaged in (data[: len(data) // 2], b"", b"\0\0\0\x18ftypheic" + bytes(300)):
         (tmp_path / "b.heic").write_bytes(damaged)
-        with pytest.raises(SplatError, match=r"b\.heic cannot be decoded"):
-            store_photograph(Original(tmp_path / "b.heic", "b.heic"), "b.jpg", tmp_path / "images", tmp_path / "masks")
+        refused(r"b\.heic cannot be decoded", store_photograph, Original(tmp_path / "b.heic", "b.heic"), "b.jpg", *folders)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(SplatError, match=r"HEIC photographs need pillow-heif: pip install 'slang-splat\[capture\]'; or con"):
-        store_photograph(Original(path, path.name), "IMG_1.jpg", tmp_path / "images", tmp_path / "masks")
-    shutil.rmtree(tmp_path / "images")
+    says = r"HEIC photographs need pillow-heif: pip install 'slang-splat\[capture\]'; or con"
+    refused(says, store_photograph, Original(path, path.name), "IMG_1.jpg", *folders)
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +179,8 @@ def test_files_that_are_no_video(video: Path, tmp_path: Path) -> None:
         ("list.mp4", b"#EXTM3U\n#EXTINF:1,\nsecret.mp4\n#EXT-X-ENDLIST\n"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(SplatError, match=f"{name} cannot be read as a video .*; store it as MP4"):
-            store_frames(tmp_path / name, tmp_path / "images", 4, lambda *progress: None)
+        says = f"{name} cannot be read as a video .*; store it as MP4"
+        refused(says, store_frames, tmp_path / name, tmp_path / "images", 4, lambda *progress: None)
 
 
 def test_sharpness_falls_with_blur_and_not_with_light() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from splat_py import image
+from splat_py.base.errors import SplatError
 from splat_py.commands.fit import FitImage, ImageOptions
-from splat_py.errors import SplatError
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.pictures import FitCheckpoint
 from tests.commands.program import done

@@ -22,17 +22,9 @@ from tests.commands.program import done, refusal, splat
 _SOURCES = str(Path(splat_py.__file__).parents[1])
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(terminal, "time", clock)
     return clock
 
@@ -54,7 +46,7 @@ def line(fit: FitBar, out: io.StringIO) -> str:
     return out.getvalue()
 
 
-def test_dashes_stand_where_there_is_no_number_yet(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_dashes_stand_where_there_is_no_number_yet(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
     fit, _, out, _ = bar(monkeypatch)
     with fit:
         fit.begin(1000)
@@ -66,7 +58,7 @@ def test_dashes_stand_where_there_is_no_number_yet(monkeypatch: pytest.MonkeyPat
         assert "-:--:--" in text and "9 [bold]" in text
 
 
-def test_the_time_that_remains_is_told_from_the_second_step(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_the_time_that_remains_is_told_from_the_second_step(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
     fit, _, out, err = bar(monkeypatch)
     with fit:
         fit.begin(100, 10)
@@ -82,7 +74,7 @@ def test_the_time_that_remains_is_told_from_the_second_step(monkeypatch: pytest.
 
 @pytest.mark.parametrize("software", [True, False])
 def test_hours_on_a_software_device_are_a_warning_with_the_option_that_helps(
-    software: bool, monkeypatch: pytest.MonkeyPatch, clock: Clock
+    software: bool, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace
 ) -> None:
     fit, _, _, err = bar(monkeypatch, software)
     with fit:
@@ -94,7 +86,7 @@ def test_hours_on_a_software_device_are_a_warning_with_the_option_that_helps(
     assert err.getvalue().count("--downscale 8") == software
 
 
-def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
     fit, device, out, _ = bar(monkeypatch)
     with fit:
         fit.begin(100)

@@ -5,7 +5,6 @@ One specialisation of each: of what takes most of a frame for three architecture
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,8 +33,9 @@ def compilers() -> None:
 @pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
 def test_kernel(module: str, entry: str, programs: Programs, request: pytest.FixtureRequest) -> None:
     """Nothing of it goes to memory for want of registers."""
-    for specialisation, architecture in to_compile(module, entry):
-        source = programs.kernel(specialisation).source
+    specialisation = BY_KERNEL[module, entry][0]
+    source = programs.kernel(specialisation).source
+    for architecture in ARCHITECTURES if entry in HEAVY else ARCHITECTURES[1:2]:
         cache, name = request.config.cache, hashlib.sha256(f"{version()} {source}".encode()).hexdigest()[:32]
         if cache.get(f"cuda/{name}-{architecture}", None) is not None:
             continue
@@ -44,12 +44,6 @@ def test_kernel(module: str, entry: str, programs: Programs, request: pytest.Fix
         figures = assemble(ptx, architecture).figures
         assert figures.spill_loads == figures.spill_stores == 0, f"{specialisation}, {architecture}: {figures}"
         cache.set(f"cuda/{name}-{architecture}", figures._asdict())
-
-
-def to_compile(module: str, entry: str) -> Iterator[tuple[Specialisation, str]]:
-    """The first specialisation for one architecture, or for all."""
-    for architecture in ARCHITECTURES if entry in HEAVY else ARCHITECTURES[1:2]:
-        yield BY_KERNEL[module, entry][0], architecture
 
 
 KERNEL = """

@@ -22,7 +22,8 @@ from tests.metal import test_run_training as training
 from tests.render import test_binning
 from tests.train import test_loss
 
-dataset = training.dataset
+CAPTURE = training.CAPTURE
+WAYS = [way for way in pictures.WAYS if not way.startswith("cpu")]
 
 SPLATS = [
     *(named(splats.test_rasterization, "GPU", 3, 16, accumulation, False) for accumulation in ACCUMULATIONS),
@@ -36,27 +37,20 @@ SPLATS = [
     named(splats.test_harmonics_as_halves, 2, 16, True),
     named(splats.test_projection_and_harmonics, 1, True, "classic", "PerWave"),
     named(splats.test_projection_and_harmonics, 3, True, "antialiased", "PerGroup"),
-    named(splats.test_cameras_and_covariances, "fisheye", True, True),
-    named(splats.test_lenses, "pinhole", False, True),
+    named(splats.test_cameras_and_covariances, False, "fisheye", True, True),
+    named(splats.test_cameras_and_covariances, True, "pinhole", False, True),
     named(splats.test_surfels, None, True),
     named(splats.test_gaussians_along_rays, False),
 ]
 REST = [
     *(named(rest.test_radix_sort, tuning, 5000) for tuning in TUNINGS.values()),
     named(rest.test_losses_without_atomic_floats),
-    *(named(rest.test_pictures, way, 19, 13, _GPU_TUNING) for way in pictures.WAYS if not way.startswith("cpu")),
-    *(
-        named(rest.test_gradients_of_pictures, way, way != "group", _GPU_TUNING)
-        for way in pictures.WAYS
-        if not way.startswith("cpu")
-    ),
+    *(named(rest.test_pictures, way, 19, 13, _GPU_TUNING) for way in WAYS),
+    *(named(rest.test_gradients_of_pictures, way, way != "group", _GPU_TUNING) for way in WAYS),
     named(rest.test_volumes, 0, 1, True, True),
     named(rest.test_volumes, 0, 4, True, False),
     named(rest.test_gradients_of_rays_through_a_volume, 0, 1),
-    named(rest.test_contracted_space, 0),
-    named(rest.test_hash_grids, 0),
-    named(rest.test_steps_of_a_fit_of_a_hash_grid, 0),
-    named(rest.test_fields_of_ones_own, 0),
+    *(named(rest.test_other_fields, field, 0) for field in rest.OTHER_FIELDS),
     named(rest.test_steps_of_a_volume_fit, 0, 1),
 ]
 TRAINING = [

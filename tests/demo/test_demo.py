@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import imageio.v3 as iio
-import imageio.v3 as imageio
 import numpy as np
 import pytest
 from plyfile import PlyData
@@ -22,31 +21,22 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_demo_scene(tmp_path_factory.mktemp("demo") / "scene", views=9, size=64)
 
 
-def sphere_sdf(p: Array) -> Array:
-    return np.linalg.norm(p, axis=-1) - 0.5
-
-
-def box_sdf(p: Array) -> Array:
-    q = np.abs(p) - [0.2, 0.3, 0.4]
+def beyond(q: Array) -> Array:
+    """The distance of points that lie so far beyond each pair of sides."""
     return np.linalg.norm(np.maximum(q, 0), axis=-1) + np.minimum(q.max(axis=-1), 0)
 
 
-def cylinder_sdf(p: Array) -> Array:
-    q = np.stack([np.hypot(p[..., 0], p[..., 1]) - 0.3, np.abs(p[..., 2]) - 0.4], axis=-1)
-    return np.linalg.norm(np.maximum(q, 0), axis=-1) + np.minimum(q.max(axis=-1), 0)
-
-
-def torus_sdf(p: Array) -> Array:
-    return np.hypot(np.hypot(p[..., 0], p[..., 1]) - 0.4, p[..., 2]) - 0.1
+def around(p: Array, radius: float) -> Array:
+    return np.hypot(p[..., 0], p[..., 1]) - radius
 
 
 @pytest.mark.parametrize(
     ("shape", "sdf"),
     [
-        (Sphere(0.5), sphere_sdf),
-        (Box((0.2, 0.3, 0.4)), box_sdf),
-        (Cylinder(0.3, 0.4), cylinder_sdf),
-        (Torus(0.4, 0.1), torus_sdf),
+        (Sphere(0.5), lambda p: np.linalg.norm(p, axis=-1) - 0.5),
+        (Box((0.2, 0.3, 0.4)), lambda p: beyond(np.abs(p) - [0.2, 0.3, 0.4])),
+        (Cylinder(0.3, 0.4), lambda p: beyond(np.stack([around(p, 0.3), np.abs(p[..., 2]) - 0.4], axis=-1))),
+        (Torus(0.4, 0.1), lambda p: np.hypot(around(p, 0.4), p[..., 2]) - 0.1),
     ],
     ids=["sphere", "box", "cylinder", "torus"],
 )
@@ -81,18 +71,18 @@ def test_the_files_describe_the_pictures(scene: Path) -> None:
     assert len(meta["frames"]) == 9 and (meta["w"], meta["h"]) == (64, 64)
     red_ball = np.array([0.62, -0.55, 0.27, 1.0])
     for frame in meta["frames"][:3]:  # the overhead ones, where nothing stands before the ball
-        image = imageio.imread(scene / frame["file_path"])
+        image = iio.imread(scene / frame["file_path"])
         assert image.shape == (64, 64, 3) and image.dtype == np.uint8
         x, y, z, _ = np.linalg.inv(frame["transform_matrix"]) @ red_ball  # OpenGL: +y up, -z forward
         column, row = meta["fl_x"] * x / -z + meta["cx"], meta["fl_y"] * -y / -z + meta["cy"]
         red, green, blue = image[int(row), int(column)].astype(int)
         assert red > 100 and red > 1.5 * max(green, blue)
-    np.testing.assert_array_equal(imageio.imread(scene / meta["frames"][-1]["file_path"])[0, 0], 0)
+    np.testing.assert_array_equal(iio.imread(scene / meta["frames"][-1]["file_path"])[0, 0], 0)
 
 
 def test_render_view_gives_the_photograph_of_its_camera(scene: Path) -> None:
     viewmats, K = demo_cameras(9, 64)
-    photograph = imageio.imread(scene / "images" / "004.png")
+    photograph = iio.imread(scene / "images" / "004.png")
     np.testing.assert_array_equal(np.round(255 * render_view(viewmats[4], K, 64, 64)), photograph)
     K[:2, 2] -= [8, 20]
     assert np.abs(np.round(255 * render_view(viewmats[4], K, 37, 24)) - photograph[20:44, 8:45]).mean() < 0.5

@@ -1,7 +1,5 @@
 """Kernels' source as libraries for the CPU: made by clang, and kept."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
@@ -64,7 +62,7 @@ class Language:
     headers: Path
     flags: tuple[str, ...]
     emit: Callable[[str, str, dict[str, Any]], Source]
-    program: Callable[[Compiler, str, str, tuple[int, int, int]], Program]
+    program: "Callable[[Compiler, str, str, tuple[int, int, int]], Program]"
 
 
 _loading = threading.Lock()

@@ -4,16 +4,13 @@ clang tells of every load and store (`-fsanitize-coverage`), and `runtime/counts
 workgroup's memory. What it does not know: caches, and that lanes of a wave that access neighbours are one access of a GPU's.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from tests.emulation.compiler import Compiler, Language
 from tests.emulation.kernels import Specialisation
-from tests.emulation.program import Buffer, Schedule
 from tests.emulation.programs import Programs
 
 _FLAGS = ("-fsanitize-coverage=func,trace-pc-guard,trace-loads,trace-stores", "-DCOUNT_EXPONENTIALS")
@@ -27,7 +24,7 @@ class Traffic:
     stored_bytes: int = 0
     atomics: int = 0
 
-    def __iadd__(self, other: Traffic) -> Traffic:
+    def __iadd__(self, other: Self) -> Self:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
         return self
@@ -90,13 +87,6 @@ class CountingPrograms(Programs):
         super().__init__(compiler)
         self.counts: dict[Specialisation, Counts] = defaultdict(Counts)
 
-    def run(
-        self,
-        specialisation: Specialisation,
-        groups: tuple[int, int, int],
-        buffers: dict[str, Buffer],
-        uniforms: dict[str, Any],
-        schedule: Schedule,
-    ) -> None:
-        super().run(specialisation, groups, buffers, uniforms, schedule)
+    def run(self, specialisation: Specialisation, *dispatch: Any) -> None:
+        super().run(specialisation, *dispatch)
         self.counts[specialisation].add(last_counts(self.compiler))

@@ -131,6 +131,20 @@ class _Memory:
         return cast(Array, array)
 
 
+def _device(tuning: Tuning) -> Device:
+    return cast(Device, SimpleNamespace(memory=_Memory(), tuning=tuning))
+
+
+# What is recorded: eight Gaussians before a camera, eight rays through a box.
+empty = _Memory().empty
+DEVICE = _device(_GPU_TUNING)
+SCENE = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+CAMERAS = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
+PACKED = SplatIds.empty(DEVICE, 8, 1)
+RAYS, IMAGE = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
+MARCH = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
+
+
 def shipped() -> list[Specialisation]:
     """Specialisations: project, shade, bin, sort and rasterise as recorded, the rest as their files declare them."""
     dispatches = _Dispatches()
@@ -190,76 +204,65 @@ def _device_of_volumes(groups: int, native: bool) -> Device:
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
     """March, replay and optimiser, adding up gradients atomically, in the replicas of a processor of two cores, and by
     compare-and-swap, which has nothing to do with where samples are."""
-    empty = _Memory().empty
     quads = row_floats(coefficients) // 4
-    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
         volume = Volume(device, empty((4, 4, 4, quads * 4)))
         volume.groups = groups
         for jitter, skip_empty in MARCHES[coefficients] if native else ((False, True),):
-            march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter, skip_empty=skip_empty)
+            march = replace(MARCH, jitter=jitter, skip_empty=skip_empty)
             volume.record_occupancy(recorder, march)
-            volume.record_forward(recorder, march, rays, empty(3), image)
-            for v_rays in (None, rays) if native else ():
-                volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=v_rays)
-            _record_training(recorder, volume, march, rays, image)
+            _record_march(recorder, volume, march, *((None, RAYS) if native else ()))
+            _record_training(recorder, volume, march)
         volume.record_total_variation(recorder, volume.empty_gradients(), 1.0, 1.0)
         volume.record_adam(recorder, {}, volume.empty_gradients(), volume.parameters, volume.parameters)
         if native:
             _record_halves(recorder, Volume(device, empty((4, 4, 4, quads * 2), np.uint32)), groups)
 
 
+def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradients: Rays | None) -> None:
+    """And a replay for each of these gradients of rays."""
+    volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
+    for v_rays in gradients:
+        volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
+
+
 def _record_halves(recorder: Recorder, volume: DeviceField, groups: int) -> None:
-    """March and replay."""
-    empty = _Memory().empty
     volume.groups = groups
-    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
-    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
-    volume.record_occupancy(recorder, march)
-    volume.record_forward(recorder, march, rays, empty(3), image)
-    volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients())
+    volume.record_occupancy(recorder, MARCH)
+    _record_march(recorder, volume, MARCH, None)
 
 
 def _record_contracted(recorder: Recorder) -> None:
     """All space, with jitter: rays that want a gradient, and a fit."""
-    empty = _Memory().empty
-    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
-    march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True, contracted=True)
+    march = replace(MARCH, jitter=True, contracted=True)
     for groups, native in WAYS_TO_ADD_UP:
-        device = _device_of_volumes(groups, native)
-        volume = Volume(device, empty((4, 4, 4, 4)))
+        volume = Volume(_device_of_volumes(groups, native), empty((4, 4, 4, 4)))
         volume.groups = groups
-        volume.record_forward(recorder, march, rays, empty(3), image)
-        volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
-        _record_training(recorder, volume, march, rays, image)
+        _record_march(recorder, volume, march, RAYS)
+        _record_training(recorder, volume, march)
 
 
 def _record_hash_grid(recorder: Recorder) -> None:
     """Of hash grids, and of fields of a user's own: rays that want a gradient, with jitter, and a fit without; jitter has
     nothing to do with the field."""
-    empty = _Memory().empty
     shape = HashShape((2,) * LEVELS, 64)
     own = UserType("Mixed", own_fields.MIXED)
-    rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
         for volume in (HashVolume(device, shape, empty(shape.floats)), SlangVolume(device, own, empty(32))):
             volume.groups = groups
-            march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0, jitter=True)
-            volume.record_occupancy(recorder, march)
-            volume.record_forward(recorder, march, rays, empty(3), image)
-            volume.record_backward(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), v_rays=rays)
-            _record_training(recorder, volume, replace(march, jitter=False), rays, image)
+            volume.record_occupancy(recorder, MARCH)
+            _record_march(recorder, volume, replace(MARCH, jitter=True), RAYS)
+            _record_training(recorder, volume, MARCH)
         # To compile a replay of CPU drivers takes half a minute; they run this one themselves.
         if native and not groups:
             _record_halves(recorder, HashVolume(device, shape, empty(shape.floats, np.uint32), empty(shape.floats)), groups)
 
 
-def _record_training(recorder: Recorder, volume: DeviceField, march: March, rays: Rays, image: RayImage) -> None:
-    empty = _Memory().empty
+def _record_training(recorder: Recorder, volume: DeviceField, march: March) -> None:
     step = {"photographs": empty((8, 4)), "scale": 1.0, "errors": empty(1), "slot": 0}
-    volume.record_training(recorder, march, rays, empty(3), image, image, volume.empty_gradients(), **step)
+    volume.record_training(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), **step)
 
 
 def declared() -> list[tuple[str, str]]:
@@ -268,10 +271,6 @@ def declared() -> list[tuple[str, str]]:
     folder = shader_folder() / "kernels"
     files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.slang"))}
     return [(module, name) for module, file in files.items() for name in entry.findall(file.read_text(encoding="utf-8"))]
-
-
-def _device(tuning: Tuning) -> Device:
-    return cast(Device, SimpleNamespace(memory=_Memory(), tuning=tuning))
 
 
 def _record_tiles(recorder: Recorder) -> None:
@@ -295,7 +294,7 @@ def _record_rasterization(
     ids: SplatIds = DENSE,
     **written: bool,
 ) -> None:
-    device, empty = _device(tuning), _Memory().empty
+    device = _device(tuning)
     splats = Splats.empty(device, 1, 8, options=options, ids=ids)
     if options.extras:
         splats = replace(splats, extras=empty((1, 8, options.extras)))
@@ -312,53 +311,48 @@ def _record_rasterization(
 
 def _record_packed(recorder: Recorder) -> None:
     """Splats of what is visible alone, and the other kinds of cameras, covariances and limits of α."""
-    device = _device(_GPU_TUNING)
-    empty = device.memory.empty
-    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
-    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
     sh, v_colors = FeatureArrays.of(empty((8, 25, 3)), 75), StridedRows(empty((1, 8, 9)), 9)
-    packed = SplatIds.empty(device, 8, 1)
     for (model, with_covars, is_packed), camera_gradient in product(
         # What most renders are is one of them.
         (("Pinhole", False, True), *before(MODELS), *before(("OpenCVPinhole", "bent Fisheye"))),
         (False, True),
     ):
-        covars, ids = empty((8, 6)) if with_covars else None, packed if is_packed else DENSE
+        covars, ids = empty((8, 6)) if with_covars else None, PACKED if is_packed else DENSE
         lenses = None if model in MODELS else empty((1, LENS))
-        cameras = replace(cameras, lenses=lenses)
+        cameras = replace(CAMERAS, lenses=lenses)
         model = model.removeprefix("bent ")
         v_cameras = empty((1, CAMERA_ROW if lenses is None else CAMERA_ROW + LENS))
         options = Options(16, camera_model=model, camera_gradient=camera_gradient)
-        splats = Splats.empty(device, 8, ids=ids)
-        projection = Projection(replace(gaussians, covars=covars), cameras, splats, options)
+        splats = Splats.empty(DEVICE, 8, ids=ids)
+        projection = Projection(replace(SCENE, covars=covars), cameras, splats, options)
         if is_packed:
-            visible, dense = PrefixSum(device, 8), replace(projection, splats=Splats.empty(device, 8))
+            visible, dense = PrefixSum(DEVICE, 8), replace(projection, splats=Splats.empty(DEVICE, 8))
             dense.record_visible(recorder, visible)
-            dense.record_packing(recorder, visible, packed)
+            dense.record_packing(recorder, visible, PACKED)
         projection.record(recorder)
         projection.record_backward(recorder, v_colors, splats.depths, projection.gaussians, v_cameras)
-    cameras, v_cameras = replace(cameras, lenses=None), empty((1, CAMERA_ROW))
-    for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (DENSE, packed), (False, True)):
+    v_cameras = empty((1, CAMERA_ROW))
+    for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (DENSE, PACKED), (False, True)):
         options = Options(16, camera_gradient=camera_gradient)
         radii, colors = empty((8, 2), np.int32), empty((8, 3))
         color = harmonics(degree, as_color)
-        shading = Shading(gaussians.means, sh, cameras, radii, colors, color, options, ids)
+        shading = Shading(SCENE.means, sh, CAMERAS, radii, colors, color, options, ids)
         shading.record(recorder)
-        shading.record_backward(recorder, v_colors, gaussians.means, sh, v_cameras)
+        shading.record_backward(recorder, v_colors, SCENE.means, sh, v_cameras)
     # Halves: of an even number, and of an odd one, some of which are not used.
-    for degree, stored, ids in ((1, 4, DENSE), (2, 25, packed)):
+    for degree, stored, ids in ((1, 4, DENSE), (2, 25, PACKED)):
         options, words = Options(16), empty(8 * stored * 3 // 2)
         radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
         halves = FeatureArrays.of(words, stored * 3, halves=True)
-        shading = Shading(gaussians.means, halves, cameras, radii, colors, color, options, ids)
+        shading = Shading(SCENE.means, halves, CAMERAS, radii, colors, color, options, ids)
         shading.record(recorder)
         v_halves = FeatureArrays.of(empty((8, -(-stored * 3 // 2))), stored * 3, halves=True)
-        shading.record_backward(recorder, v_colors, gaussians.means, v_halves, v_cameras)
+        shading.record_backward(recorder, v_colors, SCENE.means, v_halves, v_cameras)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),
         ACCUMULATIONS,
-        (DENSE, packed),
+        (DENSE, PACKED),
         (False, True),
     ):
         # How weights add up has little to do with the rest.
@@ -368,81 +362,69 @@ def _record_packed(recorder: Recorder) -> None:
         radii = empty((8, 2), np.int32)
         features = FeatureArrays.of(empty((8, color.features)), color.features)
         shared = weights if color.weights else None
-        shading = Shading(gaussians.means, features, cameras, radii, empty((8, 3)), color, options, ids, shared)
+        shading = Shading(SCENE.means, features, CAMERAS, radii, empty((8, 3)), color, options, ids, shared)
         shading.record(recorder)
-        shading.record_backward(recorder, v_colors, gaussians.means, features, v_cameras, v_weights=shared)
+        shading.record_backward(recorder, v_colors, SCENE.means, features, v_cameras, v_weights=shared)
     for tile_size in TILE_SIZES:
         options = Options(tile_size, stop="SceneStop99")
-        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=packed)
-    for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (DENSE, packed)):
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=PACKED)
+    for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (DENSE, PACKED)):
         options = Options(16, falloff=falloff, extras=1)
-        splats = Splats.empty(device, 8, ids=ids)
-        projection = Projection(replace(gaussians, extras=empty((8, 1))), cameras, splats, options)
+        splats = Splats.empty(DEVICE, 8, ids=ids)
+        projection = Projection(replace(SCENE, extras=empty((8, 1))), CAMERAS, splats, options)
         if not ids.packed:
-            projection.record_visible(recorder, PrefixSum(device, 8))
+            projection.record_visible(recorder, PrefixSum(DEVICE, 8))
         projection.record(recorder)
-        projection.record_backward(recorder, v_colors, splats.depths, gaussians, v_cameras)
+        projection.record_backward(recorder, v_colors, splats.depths, SCENE, v_cameras)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
 def _record_along_rays(recorder: Recorder) -> None:
     """Surfels, and Gaussians that are evaluated in space."""
-    device = _device(_GPU_TUNING)
-    empty = device.memory.empty
-    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
-    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
-    packed = SplatIds.empty(device, 8, 1)
     of_cameras = ((False, True), (True, True), (True, False))
-    for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, packed), of_cameras):
+    for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
         options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
-        splats = Splats.empty(device, 8, options=options, ids=ids)
-        projection = Projection(gaussians, cameras, splats, options)
+        splats = Splats.empty(DEVICE, 8, options=options, ids=ids)
+        projection = Projection(SCENE, CAMERAS, splats, options)
         if not ids.packed:
-            projection.record_visible(recorder, PrefixSum(device, 8))
+            projection.record_visible(recorder, PrefixSum(DEVICE, 8))
         projection.record(recorder)
         v_splats = StridedRows(empty((8, 15)), 15)
-        projection.record_backward(recorder, v_splats, splats.depths, gaussians, empty((1, CAMERA_ROW)))
+        projection.record_backward(recorder, v_splats, StridedRows(splats.depths, 1), SCENE, empty((1, CAMERA_ROW)))
     # Three channels are normals, and with distortion two are depth and that.
-    for channels, distortion, segments, ids in ((6, False, 1, DENSE), (8, True, 1, packed), (8, True, 2, DENSE)):
+    for channels, distortion, segments, ids in ((6, False, 1, DENSE), (8, True, 1, PACKED), (8, True, 2, DENSE)):
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
-    for ids in (DENSE, packed):
+    for ids in (DENSE, PACKED):
         _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:
     """Sigma points, rolling shutters."""
-    device = _device(_GPU_TUNING)
-    empty = device.memory.empty
-    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
     shutter = "ROLLING_TOP_TO_BOTTOM"
-    packed = SplatIds.empty(device, 8, 1)
     options = Options(16, camera_gradient=True)
     for projection, covars, with_lens, ids in (
         (replace(options, camera_model="Equirectangular", with_ut=True), False, False, DENSE),
-        (replace(options, shutter=shutter, antialiased=True), False, False, packed),
+        (replace(options, shutter=shutter, antialiased=True), False, False, PACKED),
         (replace(options, camera_model="OpenCVPinhole", shutter=shutter), True, True, DENSE),
-        (replace(options, shutter=shutter, with_ut=True), False, False, packed),
+        (replace(options, shutter=shutter, with_ut=True), False, False, PACKED),
     ):
         poses = empty((1, 4, 4) if projection.shutter is None else (1, 2, 4, 4))
         cameras = Cameras(
             poses, empty((1, 3, 3)), 8, 8, lenses=empty((1, LENS)) if with_lens else None, shutter=projection.shutter
         )
-        splats = Splats.empty(device, 8, ids=ids)
-        work = Projection(replace(gaussians, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
+        splats = Splats.empty(DEVICE, 8, ids=ids)
+        work = Projection(replace(SCENE, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
         if ids.packed:
-            replace(work, splats=Splats.empty(device, 8)).record_visible(recorder, PrefixSum(device, 8))
+            replace(work, splats=Splats.empty(DEVICE, 8)).record_visible(recorder, PrefixSum(DEVICE, 8))
         work.record(recorder)
         v_splats = StridedRows(empty((8, 9)), 9)
-        work.record_backward(recorder, v_splats, splats.depths, work.gaussians, empty((1, cameras.row_length)))
+        work.record_backward(recorder, v_splats, StridedRows(splats.depths, 1), work.gaussians, empty((1, cameras.row_length)))
 
 
 def _record_gaussians(recorder: Recorder) -> None:
-    empty = _Memory().empty
-    gaussians = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
-    cameras = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
-    splats = Splats.empty(_device(_GPU_TUNING), 1, 8)
+    splats = Splats.empty(DEVICE, 1, 8)
     v_cameras = empty((1, CAMERA_ROW))
     sh, v_rows = FeatureArrays.of(empty((8, 16, 3)), 48), StridedRows(empty((1, 8, 9)), 9)
     for (degree, stored, mode, accumulation), camera_gradient in product(GAUSSIANS, (False, True)):
@@ -454,10 +436,10 @@ def _record_gaussians(recorder: Recorder) -> None:
             accumulation=accumulation,
             native_atomics=degree < 3 or accumulation == "PerIntersection",
         )
-        projection = Projection(gaussians, cameras, splats, options)
+        projection = Projection(SCENE, CAMERAS, splats, options)
         projection.record(recorder)
-        projection.record_backward(recorder, v_rows, splats.depths, gaussians, v_cameras)
-        shading = Shading(gaussians.means, sh, cameras, splats.radii, empty((1, 8, 3)), harmonics(degree), options)
+        projection.record_backward(recorder, v_rows, splats.depths, SCENE, v_cameras)
+        shading = Shading(SCENE.means, sh, CAMERAS, splats.radii, empty((1, 8, 3)), harmonics(degree), options)
         shading.record(recorder)
         for add_to_means in (False, True):
-            shading.record_backward(recorder, v_rows, gaussians.means, sh, v_cameras, add_to_means)
+            shading.record_backward(recorder, v_rows, SCENE.means, sh, v_cameras, add_to_means)

@@ -107,9 +107,13 @@ class Program(ABC):
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:
         """Memory that is there until the kernel has run."""
-        address = self._runtime.guarded_allocate(len(contents))
-        if not address:
-            raise MemoryError("no address space for another guarded buffer")
-        ctypes.memmove(address, contents, len(contents))
-        self._own.append(Buffer(name, address, len(contents)))
+        self._own.append(guarded(self._runtime, name, contents))
         return self._own[-1]
+
+
+def guarded(runtime: ctypes.CDLL, name: str, contents: bytes) -> Buffer:
+    address = runtime.guarded_allocate(len(contents))
+    if not address:
+        raise MemoryError("no address space for another guarded buffer")
+    ctypes.memmove(address, contents, len(contents))
+    return Buffer(name, address, len(contents))

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from tests.emulation.compiler import Compiler, Source
 from tests.emulation.kernels import Specialisation
-from tests.emulation.program import Buffer, Program, Schedule
+from tests.emulation.program import Program
 
 T = TypeVar("T")
 
@@ -26,15 +26,9 @@ class Programs:
     def kernel(self, specialisation: Specialisation) -> Source:
         return self._kernels.get(specialisation)
 
-    def run(
-        self,
-        specialisation: Specialisation,
-        groups: tuple[int, int, int],
-        buffers: dict[str, Buffer],
-        uniforms: dict[str, Any],
-        schedule: Schedule,
-    ) -> None:
-        self._programs.get(specialisation).run(groups, buffers, uniforms, schedule)
+    def run(self, specialisation: Specialisation, *dispatch: Any) -> None:
+        """As `Program.run`."""
+        self._programs.get(specialisation).run(*dispatch)
         self.executed.add(specialisation)
 
     def prepare(self, specialisations: Iterable[Specialisation]) -> None:

@@ -1,10 +1,15 @@
-"""Processes that are forked, and that kill themselves at a call."""
+"""Processes that are forked, and that kill themselves at a call; and what runs that are killed have in common."""
 
 import os
 import signal
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+from splat_py.train.config import TrainConfig
+
+# Few Gaussians, whose gradients add up in a fixed order.
+SMALL = TrainConfig(sh_degree=0, init="random", densify_start=1, accumulate="pair")
 
 
 def forked(work: Callable[[], Any]) -> int:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from splat_py import Gaussians
+from splat_py.base.errors import SplatError
 from splat_py.base.files import require_writable, save_tensors, write_json
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import SplatError
 from splat_py.scene.pictures import write_image
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer

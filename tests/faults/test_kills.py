@@ -27,25 +27,15 @@ from splat_py.gpu.kernels import Recorder
 from splat_py.scene.data_options import DataOptions
 from splat_py.train import density, run
 from splat_py.train.checkpoint import Checkpoint
-from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import Parameters
 from splat_py.train.run import RunFolder
 from splat_py.train.trainer import Trainer
-from tests.faults.forks import die_at, do_and_exit, forked
+from tests.faults.forks import SMALL, die_at, do_and_exit, forked
 from tests.train.refinement import assert_same_bits
 
 CAPTURE = 4, 24
-# Every second step adapts, and gradients add up in a fixed order.
-CONFIG = TrainConfig(
-    steps=24,
-    sh_degree=0,
-    init="random",
-    init_num_pts=80,
-    checkpoint_every=2,
-    densify_every=2,
-    densify_start=1,
-    accumulate="pair",
-)
+# Every second step adapts.
+CONFIG = replace(SMALL, steps=24, init_num_pts=80, checkpoint_every=2, densify_every=2)
 # In all, of runs that go on at the same time; `make soak` sets SOAK_STEPS.
 KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 24, 2
 # What a run calls, in order: it is killed before and after the first call of each. The others are spread over its time.

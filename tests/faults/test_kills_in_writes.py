@@ -56,19 +56,11 @@ def tensors(value: int, *names: str) -> dict[str, np.ndarray]:
     return {name: np.full((9, 20), value, np.float32) for name in names}
 
 
-def a_volume_checkpoint(value: int) -> VolumeCheckpoint:
-    return VolumeCheckpoint(value, VolumeConfig(), tensors(value, "grid", "m", "v"))
-
-
-def a_fit_checkpoint(value: int) -> FitCheckpoint:
-    return FitCheckpoint(value, 9, "", **tensors(value, "params", "m", "v"))
-
-
 # By the name of the file: two versions of it, 0 and 1.
 WRITERS: dict[str, Callable[[Path, int], None]] = {
     "splats/checkpoint.safetensors": lambda path, value: Checkpoint(value, TrainConfig(), tensors(value, "a"), 9).save(path),
-    "volume/checkpoint.safetensors": lambda path, value: a_volume_checkpoint(value).save(path),
-    "image/checkpoint.safetensors": lambda path, value: a_fit_checkpoint(value).save(path),
+    "volume/checkpoint.safetensors": lambda p, n: VolumeCheckpoint(n, VolumeConfig(), tensors(n, "grid", "m", "v")).save(p),
+    "image/checkpoint.safetensors": lambda p, n: FitCheckpoint(n, 9, "", **tensors(n, "params", "m", "v")).save(p),
     "blobs.safetensors": lambda path, value: ImageFit(**tensors(value, "params"), width=4, height=4, psnr=20.0).save(path),
     "scene.ply": lambda path, value: Gaussians.from_points(np.full((20, 3), value), np.ones((20, 3)), 0).save_ply(path),
     "run.json": lambda path, value: RunRecord(DataOptions(Path("a")), TrainConfig(steps=value + 1)).save(path),

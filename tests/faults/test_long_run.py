@@ -17,11 +17,8 @@ STEPS = int(os.environ.get("SOAK_STEPS", "1000"))
 # What allocators and drivers may keep, in bytes: far less than a leak of 4 KiB a step would be in the long run.
 HOST_SLACK = 24 << 20
 MOST_GAUSSIANS = 500
-
-
-def most_device_bytes() -> int:
-    """What the most Gaussians there may be take on the device, generously: 4 KiB each, with lists, and as much for images."""
-    return MOST_GAUSSIANS * 4096 + (8 << 20)
+# So many take, generously, 4 KiB each, with lists; and 8 MiB are for images.
+MOST_DEVICE_BYTES = MOST_GAUSSIANS * 4096 + (8 << 20)
 
 
 @pytest.mark.slow
@@ -46,7 +43,7 @@ def test_memory_is_flat_and_numbers_are_finite(tmp_path: Path) -> None:
     def watch(report: StepReport) -> None:
         assert np.isfinite(list(vars(report.values).values())).all(), report
         counts.add(report.gaussians)
-        assert memory.live_bytes - live_before < most_device_bytes(), report
+        assert memory.live_bytes - live_before < MOST_DEVICE_BYTES, report
         if report.step % (STEPS // 10) == STEPS // 10 - 1:
             gc.collect()
             host[report.step] = process.memory_info().rss

@@ -14,35 +14,24 @@ import numpy as np
 import pytest
 
 from splat_py import load_dataset
+from splat_py.base.errors import RankLostError
 from splat_py.commands.main import main
-from splat_py.errors import RankLostError, SplatError
 from splat_py.fit.distributed import Ranks
 from splat_py.fit.process import Interrupted, Launch, launch_of
 from splat_py.gpu.device import get_device
 from splat_py.scene.data_options import DataOptions
 from splat_py.train import run
 from splat_py.train.checkpoint import Checkpoint
-from splat_py.train.config import TrainConfig
 from splat_py.train.run import RunFolder
 from splat_py.train.trainer import StepReport, Trainer
+from tests.faults.forks import SMALL
 from tests.refusals import refused
 from tests.train.refinement import assert_same_bits
 
 # Five photographs to train on: two processes leave one over in each epoch.
 CAPTURE = 6, 32
 # Refines after step 5, and prunes after steps 11 and 15.
-CONFIG = TrainConfig(
-    steps=20,
-    batch=2,
-    sh_degree=0,
-    init="random",
-    init_num_pts=150,
-    densify_every=6,
-    densify_start=1,
-    prune_contribution=0.01,
-    accumulate="pair",
-    exposure=True,
-)
+CONFIG = replace(SMALL, steps=20, batch=2, init_num_pts=150, densify_every=6, prune_contribution=0.01, exposure=True)
 # Two processes go on after the first of these steps, and the second process is killed in the second.
 JOIN, KILL = 3, 13
 
@@ -123,8 +112,8 @@ def test_processes_that_have_parted() -> None:
         def largest(self, values: list[int]) -> list[int]:  # type: ignore[override]
             return [max(value, 1) for value in values]
 
-    with pytest.raises(SplatError, match=r"the processes have parted after step 7: .* resume from the last checkpoint"):
-        Parted(0, 2).require_equal([get_device().memory.array(np.ones((3, 2), np.float32))], 7)
+    says, array = "the processes have parted after step 7: .* resume from the last checkpoint", np.ones((3, 2), np.float32)
+    refused(says, Parted(0, 2).require_equal, [get_device().memory.array(array)], 7)
 
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit import steps
 from splat_py.fit.steps import AHEAD, Overflow, Photographs, StepsInFlight, views_at
 from splat_py.gpu.arrays import Bridge

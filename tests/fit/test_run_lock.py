@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import splat_py.fit.run_folder as run_lock_module
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.run_folder import run_lock
 from tests.faults.forks import die_at, forked
+from tests.refusals import refused
 
 # What `run_lock` calls, in order.
 CALLS: tuple[tuple[Any, str], ...] = (
@@ -52,8 +53,7 @@ def test_a_live_process_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", code + " print(flush=True)\n input()"], **pipes)
     assert process.stdout.readline()
-    with pytest.raises(SplatError, match="in use"), run_lock(tmp_path):
-        pass
+    refused("in use", hold, tmp_path)
     process.kill()
     process.communicate()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
@@ -91,8 +91,7 @@ def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
 
     pids = [forked(partial(hold_often, number)) for number in range(4)]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, signal.SIGKILL] * 2
-    with run_lock(out):
-        pass
+    hold(out)
     assert list(out.iterdir()) == []
 
 
@@ -122,8 +121,7 @@ def test_folders_that_stay_empty_are_not_left(tmp_path: Path) -> None:
     hold(tmp_path / "mine")
     assert (tmp_path / "mine").is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(SplatError, match=r"cannot write to .*file/run"), run_lock(tmp_path / "file" / "run"):
-        pass
+    refused("cannot write to .*file/run", hold, tmp_path / "file" / "run")
 
 
 def test_half_written_files_are_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from splat_py import Camera, Gaussians
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.render.views import render
 from splat_py.scene.editing import (
     Floaters,

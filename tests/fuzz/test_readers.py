@@ -20,7 +20,7 @@ from types import FrameType
 import pytest
 
 from splat_py import shaders
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from tests.fuzz.mutations import damaged_bytes
 from tests.fuzz.readers import READERS
 from tests.refusals import refused

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import slangpy as spy
 
-from splat_py.errors import BindingError, SplatError
+from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.bindings import Bindings
 from splat_py.gpu.device import get_device

@@ -21,11 +21,12 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's temporary folder, and nothing is done at exit."""
+    """The system's temporary folder; nothing is done at exit, and warnings are errors."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr("splat_py.gpu.compile_cache.atexit.register", lambda function: None)
+    warnings.simplefilter("error")
     return folder
 
 
@@ -41,11 +42,6 @@ def kept(folder: Path, content: bytes) -> Path:
     cache._close()
     (file,) = folder.iterdir()
     return file
-
-
-@pytest.fixture(autouse=True)
-def no_warnings() -> None:
-    warnings.simplefilter("error")
 
 
 def test_what_a_process_compiles_the_next_one_has(tmp_path: Path, temporary: Path) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from splat_py import Gaussians
-from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import DeviceLostError
+from splat_py.base.errors import DeviceLostError
 from splat_py.gpu.availability import NEEDED_EXTENSION, drivers, has_loader
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.checkpoint import Checkpoint
@@ -30,6 +29,7 @@ HERE = Path(__file__).parent
 MANIFESTS = [
     Path(root) / "vulkan" / "icd.d" for root in ("/usr/share", "/usr/local/share", "/etc", Path.home() / ".local" / "share")
 ]
+CAPTURE = 4, 24
 STEPS, CHECKPOINT_EVERY = 60, 20
 LOST = "submit failed with error: -1 (SLANG_FAIL)\nVK_ERROR_DEVICE_LOST"
 
@@ -139,12 +139,7 @@ def test_drivers_of_this_machine() -> None:
         assert driver.adapter and re.search(r"\d", driver.version) and "VK_KHR_8bit_storage" in driver.extensions
 
 
-# Loss
-
-
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=24)
+# --- loss ---
 
 
 def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:

@@ -1,7 +1,6 @@
 """Sizes that a buffer, an index or a dispatch does not hold are refused in one sentence, before anything is allocated."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,7 +10,6 @@ import slangpy as spy
 import torch
 
 from splat_py import Camera, Gaussians
-from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.limits import Limits
@@ -23,16 +21,9 @@ from splat_py.render.tiles import bin_tiles
 from splat_py.render.views import render
 from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.volume.grid import check_stages
+from tests.refusals import refused
 
 FLOAT = np.dtype(np.float32)
-
-
-@contextmanager
-def refused(pattern: str) -> Iterator[None]:
-    """In one sentence."""
-    with pytest.raises(SplatError, match=pattern) as error:
-        yield
-    assert "\n" not in str(error.value)
 
 
 def limits_of(kind: spy.DeviceType) -> Limits:
@@ -51,21 +42,18 @@ def test_an_array_may_take_what_a_kernel_indexes_and_no_more() -> None:
     limits.check_array((1 << 29,), FLOAT)
     limits.check_array((3, 1 << 29), FLOAT, by_address=True)
     for shape in (((1 << 29) + 1,), (1 << 15, 1 << 15), (10**10, 10**10, 10**10)):
-        with pytest.raises(SplatError, match=r"^an array \[\d.* of float32 takes .* GiB, .* 2\.0 GiB at most; use smaller"):
-            limits.check_array(shape, FLOAT)
+        says = r"^an array \[\d.* of float32 takes .* GiB, .* 2\.0 GiB at most; use smaller"
+        refused(says, limits.check_array, shape, FLOAT)
     # Whatever the bytes: elements have numbers of 32 bits.
-    with pytest.raises(SplatError):
-        limits_of(spy.DeviceType.cuda).check_array((1 << 32,), np.dtype(np.uint8))
-    with pytest.raises(SplatError):
-        limits.check_array((1 << 34,), FLOAT, by_address=True)
+    refused("^an array", limits_of(spy.DeviceType.cuda).check_array, (1 << 32,), np.dtype(np.uint8))
+    refused("^an array", limits.check_array, (1 << 34,), FLOAT, by_address=True)
 
 
 def test_devices_allocate_nothing_that_kernels_cannot_index() -> None:
     memory = get_device().memory
     before = memory.live_bytes
     for shape in ((1 << 29) + 1, (40_000, 40_000), (1 << 40, 1 << 40)):
-        with pytest.raises(SplatError, match=r"^an array .* indexes 2\.0 GiB at most; use smaller images"):
-            memory.empty(shape)
+        refused(r"^an array .* indexes 2\.0 GiB at most; use smaller images", memory.empty, shape)
     assert memory.live_bytes == before
 
 
@@ -75,12 +63,11 @@ def test_devices_allocate_nothing_that_kernels_cannot_index() -> None:
 def test_too_large_images_name_the_factor_that_helps(width: int, height: int, factor: int) -> None:
     device = get_device()
     for make in (
-        lambda: Image.empty(device, 1, height, width, 3),
-        lambda: PhotometricLoss(device, width, height, 0.2),
-        lambda: rasterizer_for(device, 3, width, height),
+        partial(Image.empty, device, 1, height, width, 3),
+        partial(PhotometricLoss, device, width, height, 0.2),
+        partial(rasterizer_for, device, 3, width, height),
     ):
-        with refused(rf"^an image of {width}×{height} pixels .* --downscale {factor}$"):
-            make()
+        refused(rf"^an image of {width}×{height} pixels .* --downscale {factor}\Z", make)
     device.memory.limits.check_images(1, -(-height // factor), -(-width // factor))
 
 
@@ -89,8 +76,8 @@ def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
     """Scaled 5,000 times it crashed."""
     gaussians = Gaussians.from_points(np.zeros((3, 3)), np.ones((3, 3)), 0)
     camera = Camera(np.eye(4), np.array([[8.0, 0, 6], [0, 8, 4.5], [0, 0, 1]]), 12, 9).scaled(scale)
-    with refused(rf"^an image of {camera.width}×{camera.height} pixels with 3 channels .* times shorter, .*$"):
-        render(gaussians, camera)
+    says = rf"^an image of {camera.width}×{camera.height} pixels with 3 channels .* times shorter, .*\Z"
+    refused(says, render, gaussians, camera)
 
 
 def screen_filling(count: int) -> ProjectedSplats:
@@ -104,38 +91,36 @@ def screen_filling(count: int) -> ProjectedSplats:
 @pytest.mark.parametrize(("count", "number"), [(130, "545,259,520"), (1025, "more than 4,294,967,294"), (1200, "more than")])
 def test_too_many_intersections_are_refused(count: int, number: str) -> None:
     """Their number wrapped at 2³²: with 1,024 splats it was 0, and the picture black."""
-    with refused(rf"^the splats touch {number}.* tiles in all, and lists hold 536,\d\d\d,\d\d\d at most: .*--downscale"):
-        bin_tiles(screen_filling(count), 8192, 8192, Options(4))
+    says = rf"^the splats touch {number}.* tiles in all, and lists hold 536,\d\d\d,\d\d\d at most: .*--downscale.*\Z"
+    refused(says, bin_tiles, screen_filling(count), 8192, 8192, Options(4))
 
 
 def test_dispatches_fit_the_device() -> None:
     Limits().check_dispatch((65535, 65535, 65535))
     for groups in ((65536, 1, 1), (1, 65536, 1), (1, 1, 65536)):
-        with pytest.raises(SplatError, match=r"^the work takes .* workgroups, and this device takes 65535×65535×65535 at once"):
-            Limits().check_dispatch(groups)
+        says = "^the work takes .* workgroups, and this device takes 65535×65535×65535 at once"
+        refused(says, Limits().check_dispatch, groups)
 
 
 def test_a_recorder_refuses_what_the_device_does_not_take() -> None:
-    recorder = get_device().record()
-    with pytest.raises(SplatError, match=r"^the work takes 1×1×65536 workgroups"):
-        recorder.dispatch("status", "checkCapacity", (1, 1, 65536))
+    dispatch = get_device().record().dispatch
+    refused("^the work takes 1×1×65536 workgroups", dispatch, "status", "checkCapacity", (1, 1, 65536))
 
 
 def test_threads_have_numbers_of_32_bits() -> None:
     columns, rows, _ = linear_groups((1 << 32) - (1 << 21))
     assert columns * rows * 64 <= 1 << 32
-    with pytest.raises(SplatError, match="too many for one dispatch"):
-        linear_groups((1 << 32) - (1 << 21) + 1)
+    refused("too many for one dispatch", linear_groups, (1 << 32) - (1 << 21) + 1)
 
 
 def test_a_grid_that_a_later_stage_could_not_index_is_refused_at_once() -> None:
     device = get_device()
     check_stages(device, [(16, 16, 16), (64, 64, 64)], 9)
-    with refused(r"^a grid of 1022×1022×1022 voxels takes 127\.3 GiB, .*--resolutions"):
-        check_stages(device, [(16, 16, 16), (1022, 1022, 1022)], 9)
+    says = r"^a grid of 1022×1022×1022 voxels takes 127\.3 GiB, .*--resolutions.*\Z"
+    refused(says, check_stages, device, [(16, 16, 16), (1022, 1022, 1022)], 9)
 
 
 def test_a_grid_for_which_there_is_no_memory_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 30))
-    with pytest.raises(SplatError, match=r"^a grid of 200×200×200 voxels takes \d.* GiB with .*; .*--resolutions"):
-        check_stages(get_device(), [(200, 200, 200)], 9)
+    says = r"^a grid of 200×200×200 voxels takes \d.* GiB with .*; .*--resolutions"
+    refused(says, check_stages, get_device(), [(200, 200, 200)], 9)

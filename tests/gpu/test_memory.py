@@ -1,7 +1,5 @@
 """Device memory: what is asked for in vain is said in one sentence, what is given back is used again; forks are refused."""
 
-from __future__ import annotations
-
 import gc
 import os
 import weakref
@@ -13,7 +11,7 @@ import pytest
 import slangpy as spy
 import torch
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import get_device
 from tests.refusals import refused
@@ -46,7 +44,7 @@ class Device:
         def __init__(self, size: int) -> None:
             self.size = size
 
-    def create_buffer(self, size: int, **_: object) -> Device.Buffer:
+    def create_buffer(self, size: int, **_: object) -> "Device.Buffer":
         if sum(buffer.size for buffer in self.buffers) + size > 64 << 20:
             raise RuntimeError("createBuffer failed with error: -2147024882 (SLANG_E_OUT_OF_MEMORY)")
         buffer = Device.Buffer(size)

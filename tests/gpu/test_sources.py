@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from splat_py.errors import BindingError
+from splat_py.base.errors import BindingError
 from splat_py.gpu import sources
 from splat_py.gpu.kernels import linear_groups, specialisation_source, specialising
 from splat_py.gpu.sources import constant, declared, mentioned

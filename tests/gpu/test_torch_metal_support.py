@@ -9,8 +9,8 @@ import pytest
 import slangpy as spy
 import torch
 
+from splat_py.base.errors import NoDeviceError
 from splat_py.commands.selftest.checking import metal_devices
-from splat_py.errors import NoDeviceError
 from splat_py.gpu import availability
 from splat_py.gpu import device as devices
 from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal

@@ -47,21 +47,10 @@ def test_intersections_are_gsplats(batch: tuple[int, ...], sort: bool, own_packa
 
 
 def test_packed_intersections_are_those_of_the_same_splats() -> None:
-    means2d, radii, depths = boxes()
-    whole = isect_tiles(means2d, radii, depths, TILE, COLUMNS, ROWS)
-    kept = torch.arange(0, 120, 3)
-    packed = isect_tiles(
-        means2d.flatten(0, 1)[kept],
-        radii.flatten(0, 1)[kept],
-        depths.flatten()[kept],
-        TILE,
-        COLUMNS,
-        ROWS,
-        packed=True,
-        n_images=2,
-        image_ids=kept // 60,
-        gaussian_ids=kept % 60,
-    )
+    splats, kept = boxes(), torch.arange(0, 120, 3)
+    whole = isect_tiles(*splats, TILE, COLUMNS, ROWS)
+    whose: dict[str, Any] = {"packed": True, "n_images": 2, "image_ids": kept // 60, "gaussian_ids": kept % 60}
+    packed = isect_tiles(*(tensor.flatten(0, 1)[kept] for tensor in splats), TILE, COLUMNS, ROWS, **whose)
     same = torch.isin(whole[2], kept)
     assert torch.equal(packed[0], whole[0].flatten()[kept])
     assert torch.equal(packed[1], whole[1][same])

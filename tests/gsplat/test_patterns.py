@@ -1,6 +1,7 @@
 """Scripts for gsplat, reduced to what they call: the same functions with the same arguments, on scenes of a few Gaussians."""
 
 import math
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -32,19 +33,18 @@ def targets() -> tuple[Tensor, Tensor, Tensor]:
     return pixels, camtoworlds, K.repeat(2, 1, 1)
 
 
+@dataclass
 class Trainer:
     """As gsplat's examples/simple_trainer.py."""
 
-    def __init__(
-        self,
-        controller: Any,
-        packed: bool = False,
-        sparse_grad: bool = False,
-        visible_adam: bool = False,
-        antialiased: bool = False,
-    ) -> None:
-        self.strategy, self.packed, self.sparse_grad, self.visible_adam = controller, packed, sparse_grad, visible_adam
-        self.antialiased = antialiased
+    strategy: Any
+    packed: bool = False
+    sparse_grad: bool = False
+    visible_adam: bool = False
+    antialiased: bool = False
+
+    def __post_init__(self) -> None:
+        controller = self.strategy
         self.is_default = type(controller).__name__ == "DefaultStrategy"
         torch.manual_seed(42)
         coefficients = torch.zeros(COUNT, 4, 3)
@@ -59,9 +59,9 @@ class Trainer:
         ]
         self.splats = ParameterDict({name: value for name, value, _ in values}).to("cpu")
         optimizer_class: Any = torch.optim.Adam
-        if sparse_grad:
+        if self.sparse_grad:
             optimizer_class = torch.optim.SparseAdam
-        elif visible_adam:
+        elif self.visible_adam:
             optimizer_class = SelectiveAdam
         self.optimizers = {
             name: optimizer_class([{"params": self.splats[name], "lr": lr, "name": name}], eps=1e-15, betas=(0.9, 0.999))

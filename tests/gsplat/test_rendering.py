@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import SplatError
 from splat_py.gsplat import rendering
 from splat_py.gsplat.rendering import RollingShutterType, rasterization
 from tests.gsplat.scenes import BATCHES, assert_same_gradients, own_package, scene
+from tests.refusals import refused
 
 __all__ = ["own_package"]
 
@@ -23,18 +23,7 @@ def arguments(
     last = (3,) if sh_degree is None else ((sh_degree + 1) ** 2, 3)
     torch.manual_seed(0)
     colors = torch.rand(*batch, *cameras, count, *last, requires_grad=True)
-    return {
-        "means": s.means,
-        "quats": s.quats,
-        "scales": s.scales,
-        "opacities": s.opacities,
-        "colors": colors,
-        "viewmats": s.viewmats,
-        "Ks": s.Ks,
-        "width": s.width,
-        "height": s.height,
-        "sh_degree": sh_degree,
-    }
+    return vars(s) | {"colors": colors, "sh_degree": sh_degree}
 
 
 @pytest.mark.usefixtures("own_package")
@@ -117,5 +106,4 @@ def test_arguments_by_position() -> None:
 
 def test_further_arguments_are_splat_pys() -> None:
     assert rasterization(**arguments(), accumulate="pair", max_alpha=0.99)[0].shape == (2, 28, 40, 3)
-    with pytest.raises(SplatError, match="opacities has shape"):
-        rasterization(**(arguments() | {"opacities": torch.rand(4)}))
+    refused("opacities has shape", rasterization, **(arguments() | {"opacities": torch.rand(4)}))

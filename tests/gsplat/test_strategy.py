@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gsplat import strategy as own
 from splat_py.gsplat.scene import GaussianScene
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy, ops
 from splat_py.gsplat.strategy.ops import compute_relocation
 from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, wheel
+from tests.reference.mcmc import equation_9
 from tests.refusals import refused
 
 __all__ = ["wheel"]
@@ -30,16 +32,9 @@ DEFAULT = {"refine_every": 5, "reset_every": 1000, "grow_grad2d": 1.6e-3, "prune
 RADII = {"refine_scale2d_stop_iter": 1015, "grow_scale2d": 0.22, "prune_scale2d": 0.24}
 
 
-def momentum(params: list[Parameter]) -> Optimizer:
-    return torch.optim.SGD(params, lr=5e-2, momentum=0.9)
-
-
-def amsgrad(params: list[Parameter]) -> Optimizer:
-    return torch.optim.Adam(params, lr=5e-2, amsgrad=True)
-
-
-def sparse_adam(params: list[Parameter]) -> Optimizer:
-    return torch.optim.SparseAdam(params, lr=5e-2)
+momentum = partial(torch.optim.SGD, lr=5e-2, momentum=0.9)
+amsgrad = partial(torch.optim.Adam, lr=5e-2, amsgrad=True)
+sparse_adam = partial(torch.optim.SparseAdam, lr=5e-2)
 
 
 class AllVisible(SelectiveAdam):
@@ -330,19 +325,11 @@ def test_messages() -> None:
         ops.remove(training.params, training.optimizers, {}, torch.arange(60) < 5)
     assert all(training.params[name] is param for name, param in before.items()), "half of the parameters were changed"
     training = Training()
-    with pytest.raises(SplatError, match="min_opacity"):
-        ops.relocate(training.params, training.optimizers, {}, torch.ones(60, dtype=torch.bool), torch.eye(3))
+    refused("min_opacity", ops.relocate, training.params, training.optimizers, {}, torch.arange(60) >= 0, torch.eye(3))
 
 
 def table(size: int) -> Tensor:
     return torch.tensor([[math.comb(n, k) for k in range(size)] for n in range(size)], dtype=torch.float32)
-
-
-def equation_9(opacity: float, n: int) -> tuple[float, float]:
-    """The new opacity, and the factor of scales."""
-    new = 1 - (1 - min(opacity, 1 - 2**-24)) ** (1 / n)
-    terms = [math.comb(i - 1, k) * (-1) ** k * new ** (k + 1) / math.sqrt(k + 1) for i in range(1, n + 1) for k in range(i)]
-    return new, opacity / math.fsum(terms)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from splat_py import image
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.image.options import Method
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of

@@ -5,6 +5,7 @@ What the tests of other devices check is checked here with the same references a
 
 from collections.abc import Callable
 from dataclasses import astuple, replace
+from functools import partial
 from itertools import cycle, product
 from typing import Any
 
@@ -199,6 +200,16 @@ def test_a_crowded_picture(metal: MetalOnCpu) -> None:
 # --- volumes ---
 
 
+OTHER_FIELDS = {
+    "contracted": VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True),
+    "hash": VolumeConfig((2, 4), 2, field="hash", table_mib=0.01),
+    "own": VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED),
+}
+# Begins at numbers at which the field of one's own is seen.
+_NUMBERS = {"parameters": np.random.default_rng(0).uniform(-0.4, 0.8, 31), "m": np.zeros(31), "v": np.zeros(31)}
+_STATE = {name: values.astype(np.float32) for name, values in _NUMBERS.items()}
+_STATE |= {"box": volume_fits.BOX, "background": np.zeros(3)}
+OWN_FIT = {"resume": VolumeCheckpoint(0, OTHER_FIELDS["own"], _STATE), "field": UserType("Mixed", own_fields.MIXED)}
 # Coefficients, jitter, empty space skipped.
 MARCHED = [(coefficients, *march) for coefficients, marches_of in MARCHES.items() for march in marches_of]
 
@@ -243,33 +254,23 @@ def test_gradients_of_rays_through_a_volume(
         ray_gradients.assert_like_reference(coefficients, skip_empty, seed_of(jitter), 12, skip_empty=skip_empty)
 
 
-@pytest.mark.parametrize("groups", [0, 2])
-def test_contracted_space(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """March, replay with gradients of rays, and steps of a fit."""
-    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    ray_gradients.assert_like_reference(1, groups > 0, 7, 12, contracted=True)
-    assert_same_errors(VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True), native, metal)
+def check_march(field: str, inside: bool) -> None:
+    """March and replay, in contracted space with gradients of rays."""
+    if field == "contracted":
+        ray_gradients.assert_like_reference(1, inside, 7, 12, contracted=True)
+    elif field == "hash":
+        other_marches.assert_like_reference(other_marches.hash_grid(), 16, inside, 7, skip_empty=False)
+    else:
+        other_marches.assert_like_reference(other_marches.own(), 16, inside, 7)
 
 
 @pytest.mark.parametrize("groups", [0, 2])
-def test_hash_grids(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    other_marches.assert_like_reference(other_marches.hash_grid(), 16, groups > 0, 7, skip_empty=False)
-
-
-@pytest.mark.parametrize("groups", [0, 2])
-def test_steps_of_a_fit_of_a_hash_grid(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    metal.schedule = persistent_groups(groups, metal, monkeypatch)[0]
-    assert_same_errors(VolumeConfig((2, 4), 2, field="hash", table_mib=0.01), native, metal)
-
-
-@pytest.mark.parametrize("groups", [0, 2])
-def test_fields_of_ones_own(groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("field", OTHER_FIELDS)
+def test_other_fields(field: str, groups: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """March and replay, and steps of a fit."""
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    other_marches.assert_like_reference(other_marches.own(), 16, groups > 0, 7)
-    config, how = own_fit()
-    assert_same_errors(config, native, metal, **how)
+    check_march(field, groups > 0)
+    assert_same_errors(OTHER_FIELDS[field], native, metal, **OWN_FIT if field == "own" else {})
 
 
 @pytest.mark.parametrize("coefficients", COEFFICIENTS)
@@ -296,33 +297,14 @@ def test_hash_grids_of_halves(metal: MetalOnCpu) -> None:
 
 def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -> None:
     metal.operators -= {Operator.FLOAT_ATOMICS}
-
-    def check() -> None:
-        ray_gradients.assert_like_reference(1, False, 7, 12, contracted=True)
-        other_marches.assert_like_reference(other_marches.hash_grid(), 16, False, 7, skip_empty=False)
-        other_marches.assert_like_reference(other_marches.own(), 16, False, 7)
-
-    every_order(metal, check)
-    for config, how in (
-        (VolumeConfig((3, 6), 2, sh_degree=0, jitter=True, contract=True), {}),
-        (VolumeConfig((2, 4), 2, field="hash", table_mib=0.01), {}),
-        own_fit(),
-    ):
-        assert_same_errors(config, native, metal, **how)
+    for field, config in OTHER_FIELDS.items():
+        every_order(metal, partial(check_march, field, False))
+        assert_same_errors(config, native, metal, **OWN_FIT if field == "own" else {})
 
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     field, rays = marches.random_field(4), marches.random_rays(24)
     every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
-
-
-def own_fit() -> tuple[VolumeConfig, dict[str, Any]]:
-    """Of a field of one's own, from numbers at which it is seen."""
-    config = VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED)
-    numbers = np.random.default_rng(0).uniform(-0.4, 0.8, (3, 31)).astype(np.float32)
-    state = dict(zip(("parameters", "m", "v"), numbers * np.float32([[1], [0], [0]]), strict=True))
-    state |= {"box": volume_fits.BOX, "background": np.zeros(3)}
-    return config, {"resume": VolumeCheckpoint(0, config, state), "field": UserType("Mixed", own_fields.MIXED)}
 
 
 def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[float]:

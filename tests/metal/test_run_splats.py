@@ -51,16 +51,24 @@ def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **
     )
 
 
+def check_case(
+    metal: MetalOnCpu, seed: int, case_of: Callable[..., comparison.Case], *how: Any, schedules: Any = SCHEDULES, **options: Any
+) -> None:
+    """A case of random numbers, the same in every order."""
+
+    def check() -> None:
+        rng = np.random.default_rng(seed)
+        comparison.check(case_of(rng, *how, **options), rng)
+
+    every_order(metal, check, schedules)
+
+
 @pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation", "absgrad"), RASTERIZATIONS)
 def test_rasterization(tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu) -> None:
     metal.tuning = TUNINGS[tuning]
     accumulate(metal, accumulation)
 
-    def check() -> None:
-        rng = np.random.default_rng(channels)
-        comparison.check(scene_over_tiles(rng, channels, tile_size, absgrad=absgrad), rng)
-
-    every_order(metal, check)
+    check_case(metal, channels, scene_over_tiles, channels, tile_size, absgrad=absgrad)
 
 
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
@@ -69,11 +77,7 @@ def test_without_atomic_floats(tuning: Tuning, accumulation: str, metal: MetalOn
     metal.tuning = tuning
     accumulate(metal, accumulation, native=False)
 
-    def check() -> None:
-        rng = np.random.default_rng(1)
-        comparison.check(scene_over_tiles(rng, 3, 16), rng)
-
-    every_order(metal, check)
+    check_case(metal, 1, scene_over_tiles, 3, 16)
 
 
 def in_few_tiles(rng: np.random.Generator, count: int, channels: int = 3) -> Scene:
@@ -145,11 +149,7 @@ def test_projection_and_harmonics(
     accumulate_gaussians(metal, accumulation, degree)
     monkeypatch.setattr(comparison, "rasterization", rasterization_of_stored if stored else rasterization)
 
-    def check() -> None:
-        rng = np.random.default_rng(degree)
-        comparison.check(with_harmonics(rng, degree, rasterize_mode=mode), rng)
-
-    every_order(metal, check)
+    check_case(metal, degree, with_harmonics, degree, rasterize_mode=mode)
 
 
 def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
@@ -267,11 +267,7 @@ def test_other_widths(tuning: str, tile_size: int, accumulation: str, metal: Met
     metal.tuning = TUNINGS[tuning]
     accumulate(metal, accumulation)
 
-    def check() -> None:
-        rng = np.random.default_rng(3)
-        comparison.check(scene_over_tiles(rng, 3, tile_size, absgrad=True), rng)
-
-    every_order(metal, check, OTHER_WIDTHS)
+    check_case(metal, 3, scene_over_tiles, 3, tile_size, absgrad=True, schedules=OTHER_WIDTHS)
 
 
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
@@ -279,11 +275,7 @@ def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
     """Their gradients add up over threads of many Gaussians."""
     accumulate(metal, accumulation)
 
-    def check() -> None:
-        rng = np.random.default_rng(4)
-        comparison.check(with_harmonics(rng, 0), rng)
-
-    every_order(metal, check, OTHER_WIDTHS)
+    check_case(metal, 4, with_harmonics, 0, schedules=OTHER_WIDTHS)
 
 
 # --- packed splats, other cameras, covariances ---
@@ -299,36 +291,21 @@ def scene_before(camera_model: str, covars: bool, with_lens: bool = False) -> di
     return inputs
 
 
-CAMERAS = before(camera_models.MODELS)
-
-
-@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
-def test_cameras_and_covariances(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+@pytest.mark.parametrize(
+    ("with_lens", "camera_model", "covars", "packed"),
+    [*((False, *how) for how in before(camera_models.MODELS)), *((True, *how) for how in before(camera_models.LENSES))],
+)
+def test_cameras_and_covariances(with_lens: bool, camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
+    """Cameras with and without gradients of their own."""
     sigma = {"sigma_of": camera_models.of_covars} if covars else {}
 
     def check() -> None:
-        camera_models.check(scene_before(camera_model, covars), camera_model, 21, 18, packed=packed, **sigma)
-
-    every_order(metal, check)
-
-
-@pytest.mark.parametrize(("camera_model", "covars", "packed"), before(camera_models.LENSES))
-def test_lenses(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
-    sigma = {"sigma_of": camera_models.of_covars} if covars else {}
-
-    def check() -> None:
-        inputs = scene_before(camera_model, covars, True)
+        inputs = scene_before(camera_model, covars, with_lens)
         camera_models.check(dict(inputs), camera_model, 21, 18, packed=packed, **sigma)
         lenses = {name: inputs.pop(name).detach() for name in list(inputs) if name.endswith("_coeffs")}
         assert_same_gradients(inputs, camera_model=camera_model, packed=packed, **lenses)
 
     every_order(metal, check)
-
-
-@pytest.mark.parametrize(("camera_model", "covars", "packed"), CAMERAS)
-def test_other_cameras_without_their_gradients(camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
-    inputs = scene_before(camera_model, covars)
-    every_order(metal, partial(assert_same_gradients, inputs, camera_model=camera_model, packed=packed))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -426,7 +403,5 @@ def test_another_limit_of_alpha(tile_size: int, metal: MetalOnCpu) -> None:
     with torch.no_grad():
         inputs["opacities"][:] = 1.0
 
-    def check() -> None:
-        camera_models.check(dict(inputs), "pinhole", 21, 18, max_alpha=0.99, tile_size=tile_size)
-
-    every_order(metal, check)
+    how = {"max_alpha": 0.99, "tile_size": tile_size}
+    every_order(metal, lambda: camera_models.check(dict(inputs), "pinhole", 21, 18, **how))

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splat_py import Dataset, load_dataset
-from splat_py.demo.scene import write_demo_scene
+from splat_py import Dataset
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.train.checkpoint import Checkpoint
@@ -23,12 +22,8 @@ from tests.train import test_densification as density_control
 from tests.train import test_mcmc as monte_carlo
 from tests.train.refinement import KINDS
 
+CAPTURE = 4, 32
 STEPS = 7
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return load_dataset(write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=32))
 
 
 def start(dataset: Dataset, device: Device) -> Checkpoint:
@@ -123,5 +118,5 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 
 
 def test_a_step_by_known_depths(tmp_path: Path, metal: MetalOnCpu) -> None:
-    capture = test_depth_supervision.write(tmp_path)
-    every_order(metal, lambda: test_depth_supervision.test_a_step_has_the_gradient_of_both_losses(capture), SCHEDULES[2:])
+    known = test_depth_supervision.write(tmp_path)
+    every_order(metal, lambda: test_depth_supervision.test_a_step_has_the_gradient_of_both_losses(known), SCHEDULES[2:])

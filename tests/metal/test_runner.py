@@ -229,10 +229,9 @@ def _ballot(votes: NDArray) -> int:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operations_of_a_simd_group(operation: str, run: Runner) -> None:
-    x = (INDEX * 2654435761 >> 7 & 0x3FFF).astype(np.int64)
     statement = f"uint x = i_0 * 2654435761U >> 7U & 16383U; out_1[i_0] = {operation};"
+    x = (INDEX * np.uint32(2654435761) >> np.uint32(7) & np.uint32(0x3FFF)).astype(np.int64)
     for width, order in product(WIDTHS, (Order.FORWARD, Order.SHUFFLED)):
-        x = (INDEX * np.uint32(2654435761) >> np.uint32(7) & np.uint32(0x3FFF)).astype(np.int64)
         parts = [x[i : i + width] for i in range(0, THREADS, width)]
         expected = np.concatenate([OPERATIONS[operation](part, np.arange(len(part))) for part in parts])
         np.testing.assert_array_equal(run(statement, Schedule(width, order)), expected, err_msg=f"width {width}")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import Dataset, image, load_dataset, rasterization
+from splat_py import Dataset, image, rasterization
+from splat_py.base.errors import SplatError
 from splat_py.commands import main as cli
 from splat_py.commands.selftest import checking
 from splat_py.commands.selftest.checking import SelfTest
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import SplatError
 from splat_py.gpu import availability, compile_cache
 from splat_py.gpu import device as devices
 from splat_py.gpu.arrays import Array
@@ -27,12 +27,14 @@ from splat_py.gpu.torch_metal import TensorBuffer
 from splat_py.train.benchmark import random_scene
 from splat_py.volume import VolumeConfig
 from tests.emulation.compiler import KernelError
+from tests.emulation.fixtures import use
 from tests.emulation.kernels import Specialisation
 from tests.emulation.programs import Programs
 from tests.metal.test_run_rest import errors_of_steps
 from tests.metal.test_run_training import assert_all_close, compare_steps
 from tests.metal.torch_mps import TorchMps
 
+CAPTURE = 4, 32
 CHOOSE = devices.choose
 
 
@@ -57,14 +59,8 @@ def device(mps: TorchMps, programs: Programs, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(compile_cache, "emit", emit)
     monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: tmp_path)
     opened = devices.open_device(Adapter("mps", "torch's Metal on the CPU", ()))
-    monkeypatch.setattr(devices, "choose", lambda name=None: opened.adapter)
-    monkeypatch.setattr(devices, "_open", lambda adapter: opened)
+    use(opened, monkeypatch)
     return opened
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return load_dataset(write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=32))
 
 
 def test_steps_land_where_the_other_device_does(dataset: Dataset, native: Device, device: Device) -> None:

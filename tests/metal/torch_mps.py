@@ -14,8 +14,6 @@ torch's own among them. What this rests on, in pytorch/pytorch of 2.7 to 2.13:
 - torch/csrc/mps/Module.cpp: how arguments are told apart, as named where they are below.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import struct
@@ -26,7 +24,7 @@ import torch
 
 from splat_py.gpu.metal_parameters import MetalParameters
 from tests.emulation.compiler import Compiler, KernelError
-from tests.emulation.program import Buffer, Schedule
+from tests.emulation.program import Buffer, Schedule, guarded
 from tests.metal.program import Program
 
 # Metal Feature Set Tables: buffers of a kernel, bytes of `setBytes`, threads of a threadgroup.
@@ -41,7 +39,7 @@ class Library:
     torch/csrc/mps/Module.cpp, initModule; aten/src/ATen/native/mps/MetalShaderLibrary.h, DynamicMetalShaderLibrary.
     """
 
-    def __init__(self, mps: TorchMps, source: str) -> None:
+    def __init__(self, mps: "TorchMps", source: str) -> None:
         # OperationUtils.mm, MetalShaderLibrary::compileLibrary: the string is made with NSASCIIStringEncoding.
         source.encode("ascii")
         self._mps = mps
@@ -49,7 +47,7 @@ class Library:
         names = [line.split("void ", 1)[1].split("(")[0] for line in source.split("\n") if line.startswith("[[kernel]]")]
         self._kernels = {name: KernelFunction(mps, source, name) for name in names}
 
-    def __getattr__(self, name: str) -> KernelFunction:
+    def __getattr__(self, name: str) -> "KernelFunction":
         kernel = self._kernels.get(name)
         if kernel is None:
             # MetalShaderLibrary::getLibraryPipelineState.
@@ -60,7 +58,7 @@ class Library:
 class KernelFunction:
     """MetalKernelFunction's `__call__` (torch/csrc/mps/Module.cpp, initModule)."""
 
-    def __init__(self, mps: TorchMps, source: str, entry: str) -> None:
+    def __init__(self, mps: "TorchMps", source: str, entry: str) -> None:
         self._mps = mps
         self._source = source
         self._entry = entry
@@ -97,36 +95,30 @@ class KernelFunction:
 
     def _run(self, groups: tuple[int, int, int], group: tuple[int, ...], bound: list[torch.Tensor | bytes]) -> None:
         # Guarded copies: of what setBytes copies when the command is encoded, and of tensors, a copy for all that share memory.
-        guarded: dict[tuple[int, int], tuple[Buffer, torch.Tensor]] = {}
+        shared: dict[tuple[int, int], tuple[Buffer, torch.Tensor]] = {}
         own: list[Buffer] = []
+        runtime = self._mps.compiler.runtime
         buffers = []
         try:
             for i, value in enumerate(bound):
                 if isinstance(value, bytes):
-                    own.append(self._guarded(f"argument {i}", value))
+                    own.append(guarded(runtime, f"argument {i}", value))
                     buffers.append(own[-1])
                     continue
                 memory = _memory_from(value)
                 key = value.untyped_storage().data_ptr(), memory.data_ptr()
-                if key not in guarded:
-                    if any(storage == key[0] for storage, _ in guarded):
+                if key not in shared:
+                    if any(storage == key[0] for storage, _ in shared):
                         raise KernelError(f"{self._entry}: argument {i} overlaps another, and begins elsewhere")
-                    guarded[key] = self._guarded(f"argument {i}", bytes(memory.numpy())), memory
-                buffers.append(guarded[key][0])
+                    shared[key] = guarded(runtime, f"argument {i}", bytes(memory.numpy())), memory
+                buffers.append(shared[key][0])
             self._program(group).run_bound(groups, buffers, self._mps.schedule)
-            for buffer, memory in guarded.values():
+            for buffer, memory in shared.values():
                 ctypes.memmove(memory.data_ptr(), buffer.address, buffer.nbytes)
         finally:
-            for buffer in (*own, *(buffer for buffer, _ in guarded.values())):
-                self._mps.compiler.runtime.guarded_free(buffer.address, buffer.nbytes)
+            for buffer in (*own, *(buffer for buffer, _ in shared.values())):
+                runtime.guarded_free(buffer.address, buffer.nbytes)
         self._mps.dispatches += 1
-
-    def _guarded(self, name: str, contents: bytes) -> Buffer:
-        address = self._mps.compiler.runtime.guarded_allocate(len(contents))
-        if not address:
-            raise MemoryError("no address space for another guarded buffer")
-        ctypes.memmove(address, contents, len(contents))
-        return Buffer(name, address, len(contents))
 
     def _bound(self, args: tuple[Any, ...], arg_casts: str | dict[int, str] | None) -> list[torch.Tensor | bytes]:
         """Arguments by position, which is Metal's number (initModule: `self.setArg(idx, t)`)."""
@@ -183,7 +175,7 @@ class TorchMps:
     def synchronize(self) -> None:
         self.synchronised += 1
 
-    def event(self) -> Event:
+    def event(self) -> "Event":
         """torch/mps/event.py."""
         return Event()
 

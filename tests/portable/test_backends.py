@@ -8,9 +8,9 @@ import slangpy as spy
 import torch
 
 from splat_py import SplatError, load_dataset, portable, rasterization
+from splat_py.base.errors import NoDeviceError
 from splat_py.commands.devices import Devices
 from splat_py.demo.scene import write_demo_scene
-from splat_py.errors import NoDeviceError
 from splat_py.gpu.device import Operator, get_device, native_operators
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,13 @@ def rounded(values: Array) -> Array:
 def torch_input(values: Array) -> torch.Tensor:
     """A float32 leaf that wants a gradient."""
     return torch.tensor(values, dtype=torch.float32, requires_grad=True)
+
+
+def leaves_of(scene: ref.Scene, cameras: Sequence[ref.Camera]) -> dict[str, torch.Tensor]:
+    """Arguments of `rasterization`, as leaves that want gradients."""
+    inputs = {name: torch_input(getattr(scene, name)) for name in GAUSSIAN_INPUTS}
+    of_cameras = {"viewmats": [camera.viewmat for camera in cameras], "Ks": [camera.K for camera in cameras]}
+    return inputs | {name: torch_input(np.stack(matrices)) for name, matrices in of_cameras.items()}
 
 
 def viewmat_of(rng: np.random.Generator, tilt: float = 0.05) -> Array:
@@ -53,6 +61,16 @@ def scene_of(rng: np.random.Generator, count: int, *, sh_degree: int | None = No
         colors = 0.3 * rng.normal(size=(count, (sh_degree + 1) ** 2, 3))
     arrays = (rounded(x) for x in (means, quats, scales, opacities, colors))
     return ref.Scene(*arrays, sh_degree=sh_degree)
+
+
+def crowded(rng: np.random.Generator, count: int = 1000) -> ref.Scene:
+    """Many Gaussians over a few pixels, which are opaque long before their lists end."""
+    return replace(
+        scene_of(rng, count),
+        means=rounded(rng.uniform(-1, 1, (count, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
+        scales=rounded(rng.uniform(0.1, 0.6, (count, 3))),
+        opacities=rounded(rng.uniform(0.3, 1.0, count)),
+    )
 
 
 @dataclass(frozen=True)
@@ -132,20 +150,48 @@ def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0)
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=name)
 
 
+def compare(
+    outputs: dict[str, torch.Tensor],
+    renders: Sequence[Any],
+    inputs: dict[str, torch.Tensor],
+    twins: dict[str, torch.Tensor],
+    looser: float = 1.0,
+) -> None:
+    """Compare outputs with the fields of `renders`, and every gradient of a random sum of them all with that of its twin."""
+    trusted = ~torch.stack([r.untrusted for r in renders])
+    assert trusted.float().mean() > 0.9, "most pixels must be compared"
+    loss, wanted_loss = torch.zeros(()), torch.zeros(()).double()
+    generator = torch.Generator().manual_seed(70)
+    for name, actual in outputs.items():
+        wanted = torch.stack([getattr(r, name) for r in renders])
+        assert wanted[trusted].abs().max() > 0.1, name
+        torch.testing.assert_close(actual.double()[trusted], wanted[trusted], rtol=2e-5 * looser, atol=2e-5 * looser)
+        v = torch.randn(actual.shape, generator=generator) * trusted[..., None]
+        loss, wanted_loss = loss + (actual * v).sum(), wanted_loss + (wanted * v).sum()
+    loss.backward()
+    wanted_loss.backward()
+    for name, tensor in inputs.items():
+        actual, gradient = _gradient(tensor), _gradient(twins[name])
+        assert gradient.any(), name
+        parts: list[tuple[str, Any]] = [(name, ...)]
+        if name in ("viewmats", "viewmats_rs"):
+            parts = [(f"{name}: rotation", (..., slice(3), slice(3))), (f"{name}: translation", (..., slice(3), 3))]
+        elif name == "Ks":
+            parts = [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
+            assert not actual[:, np.array([[0, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=bool)].any()
+        elif name.endswith(("_coeffs", "camera_params")):
+            parts = [(f"{name}[{i}]", (..., i)) for i in range(tensor.shape[-1])]
+        for part, index in parts:
+            assert_close(part, actual[index], gradient[index], looser)
+
+
 def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
     """Render forward and backward both ways, compare everything, and return splat_py's `meta`."""
     scene, cameras = case.scene, case.cameras
     expected = Expected.of(case, rng)
-    colors = scene.colors if case.colors_per_camera is None else case.colors_per_camera
-    inputs = {
-        "means": torch_input(scene.means),
-        "quats": torch_input(scene.quats),
-        "scales": torch_input(scene.scales),
-        "opacities": torch_input(scene.opacities),
-        "colors": torch_input(colors),
-        "viewmats": torch_input(np.stack([camera.viewmat for camera in cameras])),
-        "Ks": torch_input(np.stack([camera.K for camera in cameras])),
-    }
+    inputs = leaves_of(scene, cameras)
+    if case.colors_per_camera is not None:
+        inputs["colors"] = torch_input(case.colors_per_camera)
     if case.backgrounds is not None:
         inputs["backgrounds"] = torch_input(case.backgrounds)
     images, alphas, meta = rasterization(

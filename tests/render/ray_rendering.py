@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.render.torch_rendering import MIN_ALPHA, MIN_T
+from tests.render.torch_rendering import MIN_ALPHA, blend, rotations
 
 # The low-pass filter's, pixel².
 VARIANCE = 0.5
@@ -23,14 +23,6 @@ class Rendered:
     median: Tensor  # [H, W, 1]
     # [H, W] where float32 may decide otherwise.
     untrusted: Tensor
-
-
-def rotations(quats: Tensor) -> Tensor:
-    """[N, 3, 3] of quaternions (w, x, y, z) of any length, by Rodrigues' formula."""
-    w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
-    zero = torch.zeros_like(x)
-    cross = torch.stack([torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))], -2)
-    return torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
 
 
 def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
@@ -96,16 +88,9 @@ def render(
     sigma, undecided = sigmas(mean, frames, scales, rays, torch.stack([x, y], -1), K)
 
     raw = (opacities * torch.exp(-0.5 * sigma))[..., order]
-    alphas = raw.clamp(max=max_alpha)
-    alphas = torch.where(alphas < MIN_ALPHA, 0.0, alphas)
-    after = (1 - alphas).cumprod(-1)
-    stopped = (after <= MIN_T).cummax(-1).values
-    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
-    near.append((after - 0.5).abs() < margin)
+    alphas, before, unstopped, final_T, near = blend(raw, max_alpha, margin)
+    near.append((unstopped - 0.5).abs() < margin)
     near.append((undecided < margin)[..., order] & (raw > MIN_ALPHA))
-    alphas = torch.where(stopped, 0.0, alphas)
-    after = (1 - alphas).cumprod(-1)
-    before = torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
     weights = alphas * before
 
     sorted_depths = depths[order]
@@ -115,10 +100,10 @@ def render(
     median = torch.where(counts > 0, sorted_depths[(counts - 1).clamp(min=0)], 0.0)
     image = weights @ features[order]
     if background is not None:
-        image = image + after[..., -1:] * background
+        image = image + final_T * background
     return Rendered(
         image,
-        1 - after[..., -1:],
+        1 - final_T,
         (weights @ normal[order]) @ torch.linalg.inv(viewmat)[:3, :3].T,
         distortion[..., None],
         median[..., None],

@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py.errors import SplatError
+import tests.reference as ref
 from splat_py.gpu.device import Device, Operator, get_device
 from splat_py.render.rasterization import rasterization
-from tests.render.comparison import Case, camera_of, check, rounded, scene_of, torch_input
+from tests.refusals import refused
+from tests.render.comparison import Case, camera_of, check, crowded, leaves_of, rounded, scene_of, torch_input
 
 WIDTH, HEIGHT = 53, 37
 WAYS = ("pixel", "wave", "group", "pair")
 
 
-def crowded(count: int = 1000) -> Any:
-    """Many Gaussians over a few pixels, which are opaque long before their lists end."""
-    rng = np.random.default_rng(7)
-    return replace(
-        scene_of(rng, count),
-        means=rounded(rng.uniform(-1, 1, (count, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
-        scales=rounded(rng.uniform(0.1, 0.6, (count, 3))),
-        opacities=rounded(rng.uniform(0.3, 1.0, count)),
-    )
+def many(count: int = 1000) -> ref.Scene:
+    return crowded(np.random.default_rng(7), count)
 
 
 @pytest.fixture
@@ -45,10 +39,12 @@ def test_gradients(accumulate: str, tile_size: int) -> None:
     check(Case(scene_of(rng, 150, sh_degree=1), cameras, rounded(rng.uniform(size=(2, 3))), options=options), rng)
 
 
-@pytest.mark.parametrize("accumulate", WAYS)
-def test_crowded_tile(accumulate: str) -> None:
+@pytest.mark.parametrize(("accumulate", "segment"), [*((way, None) for way in WAYS), ("wave", 128), ("pair", 128)])
+def test_crowded_tile(accumulate: str, segment: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if segment:
+        with_segments(monkeypatch, segment)
     rng = np.random.default_rng(8)
-    check(Case(crowded(), [camera_of(rng, 20, 20)], margin=3e-4, options={"accumulate": accumulate}), rng)
+    check(Case(many(), [camera_of(rng, 20, 20)], margin=3e-4, options={"accumulate": accumulate}), rng)
 
 
 @pytest.mark.parametrize("accumulate", WAYS[:3])
@@ -74,12 +70,10 @@ def deterministic_torch() -> Iterator[None]:
 
 def gradients(**options: Any) -> list[np.ndarray]:
     rng = np.random.default_rng(11)
-    scene, camera = crowded(600), camera_of(rng, 90, 70)
-    inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
-    inputs += [torch_input(camera.viewmat[None]), torch_input(camera.K[None])]
-    images, alphas, _ = rasterization(*inputs, 90, 70, **options)
+    inputs = leaves_of(many(600), [camera_of(rng, 90, 70)])
+    images, alphas, _ = rasterization(**inputs, width=90, height=70, **options)
     weights = torch.tensor(rng.normal(size=images.shape), dtype=torch.float32)
-    found = torch.autograd.grad([images, alphas], inputs, [weights, torch.ones_like(alphas)])
+    found = torch.autograd.grad([images, alphas], list(inputs.values()), [weights, torch.ones_like(alphas)])
     return [gradient.numpy() for gradient in found]
 
 
@@ -101,8 +95,7 @@ def test_deterministic_torch_selects_pairs() -> None:
 
 
 def test_an_unknown_way() -> None:
-    with pytest.raises(SplatError, match="accumulate is 'tile'; use auto, pixel"):
-        gradients(accumulate="tile")
+    refused("accumulate is 'tile'; use auto, pixel", gradients, accumulate="tile")
 
 
 # --- lists in segments ---
@@ -118,25 +111,16 @@ def with_segments(monkeypatch: pytest.MonkeyPatch, length: int | None) -> Device
 def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen segments of a list that most pixels leave early: images to the bit, gradients to the order of sums."""
     rng = np.random.default_rng(12)
-    scene, camera = crowded(), camera_of(rng, 53, 37)
+    scene, camera = many(), camera_of(rng, 53, 37)
     results = []
     for length in (None, 64):
         with_segments(monkeypatch, length)
-        inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
-        background = torch_input(np.array([[0.2, 0.4, 0.6]]))
-        images, alphas, _ = rasterization(
-            *inputs,
-            torch_input(camera.viewmat[None]),
-            torch_input(camera.K[None]),
-            53,
-            37,
-            backgrounds=background,
-            accumulate=accumulate,
-        )
+        inputs: dict[str, Any] = leaves_of(scene, [camera]) | {"backgrounds": torch_input(np.array([[0.2, 0.4, 0.6]]))}
+        images, alphas, _ = rasterization(**inputs, width=53, height=37, accumulate=accumulate)
         loss = (images * torch.linspace(-1, 1, images.numel()).reshape(images.shape)).sum() + alphas.square().sum()
         # Twice: the first way back must leave alone what the second needs.
-        once = torch.autograd.grad(loss, [*inputs, background], retain_graph=True)
-        again = torch.autograd.grad(loss, [*inputs, background])
+        once = torch.autograd.grad(loss, list(inputs.values()), retain_graph=True)
+        again = torch.autograd.grad(loss, list(inputs.values()))
         results.append((images.detach().numpy(), alphas.detach().numpy(), once, again))
     whole, parts = results
     np.testing.assert_array_equal(whole[0], parts[0])
@@ -146,13 +130,6 @@ def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch
         scale = float(runs[0].abs().max())
         for other in runs[1:]:
             torch.testing.assert_close(other, runs[0], rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5 * scale)
-
-
-@pytest.mark.parametrize("accumulate", ["wave", "pair"])
-def test_segments_against_the_reference(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_segments(monkeypatch, 128)
-    rng = np.random.default_rng(13)
-    check(Case(crowded(), [camera_of(rng, 20, 20)], margin=3e-4, options={"accumulate": accumulate}), rng)
 
 
 def test_two_hundred_thousand_gaussians_behind_one_pixel(monkeypatch: pytest.MonkeyPatch) -> None:

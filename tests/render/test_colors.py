@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import splat_py as splat
-from splat_py import SplatError, shaders
+from splat_py import shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.gsplat import RollingShutterType
 from splat_py.render.shade import initial_network, network_weights
-from tests.render.comparison import assert_close
+from tests.refusals import refused
+from tests.render import test_camera_models as camera_models
 from tests.render.test_camera_models import scene_of
-from tests.render.torch_rendering import covariances, render
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2
 ACCUMULATE = ("group", "pair")
@@ -93,39 +93,18 @@ def inputs_of(name: str, seed: int, each_camera: bool = False) -> dict[str, Tens
     return inputs
 
 
-def rendered(twins: dict[str, Tensor], name: str, c: int) -> Any:
-    viewmat, features = twins["viewmats"][c], twins["colors"]
-    directions = twins["means"] + viewmat[:3, :3].T @ viewmat[:3, 3]
-    directions = directions / directions.norm(dim=-1, keepdim=True)
-    weights = twins.get("weights", torch.zeros(0).double())
-    colors = KINDS[name].twin(directions, features[c] if features.dim() == 3 else features, weights)
-    sigma = covariances(twins["quats"], twins["scales"])
-    cameras = (viewmat, twins["Ks"][c], WIDTH, HEIGHT)
-    background = twins["backgrounds"][c]
-    return render(twins["means"], sigma, twins["opacities"], colors, *cameras, camera_model="pinhole", background=background)
-
-
 def check(name: str, seed: int, each_camera: bool = False, **options: Any) -> None:
     """Images, and every input's gradient."""
+
+    def colors(twins: dict[str, Tensor], c: int) -> Tensor:
+        viewmat, features = twins["viewmats"][c], twins["colors"]
+        directions = twins["means"] + viewmat[:3, :3].T @ viewmat[:3, 3]
+        directions = directions / directions.norm(dim=-1, keepdim=True)
+        weights = twins.get("weights", torch.zeros(0).double())
+        return KINDS[name].twin(directions, features[c] if each_camera else features, weights)
+
     inputs = inputs_of(name, seed, each_camera)
-    twins = {key: tensor.detach().double().requires_grad_() for key, tensor in inputs.items()}
-    expected = [rendered(twins, name, c) for c in range(CAMERAS)]
-    arguments: dict[str, Any] = inputs
-    images, _, _ = splat.rasterization(**arguments, width=WIDTH, height=HEIGHT, color=type_of(name), **options)
-    wanted, trusted = torch.stack([r.image for r in expected]), ~torch.stack([r.untrusted for r in expected])
-    assert trusted.float().mean() > 0.9
-    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5)
-    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(2)) * trusted[..., None]
-    (images * v).sum().backward()
-    (wanted * v).sum().backward()
-    for key, tensor in inputs.items():
-        reference = twins[key].grad
-        assert tensor.grad is not None and reference is not None and reference.any()
-        if key == "viewmats":
-            assert_close("rotation", tensor.grad[:, :3, :3].numpy(), reference[:, :3, :3].numpy())
-            assert_close("translation", tensor.grad[:, :3, 3].numpy(), reference[:, :3, 3].numpy())
-        elif key != "Ks":
-            assert_close(key, tensor.grad.numpy(), reference.numpy())
+    camera_models.check(inputs, "pinhole", WIDTH, HEIGHT, features_of=colors, color=type_of(name), **options)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -270,8 +249,7 @@ def test_mistakes(kind: str) -> None:
     if "splat.prelude" in str(options.get("color")):
         options = options | {"color": UserType("Lit", options["color"])}
     inputs: dict[str, Any] = scene_of("pinhole", WIDTH, HEIGHT, seed=96) | {"colors": ONES(N, 8)} | options
-    with pytest.raises(SplatError, match=message):
-        splat.rasterization(**inputs, width=WIDTH, height=HEIGHT)
+    refused(message, splat.rasterization, **inputs, width=WIDTH, height=HEIGHT)
 
 
 def test_a_network_to_begin_with() -> None:

@@ -1,4 +1,4 @@
-"""How splats fade: the built-in types against float64, types of the caller's own, and what the check of them finds."""
+"""How splats fade: the built-in types against float64, and types of the caller's own."""
 
 from typing import Any
 
@@ -9,9 +9,8 @@ from torch import Tensor
 
 import splat_py as splat
 from splat_py import SplatError, shaders
-from tests.render.comparison import assert_close
-from tests.render.test_camera_models import scene_of
-from tests.render.torch_rendering import covariances, render
+from tests.refusals import refused
+from tests.render.test_camera_models import check, scene_of
 
 WIDTH, HEIGHT, N = 24, 18, 20
 
@@ -21,36 +20,29 @@ BUILT_IN = {
     "BetaKernel": ("b", (-1.5, 1.5), lambda s, b: (1 - s / 9).clamp(min=1e-6) ** (4 * torch.exp(b))),
 }
 
-OWN_GAUSSIAN = """
-import splat.prelude;
-
-struct Mine : IFalloff
-{
-    [Differentiable]
-    static float value(float sigma, float4 extras)
-    {
-        return exp(sigma * -0.5);
-    }
-
-    static float sigmaMax(float opacity, float4 extras)
-    {
-        return 2.0 * log(opacity / ALPHA_MIN);
-    }
-}
-"""
+REACH = "return 2.0 * log(opacity / ALPHA_MIN);"
 
 
-def own(value: str, sigma_max: str, more: str = "") -> str:
+def own(value: str, sigma_max: str = REACH, more: str = "", kind: str = "IFalloff") -> str:
+    given = {"IFalloff": "float sigma", "IFalloff2D": "float2 d, float3 conic"}[kind]
     return f"""
 import splat.prelude;
 {more}
-struct Mine : IFalloff
+struct Mine : {kind}
 {{
     [Differentiable]
-    static float value(float sigma, float4 extras) {{ {value} }}
+    static float value({given}, float4 extras) {{ {value} }}
     static float sigmaMax(float opacity, float4 extras) {{ {sigma_max} }}
 }}
 """
+
+
+OWN_GAUSSIAN = own("return exp(sigma * -0.5);")
+# Another width and another height.
+SCALED = (
+    "return exp(sigma * -0.5 * extras.x) * extras.y;",
+    "return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;",
+)
 
 
 def of_scene(inputs: dict[str, Tensor], **options: Any) -> Any:
@@ -63,37 +55,11 @@ def test_against_float64(name: str, packed: bool) -> None:
     parameter, limits, value = BUILT_IN[name]
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=81)
     numbers = torch.linspace(*limits, N)[torch.randperm(N, generator=torch.Generator().manual_seed(1))].requires_grad_()
-    twins = {key: tensor.detach().double().requires_grad_() for key, tensor in inputs.items()}
-    twin = numbers.detach().double().requires_grad_()
-    expected = [
-        render(
-            twins["means"],
-            covariances(twins["quats"], twins["scales"]),
-            twins["opacities"],
-            twins["colors"],
-            twins["viewmats"][c],
-            twins["Ks"][c],
-            WIDTH,
-            HEIGHT,
-            camera_model="pinhole",
-            background=twins["backgrounds"][c],
-            falloff=lambda sigma, order: value(sigma, twin[order]),
-        )
-        for c in range(2)
-    ]
-    images, _, _ = of_scene(inputs, splat=name, splat_params={parameter: numbers}, packed=packed)
-    wanted = torch.stack([r.image for r in expected])
-    trusted = ~torch.stack([r.untrusted for r in expected])
-    assert trusted.float().mean() > 0.9
-    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5)
-    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(2)) * trusted[..., None]
-    (images * v).sum().backward()
-    (wanted * v).sum().backward()
-    for key, tensor in (inputs | {parameter: numbers}).items():
-        reference = twin if key == parameter else twins[key]
-        assert tensor.grad is not None and reference.grad is not None and reference.grad.any()
-        if key not in ("viewmats", "Ks"):
-            assert_close(key, tensor.grad.numpy(), reference.grad.numpy())
+
+    def falloff_of(twins: dict[str, Tensor]) -> dict[str, Any]:
+        return {"falloff": lambda sigma, order: value(sigma, twins[parameter][order])}
+
+    check(inputs, "pinhole", WIDTH, HEIGHT, splat=name, splat_params={parameter: numbers}, falloff_of=falloff_of, packed=packed)
 
 
 def test_a_derivative_that_is_infinite_where_nothing_is_seen() -> None:
@@ -132,10 +98,7 @@ def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
 
 
 def test_parameters_in_the_order_of_extras() -> None:
-    text = own(
-        "return exp(sigma * -0.5 * extras.x) * extras.y;",
-        "return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;",
-    )
+    text = own(*SCALED)
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=84)
     rate, height = torch.rand(N) + 0.5, torch.rand(N) * 0.5 + 0.5
     # The same with wider Gaussians of less opacity would be blurred; without the filter it is exact.
@@ -158,12 +121,7 @@ def test_absolute_gradients_stand_behind_the_parameters() -> None:
 
 def test_an_edited_source_is_compiled_again() -> None:
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=86)
-    images = [
-        of_scene(inputs, splat=shaders.source(own(f"return exp(sigma * -{rate});", "return 2.0 * log(opacity / ALPHA_MIN);")))[
-            0
-        ]
-        for rate in (0.5, 0.7)
-    ]
+    images = [of_scene(inputs, splat=shaders.source(own(f"return exp(sigma * -{rate});")))[0] for rate in (0.5, 0.7)]
     assert images[0].sum() != images[1].sum()
 
 
@@ -192,15 +150,13 @@ def beta(b: Any) -> dict[str, Any]:
     ids=str,
 )
 def test_mistakes(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=88), **options)
+    refused(message, of_scene, scene_of("pinhole", WIDTH, HEIGHT, seed=88), **options)
 
 
 def test_five_parameters_are_too_many() -> None:
     inputs, mine = scene_of("pinhole", WIDTH, HEIGHT, seed=88), shaders.source(OWN_GAUSSIAN)
     params = {str(i): torch.ones(N) for i in range(5)}
-    with pytest.raises(SplatError, match="splat_params has 5 parameters"):
-        of_scene(inputs, splat=mine, splat_params=params)
+    refused("splat_params has 5 parameters", of_scene, inputs, splat=mine, splat_params=params)
 
 
 def test_a_source_without_a_type() -> None:
@@ -214,59 +170,30 @@ def test_a_mistake_has_the_line_of_the_source() -> None:
     assert "\n" not in str(error.value)
 
 
-# --- what `check` finds ---
+# --- what `check` finds (test_user_type_checks.py) ---
 
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_the_built_in_types_pass(name: str) -> None:
-    parameter, limits, _ = BUILT_IN[name]
-    shaders.check(name, **{parameter: limits})
-
-
-def test_ones_own_gaussian_passes() -> None:
-    shaders.check("GaussianFalloff")
-    shaders.check(shaders.source(OWN_GAUSSIAN))
-
-
-REACH = "return 2.0 * log(opacity / ALPHA_MIN);"
+VALUE = "return exp(sigma * -0.5);"
 TWICE = """
 [Differentiable] [BackwardDerivative(twice)]
 float faded(float x) { return exp(x * -0.5); }
 void twice(inout DifferentialPair<float> x, float v) { x = diffPair(x.p, exp(x.p * -0.5) * -v); }
 """
-# Value, bound and more; ranges; what is said.
-BAD: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, float]], str]] = {
-    "too small a bound": (
-        ("return exp(sigma * -0.5);", "return 1.8 * log(opacity / ALPHA_MIN);"),
-        {},
-        "times sigmaMax; let that return more",
-    ),
-    "a derivative that is lost": (
-        ("return exp(detach(sigma) * -0.5);", REACH),
-        {},
-        "derivative of value by sigma is 0 at",
-    ),
-    "a derivative that is wrong": (("return faded(sigma);", REACH, TWICE), {}, "derivative of value by sigma is -"),
+# Source, what is said, and ranges.
+BAD: dict[str, tuple[Any, ...]] = {
+    "too small a bound": (own(VALUE, "return 1.8 * log(opacity / ALPHA_MIN);"), "times sigmaMax; let that return more"),
+    "a derivative that is lost": (own("return exp(detach(sigma) * -0.5);"), "derivative of value by sigma is 0 at"),
+    "a derivative that is wrong": (own("return faded(sigma);", REACH, TWICE), "derivative of value by sigma is -"),
     "the derivative of a parameter": (
-        ("return exp(sigma * -0.5 * detach(extras.x));", "return 2.0 * log(opacity / ALPHA_MIN) / extras.x;"),
-        {"rate": (0.5, 2.0)},
+        own("return exp(sigma * -0.5 * detach(extras.x));", "return 2.0 * log(opacity / ALPHA_MIN) / extras.x;"),
         "derivative of value by rate is 0 at",
+        {"rate": (0.5, 2.0)},
     ),
     "more than one": (
-        ("return 2.0 * exp(sigma * -0.5);", "return 2.0 * log(2.0 * opacity / ALPHA_MIN);"),
-        {},
+        own("return 2.0 * exp(sigma * -0.5);", "return 2.0 * log(2.0 * opacity / ALPHA_MIN);"),
         "and not from 0 to 1",
     ),
-    "not a number": (("return exp(sigma * -0.5);", "return sqrt(-opacity);"), {}, "sigmaMax is -?nan"),
+    "not a number": (own(VALUE, "return sqrt(-opacity);"), "sigmaMax is -?nan"),
 }
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_what_check_finds(kind: str) -> None:
-    parts, ranges, message = BAD[kind]
-    module = shaders.source(own(*parts))
-    with pytest.raises(SplatError, match=message):
-        shaders.check(module, **ranges)
 
 
 def test_a_fit_that_only_a_right_gradient_reaches() -> None:

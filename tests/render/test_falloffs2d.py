@@ -12,20 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import splat_py as splat
-from splat_py import Dataset, Gaussians, SplatError, load_dataset, shaders
+from splat_py import Dataset, Gaussians, SplatError, shaders
 from splat_py.commands.main import main
-from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.kernels import UserType
 from splat_py.render.views import render as render_gaussians
 from splat_py.shaders.declarations import SlangSource
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
-from tests.render.comparison import assert_close
-from tests.render.test_camera_models import scene_of
-from tests.render.test_falloffs import OWN_GAUSSIAN
-from tests.render.torch_rendering import covariances, render
+from tests.refusals import refused
+from tests.render.test_camera_models import check, scene_of
+from tests.render.test_falloffs import OWN_GAUSSIAN, of_scene
+from tests.render.test_falloffs import own as source_of
+from tests.train.refinement import assert_same_bits
 
 WIDTH, HEIGHT, N = 24, 18, 20
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-slang.md"
@@ -36,73 +35,28 @@ GAUSSIAN = "float2 u = standardised(d, conic); return exp(dot(u, u) * -0.5);"
 
 
 def own(value: str, sigma_max: str = SIGMA_MAX, more: str = "") -> str:
-    return f"""
-import splat.prelude;
-{more}
-struct Mine : IFalloff2D
-{{
-    [Differentiable]
-    static float value(float2 d, float3 conic, float4 extras) {{ {value} }}
-    static float sigmaMax(float opacity, float4 extras) {{ {sigma_max} }}
-}}
-"""
+    return source_of(value, sigma_max, more, "IFalloff2D")
 
 
-def of_scene(inputs: dict[str, Tensor], **options: Any) -> Any:
-    return splat.rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)
-
-
-def half_gaussian(angle: Tensor, rest: Tensor) -> Any:
+def half_gaussian(twins: dict[str, Tensor]) -> dict[str, Any]:
     """In torch: Cholesky's root of the conic, upside down, has Δ's y alone in its second row."""
 
     def value(d: Tensor, conic: Tensor, order: Tensor) -> Tensor:
+        angle, left = twins["angle"][order], torch.sigmoid(twins["rest"][order])
         u = (torch.linalg.cholesky(conic).mT @ d[..., None])[..., 0]
-        across = u[..., 0] * angle[order].cos() + u[..., 1] * angle[order].sin()
-        left = torch.sigmoid(rest[order])
+        across = u[..., 0] * angle.cos() + u[..., 1] * angle.sin()
         return torch.exp(-0.5 * (u * u).sum(-1)) * (left + (1 - left) * torch.sigmoid(1.7 * across))
 
-    return value
-
-
-def numbers_of(seed: int) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    angle, rest = torch.rand(N, generator=rng) * 6 - 3, torch.randn(N, generator=rng)
-    return {"angle": angle.requires_grad_(), "rest": rest.requires_grad_()}
+    return {"falloff2d": value}
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_against_float64(packed: bool) -> None:
-    inputs, numbers = scene_of("pinhole", WIDTH, HEIGHT, seed=81), numbers_of(1)
-    twins = {key: tensor.detach().double().requires_grad_() for key, tensor in (inputs | numbers).items()}
-    expected = [
-        render(
-            twins["means"],
-            covariances(twins["quats"], twins["scales"]),
-            twins["opacities"],
-            twins["colors"],
-            twins["viewmats"][c],
-            twins["Ks"][c],
-            WIDTH,
-            HEIGHT,
-            camera_model="pinhole",
-            background=twins["backgrounds"][c],
-            falloff2d=half_gaussian(twins["angle"], twins["rest"]),
-        )
-        for c in range(2)
-    ]
-    images, _, _ = of_scene(inputs, splat=UserType("HalfGaussian", HALF), splat_params=numbers, packed=packed)
-    wanted = torch.stack([r.image for r in expected])
-    trusted = ~torch.stack([r.untrusted for r in expected])
-    assert trusted.float().mean() > 0.9
-    torch.testing.assert_close(images.double()[trusted], wanted[trusted], rtol=3e-5, atol=3e-5)
-    v = torch.randn(images.shape, generator=torch.Generator().manual_seed(2)) * trusted[..., None]
-    (images * v).sum().backward()
-    (wanted * v).sum().backward()
-    for key, tensor in (inputs | numbers).items():
-        reference = twins[key].grad
-        assert tensor.grad is not None and reference is not None and reference.any()
-        if key not in ("viewmats", "Ks"):
-            assert_close(key, tensor.grad.numpy(), reference.numpy())
+    rng = torch.Generator().manual_seed(1)
+    angle, rest = torch.rand(N, generator=rng) * 6 - 3, torch.randn(N, generator=rng)
+    params = {"angle": angle.requires_grad_(), "rest": rest.requires_grad_()}
+    options: dict[str, Any] = {"splat": UserType("HalfGaussian", HALF), "splat_params": params, "packed": packed}
+    check(scene_of("pinhole", WIDTH, HEIGHT, seed=81), "pinhole", WIDTH, HEIGHT, falloff_of=half_gaussian, **options)
 
 
 def results(options: dict[str, Any]) -> list[Tensor]:
@@ -147,7 +101,7 @@ def test_two_types_are_one_too_many() -> None:
         of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=83), splat=shaders.source(two))
 
 
-# --- what `check` finds ---
+# --- what `check` finds (test_user_type_checks.py) ---
 
 WRONG = """
 [Differentiable] [BackwardDerivative(mirrored_bwd)]
@@ -155,62 +109,38 @@ float mirrored(float x) { return x; }
 void mirrored_bwd(inout DifferentialPair<float> x, float v) { x = diffPair(x.p, -v); }
 """
 SUPER = "float2 u = standardised(d, conic); float2 s = u * u; return exp(sqrt(dot(s, s) + 1e-6) * -0.5);"
-BAD: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, float]], str]] = {
+BAD: dict[str, tuple[Any, ...]] = {
     # A super-ellipse reaches further than the ellipse along its diagonals.
-    "too small a bound": ((SUPER,), {}, r"not below 1/255 at 1\.\d+ times sigmaMax; let that return more"),
+    "too small a bound": (own(SUPER), r"not below 1/255 at 1\.\d+ times sigmaMax; let that return more"),
     "a bound of one direction": (
-        ("float2 u = standardised(d, conic); return exp(dot(u, u) * (u.x > 0.0 ? -0.5 : -0.4));",),
-        {},
+        own("float2 u = standardised(d, conic); return exp(dot(u, u) * (u.x > 0.0 ? -0.5 : -0.4));"),
         "times sigmaMax; let that return more",
     ),
-    "the mean's lost derivative": ((GAUSSIAN.replace("(d,", "(detach(d),"),), {}, r"derivative of value by d\[[01]\] is 0 at"),
+    "the mean's lost derivative": (own(GAUSSIAN.replace("(d,", "(detach(d),")), r"derivative of value by d\[[01]\] is 0 at"),
     "the mean's wrong derivative": (
-        (GAUSSIAN.replace("(d,", "(float2(d.x, mirrored(d.y)),"), SIGMA_MAX, WRONG),
-        {},
+        own(GAUSSIAN.replace("(d,", "(float2(d.x, mirrored(d.y)),"), SIGMA_MAX, WRONG),
         r"derivative of value by d\[1\] is ",
     ),
     "the conic's lost derivative": (
-        (GAUSSIAN.replace("conic)", "float3(conic.x, detach(conic.y), conic.z))"),),
-        {},
+        own(GAUSSIAN.replace("conic)", "float3(conic.x, detach(conic.y), conic.z))")),
         r"derivative of value by conic\[1\] is 0 at",
     ),
     "a parameter's lost derivative": (
-        (GAUSSIAN.replace("-0.5)", "-0.5) * sigmoid(extras.x) * sigmoid(detach(extras.y))"),),
-        {"one": (-1.0, 1.0), "two": (-1.0, 1.0)},
+        own(GAUSSIAN.replace("-0.5)", "-0.5) * sigmoid(extras.x) * sigmoid(detach(extras.y))")),
         "derivative of value by two is 0 at",
+        {"one": (-1.0, 1.0), "two": (-1.0, 1.0)},
     ),
-    "more than one": ((GAUSSIAN.replace("return", "return 1.5 *"), "return 20.0;"), {}, "and not from 0 to 1"),
-    "not a number": ((GAUSSIAN.replace("exp(", "log("),), {}, "value is -?nan and not below"),
+    "more than one": (own(GAUSSIAN.replace("return", "return 1.5 *"), "return 20.0;"), "and not from 0 to 1"),
+    "not a number": (own(GAUSSIAN.replace("exp(", "log(")), "value is -?nan and not below"),
 }
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_what_check_finds(kind: str) -> None:
-    parts, ranges, message = BAD[kind]
-    with pytest.raises(SplatError, match=message):
-        shaders.check(shaders.source(own(*parts)), **ranges)
-
-
-def test_what_check_lets_pass() -> None:
-    shaders.check(shaders.source(HALF), angle=(-3.0, 3.0), rest=(-2.0, 2.0))
-    shaders.check(shaders.source(own(SUPER, "return 1.5 * GaussianFalloff.sigmaMax(opacity, extras);")))
 
 
 # --- training and files ---
 
+CAPTURE = (4, 24)
 PARAMS = {"angle": 0.5, "rest": 1.0}
 # Densifies, with gradients that add up in a fixed order.
 CONFIG = TrainConfig(steps=24, densify_every=10, densify_start=1, accumulate="pair", splat_param_lr=0.01, sh_degree=0)
-
-
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=24)
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture)
 
 
 def test_training_resumes_bit_for_bit_and_a_ply_keeps_it(dataset: Dataset, tmp_path: Path) -> None:
@@ -222,12 +152,10 @@ def test_training_resumes_bit_for_bit_and_a_ply_keeps_it(dataset: Dataset, tmp_p
         first.advance()
     first.save_checkpoint(tmp_path / "c.safetensors")
     checkpoint = Checkpoint.load(tmp_path / "c.safetensors")
-    with pytest.raises(SplatError, match="carries Slang source of its own, HalfGaussian"):
-        Trainer(dataset, resume=checkpoint)
+    refused("carries Slang source of its own, HalfGaussian", Trainer, dataset, resume=checkpoint)
     resumed = Trainer(dataset, resume=checkpoint, trust_source=True)
     resumed.fit()
-    for name, values in straight.checkpoint().state.items():
-        np.testing.assert_array_equal(resumed.checkpoint().state[name], values, err_msg=name)
+    assert_same_bits(resumed.checkpoint().state, straight.checkpoint().state)
     assert all((gaussians.params[name] != initial).any() for name, initial in PARAMS.items())
 
     gaussians.save_ply(tmp_path / "a.ply")

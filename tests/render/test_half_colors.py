@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import splat_py as splat
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gsplat import spherical_harmonics
 from splat_py.render.shade import initial_network
-from tests.render.comparison import camera_of, scene_of, torch_input
+from tests.render.comparison import camera_of, leaves_of, scene_of
 
 WIDTH, HEIGHT = 31, 23
 
@@ -22,9 +22,7 @@ def inputs_of(count: int, degree: int, cameras: int = 2, *, more: int = 0) -> di
     views = [camera_of(rng, WIDTH, HEIGHT) for _ in range(cameras)]
     scene = scene_of(rng, count, sh_degree=degree)
     coefficients = np.pad(scene.colors, ((0, 0), (0, more), (0, 0)))
-    inputs = {name: torch_input(getattr(scene, name)) for name in ("means", "quats", "scales", "opacities")}
-    inputs["viewmats"], inputs["Ks"] = (torch_input(np.stack([getattr(v, n) for v in views])) for n in ("viewmat", "K"))
-    return inputs | {"colors": torch.tensor(coefficients, dtype=torch.float16)}
+    return leaves_of(scene, views) | {"colors": torch.tensor(coefficients, dtype=torch.float16)}
 
 
 def render(inputs: dict[str, Any], colors: Tensor, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:

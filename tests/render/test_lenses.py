@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splat_py import rasterization
-from tests.render.test_camera_models import lenses, scene_of
+from tests.render.test_camera_models import fit, lenses, scene_of
 
 
 def gaussians(means: list[list[float]], scale: float = 0.05) -> dict[str, Tensor]:
@@ -79,19 +79,7 @@ def test_pose_and_distortion_are_found_again(camera_model: str) -> None:
         return rasterization(**arguments, width=40, height=30, camera_model=camera_model)[0]  # type: ignore[arg-type]
 
     shift, radial = torch.tensor([0.15, -0.1, 0.1], requires_grad=True), torch.zeros(2, requires_grad=True)
-    target = image(torch.zeros(3), truth[0, :2])
-    optimiser = torch.optim.LBFGS([shift, radial], max_iter=80, tolerance_change=0, line_search_fn="strong_wolfe")
-    losses = []
-
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        error = (image(shift, radial) - target).square().sum()
-        error.backward()
-        losses.append(error.item())
-        return error
-
-    optimiser.step(loss)
-    assert min(losses) < 1e-3 * losses[0]
+    fit(image, [shift, radial], image(torch.zeros(3), truth[0, :2]))
     assert shift.abs().max() < 0.01
     assert (radial - truth[0, :2]).abs().max() < 0.02
 

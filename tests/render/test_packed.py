@@ -131,20 +131,20 @@ def test_packed_against_the_reference(accumulate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"rasterize_mode": "antialiased"}, {"render_mode": "RGB+ED"}, {"render_mode": "D"}], ids=lambda o: next(iter(o))
+    ("channels", "per_camera", "options"),
+    [
+        (4, False, {"rasterize_mode": "antialiased"}),
+        (4, False, {"render_mode": "RGB+ED"}),
+        (4, False, {"render_mode": "D"}),
+        (1, True, {}),
+        (40, True, {}),
+    ],
 )
-def test_packed_modes_against_the_reference(options: dict[str, Any]) -> None:
+def test_packed_modes_against_the_reference(channels: int, per_camera: bool, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(62)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
-    check(Case(scene_of(rng, N, channels=4), cameras, options={"packed": True, **options}), rng)
-
-
-@pytest.mark.parametrize("channels", [1, 40])
-def test_packed_colors_of_each_camera_against_the_reference(channels: int) -> None:
-    rng = np.random.default_rng(63)
-    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
-    colors = rounded(rng.uniform(size=(2, N, channels)))
-    check(Case(scene_of(rng, N, channels=channels), cameras, None, colors, options={"packed": True}), rng)
+    colors = rounded(rng.uniform(size=(2, N, channels))) if per_camera else None
+    check(Case(scene_of(rng, N, channels=channels), cameras, None, colors, options={"packed": True, **options}), rng)
 
 
 def test_one_gaussian() -> None:

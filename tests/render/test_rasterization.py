@@ -1,6 +1,7 @@
 """`rasterization` against the float64 reference: images, alphas and the gradient of every input."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tests.reference as ref
 from splat_py.gpu.device import get_device, tuning_of
 from splat_py.render.rasterization import rasterization
 from tests.reference.arrays import Array
-from tests.render.comparison import Case, camera_of, check, rounded, scene_of, torch_input
+from tests.render.comparison import Case, camera_of, check, crowded, leaves_of, rounded, scene_of, torch_input
 
 WIDTH, HEIGHT = 53, 37
 TILE_SIZES = (4, 8, 16)
@@ -106,12 +107,10 @@ def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
             losses.append(np.sum(ref.render(scene, replace(camera, K=K), **options).colors * weights))
         expected.append((losses[0] - losses[1]) / (2 * h))
 
-    inputs = [torch_input(x) for x in (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)]
-    Ks = torch_input(camera.K[None])
-    images, _, _ = rasterization(*inputs, torch_input(camera.viewmat[None]), Ks, WIDTH, HEIGHT, rasterize_mode=rasterize_mode)
+    inputs: dict[str, Any] = leaves_of(scene, [camera])
+    images, _, _ = rasterization(**inputs, width=WIDTH, height=HEIGHT, rasterize_mode=rasterize_mode)
     (images * torch.tensor(weights, dtype=torch.float32)).sum().backward()
-    assert Ks.grad is not None
-    actual = [float(Ks.grad[0][entry]) for entry in entries]
+    actual = [float(inputs["Ks"].grad[0][entry]) for entry in entries]
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
@@ -175,14 +174,7 @@ def test_batch_dimensions_are_scenes_side_by_side() -> None:
 def test_crowded_tile_that_is_soon_opaque(tile_size: int) -> None:
     """1,000 Gaussians over a few pixels: most pixels stop long before their list ends."""
     rng = np.random.default_rng(7)
-    scene = scene_of(rng, 1000)
-    scene = replace(
-        scene,
-        means=rounded(rng.uniform(-1, 1, (1000, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
-        scales=rounded(rng.uniform(0.1, 0.6, (1000, 3))),
-        opacities=rounded(rng.uniform(0.3, 1.0, 1000)),
-    )
-    camera = camera_of(rng, 16, 16)
+    scene, camera = crowded(rng), camera_of(rng, 16, 16)
     options = {"tile_size": tile_size, "absgrad": True}
     case = Case(scene, [camera], rounded(rng.uniform(size=(1, 3))), options=options)
     render = ref.render(scene, camera)
@@ -226,7 +218,7 @@ def test_sides_that_tiles_do_not_divide(size: tuple[int, int], tile_size: int) -
 def test_one_gaussian(tile_size: int) -> None:
     rng = np.random.default_rng(9)
     scene = scene_of(rng, 1, sh_degree=3)
-    scene = replace(scene, means=np.array([[0.1, -0.2, 3.0]]).astype(np.float32).astype(np.float64))
+    scene = replace(scene, means=rounded(np.array([[0.1, -0.2, 3.0]])))
     check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options={"tile_size": tile_size}), rng)
 
 
@@ -299,13 +291,11 @@ def test_culled_gaussians_leave_no_trace(kind: str) -> None:
     weights = torch.tensor(rng.normal(size=(1, HEIGHT, WIDTH, 4)), dtype=torch.float32)
 
     def run(s: ref.Scene) -> tuple[Array, list[Array], Array]:
-        inputs = [torch_input(x) for x in (s.means, s.quats, s.scales, s.opacities, s.colors)]
-        viewmats, Ks = torch_input(camera.viewmat[None]), torch_input(camera.K[None])
-        images, _, meta = rasterization(
-            *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=2, render_mode="RGB+D", rasterize_mode="antialiased", packed=False
-        )
+        inputs = leaves_of(s, [camera])
+        modes: dict[str, Any] = {"render_mode": "RGB+D", "rasterize_mode": "antialiased"}
+        images, _, meta = rasterization(**inputs, width=WIDTH, height=HEIGHT, sh_degree=2, packed=False, **modes)
         (images * weights).sum().backward()
-        gradients = [t.grad.numpy() for t in (*inputs, viewmats, Ks) if t.grad is not None]
+        gradients = [t.grad.numpy() for t in inputs.values() if t.grad is not None]
         return images.detach().numpy(), gradients, meta["radii"][0].numpy()
 
     image, gradients, radii = run(replace(scene, **{field: broken}))
@@ -362,9 +352,7 @@ def test_needles(tile_size: int) -> None:
         quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
     )
     # σ grows fast across a needle, and so do its rounding errors: more pixels than usual are too close to call.
-    options = {"tile_size": tile_size}
-    case = Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options=options)
-    check(case, rng)
+    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options={"tile_size": tile_size}), rng)
 
 
 def test_a_render_can_be_an_input() -> None:

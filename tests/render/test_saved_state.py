@@ -1,6 +1,7 @@
 """What the forward pass keeps for the backward one: little, and at no pixel's cost."""
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,27 +12,24 @@ from splat_py.gpu.arrays import Array as DeviceArray
 from splat_py.gpu.device import get_device
 from splat_py.render.rasterization import rasterization
 from splat_py.render.rasterize import Image
-from tests.render.comparison import camera_of, scene_of
+from tests.render.comparison import camera_of, leaves_of, scene_of
 
 WIDTH, HEIGHT = 53, 37
 
 
-def render(scene: ref.Scene, camera: ref.Camera, *, gradient: bool, tile_size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    arrays = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors, camera.viewmat[None], camera.K[None])
-    tensors = [torch.tensor(x, dtype=torch.float32, requires_grad=gradient) for x in arrays]
-    return rasterization(
-        *tensors, camera.width, camera.height, sh_degree=scene.sh_degree, tile_size=tile_size, render_mode="RGB+D"
-    )[:2]
+def render(scene: ref.Scene, camera: ref.Camera, tile_size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    options: dict[str, Any] = {"sh_degree": scene.sh_degree, "tile_size": tile_size, "render_mode": "RGB+D"}
+    return rasterization(**leaves_of(scene, [camera]), width=camera.width, height=camera.height, **options)[:2]
 
 
 @pytest.mark.parametrize("tile_size", [4, 8, 16])
 def test_saved_state_changes_no_pixel(tile_size: int) -> None:
     rng = np.random.default_rng(0)
     scene, camera = scene_of(rng, 80, sh_degree=3), camera_of(rng, WIDTH, HEIGHT)
-    with_state = render(scene, camera, gradient=True, tile_size=tile_size)
-    again = render(scene, camera, gradient=True, tile_size=tile_size)
+    with_state = render(scene, camera, tile_size=tile_size)
+    again = render(scene, camera, tile_size=tile_size)
     with torch.no_grad():
-        without = render(scene, camera, gradient=True, tile_size=tile_size)
+        without = render(scene, camera, tile_size=tile_size)
     assert with_state[0].requires_grad and not without[0].requires_grad
     for image, second, plain in zip(with_state, again, without, strict=True):
         assert image.detach().any()
@@ -42,7 +40,7 @@ def test_saved_state_changes_no_pixel(tile_size: int) -> None:
 def test_backward_changes_no_pixel() -> None:
     rng = np.random.default_rng(1)
     scene, camera = scene_of(rng, 80), camera_of(rng, WIDTH, HEIGHT)
-    image, _ = render(scene, camera, gradient=True)
+    image, _ = render(scene, camera)
     before = image.detach().clone()
     image.square().sum().backward(retain_graph=True)
     image.sum().backward()
@@ -66,10 +64,9 @@ def test_memory_does_not_grow_with_the_depth_of_a_pixel() -> None:
         before = device.memory.live_bytes
         scene = scene_of(rng, count)
         scene = ref.Scene(scene.means * [0.1, 0.1, 1], scene.quats, scene.scales * 0 + 2, scene.opacities * 0.01, scene.colors)
-        arrays = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors)
-        tensors = [torch.tensor(x, dtype=torch.float32, requires_grad=True) for x in arrays]
-        view, K = torch.tensor(camera.viewmat[None]).float(), torch.tensor(camera.K[None]).float()
-        images, alphas, meta = rasterization(*tensors, view, K, size, size, tile_size=16)
+        inputs = leaves_of(scene, [camera])
+        inputs |= {name: inputs[name].detach() for name in ("viewmats", "Ks")}
+        images, alphas, meta = rasterization(**inputs, width=size, height=size, tile_size=16)
         pairs = len(meta["flatten_ids"])
         del meta
         gc.collect()

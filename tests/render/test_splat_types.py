@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from splat_py import Camera, Dataset, Gaussians, SplatError, load_dataset, shaders
-from splat_py.demo.scene import write_demo_scene
+from splat_py import Camera, Dataset, Gaussians, SplatError, shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.render.options import SPLATS
 from splat_py.render.views import render
@@ -24,38 +23,16 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import Parameters
 from splat_py.train.run import RunFolder, open_scene, train
 from splat_py.train.trainer import Trainer
+from tests.refusals import refused
+from tests.render.test_falloffs import SCALED, own
+from tests.train.refinement import assert_resumes
 
 # A Gaussian with a width and a height of its own. Its comment is no ASCII.
-OWN = """// σ · rate
-import splat.prelude;
-
-struct Wide : IFalloff
-{
-    [Differentiable]
-    static float value(float sigma, float4 extras)
-    {
-        return exp(sigma * -0.5 * extras.x) * extras.y;
-    }
-
-    static float sigmaMax(float opacity, float4 extras)
-    {
-        return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;
-    }
-}
-"""
+OWN = "// σ · rate" + own(*SCALED).replace("Mine", "Wide")
+CAPTURE = (4, 24)
 OWN_PARAMS = ("rate=1", "height=0.75")
 # Densifies twice, with gradients that add up in a fixed order.
 CONFIG = TrainConfig(steps=40, densify_every=10, densify_start=1, accumulate="pair", splat_param_lr=0.01, sh_degree=0)
-
-
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=4, size=24)
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture)
 
 
 def own_file(folder: Path, text: str = OWN) -> Path:
@@ -108,20 +85,11 @@ def test_learns_what_only_a_right_gradient_reaches(name: str, parameter: str, lo
 
 @pytest.mark.parametrize("kind", ["BetaKernel", "own"])
 def test_resuming_continues_bit_for_bit(kind: str, dataset: Dataset, tmp_path: Path) -> None:
-    own = shaders.source(OWN) if kind == "own" else None
-    named: dict[str, Any] = {"splat": own} if own else {}
-    options: dict[str, Any] = named | {"splat_params": {"rate": 1.0, "height": 0.75}} if own else {"splat": kind}
-    straight = Trainer(dataset, CONFIG, **options)
-    whole = straight.fit()
-    first = Trainer(dataset, CONFIG, **options)
-    while first.step < 17:
-        first.advance()
-    first.save_checkpoint(tmp_path / "c.safetensors")
-    resumed = Trainer(dataset, resume=Checkpoint.load(tmp_path / "c.safetensors"), **named)
-    gaussians = resumed.fit()
-    for name, values in straight.checkpoint().state.items():
-        np.testing.assert_array_equal(resumed.checkpoint().state[name], values, err_msg=name)
-    assert gaussians.params.keys() == whole.params.keys() == set(resumed.config.parameters())
+    config = replace(CONFIG, splat_params=OWN_PARAMS) if kind == "own" else replace(CONFIG, splat=kind)
+    types: dict[str, Any] = {"splat": shaders.source(OWN)} if kind == "own" else {}
+    whole, resumed = assert_resumes(dataset, config, tmp_path, 17, **types)
+    gaussians = resumed.gaussians()
+    assert gaussians.params.keys() == whole.gaussians().params.keys() == set(resumed.config.parameters())
     assert len(gaussians) > len(dataset.points[0] if dataset.points else ()), "densification added nothing"
     for name, number in resumed.config.parameters().items():
         assert (gaussians.params[name] != number.initial).any(), name
@@ -255,8 +223,7 @@ def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Data
     header, arrays = load_tensors(path, "splat_py")
     assert isinstance(Checkpoint.load(path).gaussians().splat, SlangSource)
     save_tensors(path, "splat_py", {**header, "config": {**header["config"], **change}}, arrays)
-    with pytest.raises(SplatError, match=message):
-        Checkpoint.load(path)
+    refused(message, Checkpoint.load, path)
 
 
 # --- what a run says ---
@@ -279,18 +246,15 @@ def test_a_run_keeps_the_source_as_text(run: Path) -> None:
 
 
 def test_a_scene_opens_where_its_source_is_named_or_trusted(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match=r"run carries Slang source of its own, Wide, .*--splat FILE.*--trust-source"):
-        open_scene(run, None, None)
+    refused(r"run carries Slang source of its own, Wide, .*--splat FILE.*--trust-source", open_scene, run, None, None)
     named, _, _ = open_scene(run, None, None, OwnTypes(str(own_file(tmp_path))))
     trusted, dataset, _ = open_scene(run, None, None, OwnTypes(trust_source=True))
     images = [render(gaussians, dataset.views[0].camera) for gaussians in (named, trusted)]
     np.testing.assert_array_equal(*images)
     other = tmp_path / "other.slang"
     other.write_text(OWN.replace("-0.5", "-0.6"), encoding="utf-8")
-    with pytest.raises(SplatError, match=r"this source is not the one of .*run, of type Wide"):
-        open_scene(run, None, None, OwnTypes(str(other)))
-    with pytest.raises(SplatError, match="has the splat Wide, and not BetaKernel; leave --splat out"):
-        open_scene(run, None, None, OwnTypes("BetaKernel"))
+    refused(r"this source is not the one of .*run, of type Wide", open_scene, run, None, None, OwnTypes(str(other)))
+    refused("has the splat Wide, and not BetaKernel; leave --splat out", open_scene, run, None, None, OwnTypes("BetaKernel"))
 
 
 def test_resuming_a_run_with_a_source(run: Path, capture: Path, tmp_path: Path) -> None:
@@ -301,14 +265,10 @@ def test_resuming_a_run_with_a_source(run: Path, capture: Path, tmp_path: Path) 
     file = own_file(tmp_path)
     other = tmp_path / "other.slang"
     other.write_text(OWN.replace("-0.5", "-0.6"), encoding="utf-8")
-    with pytest.raises(SplatError, match=r"carries Slang source of its own, Wide"):
-        resume()
-    with pytest.raises(SplatError, match=r"--splat is BetaKernel, but the run in .* was begun with Wide"):
-        resume("BetaKernel")
-    with pytest.raises(SplatError, match=r"--splat is Gaussian, but the run in .* was begun with Wide"):
-        resume("Gaussian", ("splat",))
-    with pytest.raises(SplatError, match=r"--splat is a source of Wide, but the run .* of another source"):
-        resume(str(other))
+    refused(r"carries Slang source of its own, Wide", resume)
+    refused(r"--splat is BetaKernel, but the run in .* was begun with Wide", resume, "BetaKernel")
+    refused(r"--splat is Gaussian, but the run in .* was begun with Wide", resume, "Gaussian", ("splat",))
+    refused(r"--splat is a source of Wide, but the run .* of another source", resume, str(other))
     resume(str(file), ("splat",))
     assert Checkpoint.load(RunFolder(run).checkpoint).step == 44
 

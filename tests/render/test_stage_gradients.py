@@ -13,20 +13,14 @@ import splat_py as splat
 from splat_py.gpu.device import get_device
 from splat_py.render.options import Options
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
-from tests.render.comparison import camera_of, scene_of, torch_input
+from tests.render.comparison import camera_of, leaves_of, scene_of
 
 WIDTH, HEIGHT = 45, 34
 
 
 def inputs_of(seed: int) -> dict[str, Tensor]:
     rng = np.random.default_rng(seed)
-    scene = scene_of(rng, 40, sh_degree=2)
-    cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
-    inputs = {name: torch_input(getattr(scene, name)) for name in ("means", "quats", "scales", "opacities")}
-    inputs["colors"] = torch_input(scene.colors)
-    inputs["viewmats"] = torch_input(np.stack([camera.viewmat for camera in cameras]))
-    inputs["Ks"] = torch_input(np.stack([camera.K for camera in cameras]))
-    return inputs
+    return leaves_of(scene_of(rng, 40, sh_degree=2), [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)])
 
 
 def options_of(**changes: Any) -> Options:

@@ -1,4 +1,4 @@
-"""What `splat.shaders.check` finds in cameras, colours and losses of pixels, and what it lets pass."""
+"""`splat.shaders.check`: mistakes that it finds in splats, cameras, colours and losses of pixels, and types that pass."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from splat_py import SplatError, rasterization, shaders
+from tests.refusals import refused
 from tests.render import test_colors as colors
+from tests.render import test_falloffs as falloffs
+from tests.render import test_falloffs2d as falloffs2d
 from tests.train import test_photometric_loss as pixel_losses
 
 CAMERA = """
@@ -69,19 +72,32 @@ struct Mine : IPixelLoss
 """
 
 
-RANGES = {f"k{i}": (-0.05, 0.05) for i in range(1, 7)} | {f"p{i}": (-0.01, 0.01) for i in (1, 2)}
+RANGES: dict[str, Any] = {
+    "OpenCVPinhole": {f"k{i}": (-0.05, 0.05) for i in range(1, 7)} | {f"p{i}": (-0.01, 0.01) for i in (1, 2)},
+    **{name: {parameter: limits} for name, (parameter, limits, _) in falloffs.BUILT_IN.items()},
+}
+NO_RANGES = ("GaussianFalloff", "SphericalGaussians", "ColorNetwork", "L1", "Charbonnier", "Pinhole", "Equirectangular")
 
 
-@pytest.mark.parametrize(
-    "name", ["SphericalGaussians", "ColorNetwork", "L1", "Charbonnier", "Pinhole", "OpenCVPinhole", "Equirectangular"]
-)
+@pytest.mark.parametrize("name", [*NO_RANGES, *RANGES])
 def test_built_in_types_pass(name: str) -> None:
-    shaders.check(name, **(RANGES if name == "OpenCVPinhole" else {}))
+    shaders.check(name, **RANGES.get(name, {}))
 
 
-@pytest.mark.parametrize("text", [colors.OWN, pixel_losses.OWN, camera()], ids=["color", "loss", "camera"])
-def test_ones_own_pass(text: str) -> None:
-    shaders.check(shaders.source(text), **({"k1": (-0.1, 0.1)} if "ICameraModel" in text else {}))
+GOOD: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
+    "color": (colors.OWN, {}),
+    "loss": (pixel_losses.OWN, {}),
+    "camera": (camera(), {"k1": (-0.1, 0.1)}),
+    "falloff": (falloffs.OWN_GAUSSIAN, {}),
+    "half-Gaussian": (falloffs2d.HALF, {"angle": (-3.0, 3.0), "rest": (-2.0, 2.0)}),
+    "super-ellipse": (falloffs2d.own(falloffs2d.SUPER, "return 1.5 * GaussianFalloff.sigmaMax(opacity, extras);"), {}),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_ones_own_pass(kind: str) -> None:
+    text, ranges = GOOD[kind]
+    shaders.check(shaders.source(text), **ranges)
 
 
 BAD = {
@@ -122,17 +138,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_what_check_finds(kind: str) -> None:
-    text, message = BAD[kind]
-    with pytest.raises(SplatError, match=message):
-        shaders.check(shaders.source(text))
+FOUND = [*falloffs.BAD.items(), *falloffs2d.BAD.items(), *BAD.items()]
+
+
+@pytest.mark.parametrize("found", [found for _, found in FOUND], ids=[kind for kind, _ in FOUND])
+def test_what_check_finds(found: tuple[Any, ...]) -> None:
+    text, message, *ranges = found
+    refused(message, shaders.check, shaders.source(text), **(ranges[0] if ranges else {}))
 
 
 def test_all_types_of_a_source_are_checked() -> None:
     both = colors.OWN + BAD["a loss's lost gradient"][0].replace("import splat.prelude;", "")
-    with pytest.raises(SplatError, match=r"derivative of loss by photograph\[0\]"):
-        shaders.check(shaders.source(both))
+    refused(r"derivative of loss by photograph\[0\]", shaders.check, shaders.source(both))
 
 
 def test_what_other_devices_cannot_have() -> None:
@@ -155,15 +172,13 @@ def test_what_other_devices_cannot_have() -> None:
     ids=str,
 )
 def test_ranges_that_are_none(limits: Any, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        shaders.check("GeneralizedExponential", beta=limits)
+    refused(message, shaders.check, "GeneralizedExponential", beta=limits)
 
 
 def test_what_is_no_source() -> None:
     with pytest.raises(SplatError, match=r"kind is a NoneType; give what splat_py\.shaders\.source or load returns"):
         shaders.check(None)  # type: ignore[arg-type]
-    with pytest.raises(SplatError, match="the source is a bytes; give the text"):
-        shaders.source(b"import splat.prelude;")  # type: ignore[arg-type]
+    refused("the source is a bytes; give the text", shaders.source, b"import splat.prelude;")  # type: ignore[arg-type]
 
 
 GREY = color("return features[0];")
@@ -176,17 +191,14 @@ def test_what_was_refused_once_is_refused_again() -> None:
     loop = GREY.replace("return", "float x = 1.0; while (x > weights[0]) x *= 0.5; return")
     for text, message in ((missing, "cannot open file"), (missing + "\n", "cannot open file"), (loop, "loops inside")):
         for _ in range(2):
-            with pytest.raises(SplatError, match=rf"^the source cannot be compiled: line \d+: {message}"):
-                shaders.source(text)
+            refused(rf"^the source cannot be compiled: line \d+: {message}", shaders.source, text)
 
 
 def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> None:
     (tmp_path / "mine.slang").write_text('import "other.slang";\n' + GREY.replace("return", "return grey() *"))
-    with pytest.raises(SplatError, match="cannot open file"):
-        shaders.load(tmp_path / "mine.slang")
+    refused("cannot open file", shaders.load, tmp_path / "mine.slang")
     (tmp_path / "other.slang").write_text("[Differentiable] public float grey() { return 1.0 }")
-    with pytest.raises(SplatError, match="cannot be compiled"):
-        shaders.load(tmp_path / "mine.slang")
+    refused("cannot be compiled", shaders.load, tmp_path / "mine.slang")
     (tmp_path / "other.slang").write_text("[Differentiable] public float grey() { return 1.0; }")
     assert shaders.load(tmp_path / "mine.slang").type_of("IColor") == "Mine"
 
@@ -201,8 +213,7 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
     ids=["no [Differentiable]", "not static", "no import"],
 )
 def test_hints(text: str, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        shaders.source(text)
+    refused(message, shaders.source, text)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +229,7 @@ def test_hints(text: str, message: str) -> None:
     ids=["module", "recursion", "letters"],
 )
 def test_what_shows_only_where_it_is_called(text: str, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        shaders.check(shaders.source(text))
+    refused(message, shaders.check, shaders.source(text))
     ones, eyes = torch.ones(1, 3), torch.eye(4)[None]
     tensors = ones, torch.ones(1, 4), ones, torch.ones(1), torch.ones(1, 4), eyes, eyes[:, :3, :3]
     with pytest.raises(SplatError, match=message.replace("compiled:", "compiled, in \\w+:")):
@@ -241,5 +251,4 @@ def test_a_name_that_is_taken(name: str) -> None:
     ],
 )
 def test_nothing_to_check(kind: str, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        shaders.check(shaders.source(kind) if " " in kind else kind)
+    refused(message, shaders.check, shaders.source(kind) if " " in kind else kind)

@@ -22,11 +22,9 @@ class Rendered:
     """One camera's image, in float64."""
 
     image: Tensor  # [H, W, D]
-    alpha: Tensor  # [H, W]
+    alpha: Tensor  # [H, W, 1]
     # [H, W] where float32 may decide otherwise: beside the least α, the largest or the least transmittance.
     untrusted: Tensor
-    means2d: Tensor  # [N, 2]
-    conics: Tensor  # [N, 3]
 
 
 def rotations(quats: Tensor) -> Tensor:
@@ -78,6 +76,17 @@ def project(
     return Projected(means2d, sharp, depths, torch.ones_like(depths, dtype=torch.bool))
 
 
+def blend(raw: Tensor, max_alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """α, T before each splat, and T behind it were there no stop, [H, W, N] by depth; the last T; where rounding may decide."""
+    alphas = raw.clamp(max=max_alpha)
+    alphas = torch.where(alphas < MIN_ALPHA, 0.0, alphas)
+    unstopped = (1 - alphas).cumprod(-1)
+    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (unstopped, MIN_T))]
+    alphas = torch.where((unstopped <= MIN_T).cummax(-1).values, 0.0, alphas)
+    after = (1 - alphas).cumprod(-1)
+    return alphas, torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1), unstopped, after[..., -1:], near
+
+
 def render(
     means: Tensor,
     sigma: Tensor,
@@ -126,17 +135,8 @@ def render(
     else:
         faded = falloff(torch.einsum("hwni,nij,hwnj->hwn", d, inverse[order], d), order)
     raw = opacities[order] * faded
-    alphas = raw.clamp(max=max_alpha)
-    alphas = torch.where(alphas < MIN_ALPHA, torch.zeros_like(alphas), alphas)
-    after = (1 - alphas).cumprod(-1)
-    stopped = (after <= MIN_T).cummax(-1).values
-    near = [(value / limit - 1).abs() < margin for value, limit in ((raw, MIN_ALPHA), (raw, max_alpha), (after, MIN_T))]
-    alphas = torch.where(stopped, torch.zeros_like(alphas), alphas)
-    after = (1 - alphas).cumprod(-1)
-    weights = alphas * torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], -1)
-    image = weights @ features[order]
-    final_T = after[..., -1]
+    alphas, before, _, final_T, near = blend(raw, max_alpha, margin)
+    image = alphas * before @ features[order]
     if background is not None:
-        image = image + final_T[..., None] * background
-    conics = torch.stack([inverse[:, 0, 0], inverse[:, 0, 1], inverse[:, 1, 1]], -1)
-    return Rendered(image, 1 - final_T, torch.stack(near).any(0).any(-1), means2d, conics)
+        image = image + final_T * background
+    return Rendered(image, 1 - final_T, torch.stack(near).any(0).any(-1))

@@ -59,39 +59,26 @@ def test_colmap(tmp_path: Path, folder: str, text: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "params", "focal", "distortion", "fisheye"),
+    ("model", "focal", "bends", "distortion"),
     [
-        ("SIMPLE_PINHOLE", [40, 23, 17], (40, 40), (0, 0, 0, 0, 0), False),
-        ("PINHOLE", [40, 41, 23, 17], (40, 41), (0, 0, 0, 0, 0), False),
-        ("SIMPLE_RADIAL", [40, 23, 17, 0.1], (40, 40), (0.1, 0, 0, 0, 0), False),
-        ("RADIAL", [40, 23, 17, 0.1, 0.2], (40, 40), (0.1, 0.2, 0, 0, 0), False),
-        ("OPENCV", [40, 41, 23, 17, 0.1, 0.2, 0.01, 0.02], (40, 41), (0.1, 0.2, 0.01, 0.02, 0), False),
-        ("OPENCV_FISHEYE", [40, 41, 23, 17, 0.1, 0.2, 0.3, 0.4], (40, 41), (0.1, 0.2, 0.3, 0.4), True),
-        (
-            "FULL_OPENCV",
-            [40, 41, 23, 17, 0.1, 0.2, 0.01, 0.02, 0.3, 0.4, 0.5, 0.6],
-            (40, 41),
-            (0.1, 0.2, 0.01, 0.02, 0.3, 0.4, 0.5, 0.6),
-            False,
-        ),
-        ("SIMPLE_RADIAL_FISHEYE", [40, 23, 17, 0.1], (40, 40), (0.1, 0, 0, 0), True),
-        ("RADIAL_FISHEYE", [40, 23, 17, 0.1, 0.2], (40, 40), (0.1, 0.2, 0, 0), True),
-        ("SIMPLE_FISHEYE", [40, 23, 17], (40, 40), (0, 0, 0, 0), True),
-        ("FISHEYE", [40, 41, 23, 17], (40, 41), (0, 0, 0, 0), True),
+        ("SIMPLE_PINHOLE", [40], [], (0, 0, 0, 0, 0)),
+        ("PINHOLE", [40, 41], [], (0, 0, 0, 0, 0)),
+        ("SIMPLE_RADIAL", [40], [0.1], (0.1, 0, 0, 0, 0)),
+        ("RADIAL", [40], [0.1, 0.2], (0.1, 0.2, 0, 0, 0)),
+        ("OPENCV", [40, 41], [0.1, 0.2, 0.01, 0.02], (0.1, 0.2, 0.01, 0.02, 0)),
+        ("OPENCV_FISHEYE", [40, 41], [0.1, 0.2, 0.3, 0.4], (0.1, 0.2, 0.3, 0.4)),
+        ("FULL_OPENCV", [40, 41], [0.1, 0.2, 0.01, 0.02, 0.3, 0.4, 0.5, 0.6], (0.1, 0.2, 0.01, 0.02, 0.3, 0.4, 0.5, 0.6)),
+        ("SIMPLE_RADIAL_FISHEYE", [40], [0.1], (0.1, 0, 0, 0)),
+        ("RADIAL_FISHEYE", [40], [0.1, 0.2], (0.1, 0.2, 0, 0)),
+        ("SIMPLE_FISHEYE", [40], [], (0, 0, 0, 0)),
+        ("FISHEYE", [40, 41], [], (0, 0, 0, 0)),
     ],
 )
-def test_colmap_lenses(
-    tmp_path: Path,
-    model: str,
-    params: list[float],
-    focal: tuple[int, int],
-    distortion: tuple[float, ...],
-    fisheye: bool,
-) -> None:
-    write_colmap(tmp_path, ring(2), model, params)
+def test_colmap_lenses(tmp_path: Path, model: str, focal: list[float], bends: list[float], distortion: tuple) -> None:
+    write_colmap(tmp_path, ring(2), model, [*focal, 23, 17, *bends])
     lens = load_dataset(tmp_path, undistort=False).views[0].lens
-    assert (lens.fx, lens.fy, lens.cx, lens.cy) == (*focal, 23, 17)
-    assert (lens.distortion, lens.fisheye) == (distortion, fisheye)
+    assert (lens.fx, lens.fy, lens.cx, lens.cy) == (focal[0], focal[-1], 23, 17)
+    assert (lens.distortion, lens.fisheye) == (distortion, model.endswith("FISHEYE"))
 
 
 def write_synthetic(root: Path, splits: dict[str, int]) -> list[Camera]:
@@ -123,10 +110,8 @@ def test_nerf_synthetic_has_its_own_split(tmp_path: Path) -> None:
 
 def test_nerf_synthetic_with_fewer_files(tmp_path: Path) -> None:
     write_synthetic(tmp_path, {"train": 9, "val": 2})
-    assert [load_dataset(tmp_path).views[i].name for i in load_dataset(tmp_path).test] == [
-        "val/r_0.png",
-        "val/r_1.png",
-    ]
+    dataset = load_dataset(tmp_path)
+    assert [dataset.views[i].name for i in dataset.test] == ["val/r_0.png", "val/r_1.png"]
     (tmp_path / "transforms_val.json").unlink()
     assert load_dataset(tmp_path).test == [0, 8]
 

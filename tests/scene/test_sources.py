@@ -36,7 +36,7 @@ def test_commands_need_nothing_to_refuse_such_a_folder(tmp_path: Path) -> None:
     (folder / "a.jpg").touch()
     code = f"""
 import sys
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.sources import require_capture
 try:
     require_capture(__import__("pathlib").Path({str(folder)!r}))

@@ -8,9 +8,10 @@ import pytest
 import slangpy as spy
 
 from splat_py import shaders
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.gpu.sources import shader_folder
+from tests.refusals import refused
 
 HERE = Path(__file__).parent
 MODULES = sorted(file.stem for room in ("splat", "parallel") for file in (shader_folder() / room).glob("*.slang"))
@@ -82,8 +83,7 @@ def test_what_v_output_leaves_out_is_zero() -> None:
     ],
 )
 def test_mistakes_are_told(call, message: str) -> None:
-    with pytest.raises(SplatError, match=message):
-        call()
+    refused(message, call)
 
 
 def test_unknown_names() -> None:
@@ -139,8 +139,7 @@ def test_types_of_ones_own_in_brackets() -> None:
         shaders.spherical_harmonics.shColor[shaders.source(HALVED)]
     with pytest.raises(SplatError, match="no type that implements ICameraModel"):
         shaders.camera_model.projectThrough[shaders.source(HALVED)]
-    with pytest.raises(SplatError, match="what stands in brackets does not fit"):
-        shaders.falloff.falloffOf[3](sigma, extras)
+    refused("what stands in brackets does not fit", shaders.falloff.falloffOf[3], sigma, extras)
 
 
 def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
@@ -169,11 +168,9 @@ def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(SplatError, match=r"nowhere\.slang does not exist"):
-        shaders.load(tmp_path / "nowhere.slang")
+    refused(r"nowhere\.slang does not exist", shaders.load, tmp_path / "nowhere.slang")
     (tmp_path / "mine.txt").write_text("public float f(float x) { return x; }")
-    with pytest.raises(SplatError, match=r"mine\.txt does not end in \.slang"):
-        shaders.load(tmp_path / "mine.txt")
+    refused(r"mine\.txt does not end in \.slang", shaders.load, tmp_path / "mine.txt")
 
 
 def test_what_the_prelude_brings() -> None:

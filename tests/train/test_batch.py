@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.steps import Adam
 from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset, load_dataset
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.fit.steps import check_finite
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.fitting import fit as fit_image

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from splat_py import Camera, Dataset
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.render.cameras import Cameras
 from splat_py.render.rasterize import Image

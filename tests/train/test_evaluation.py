@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from splat_py import Camera
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.train import evaluation
 from splat_py.train.evaluation import Lpips, compare, corrected_psnr, evaluate_views, open_lpips
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from splat_py.base.errors import SplatError
 from splat_py.base.fields import bytes_of, shown_bytes
-from splat_py.errors import SplatError
 from splat_py.gpu.device import get_device
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import Dataset, load_dataset

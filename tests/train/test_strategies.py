@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import evaluate

@@ -1,7 +1,5 @@
 """The page in a real browser."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +38,7 @@ def working(shown: Shown) -> Iterator[None]:
         thread.join()
 
 
-def settle(page: Page, shown: Shown) -> None:
+def settle(page: "Page", shown: Shown) -> None:
     """Wait until a second goes by in which nothing was drawn. A browser without a GPU changes its resolution for a while."""
     for _ in range(20):
         drawn = shown.viewer.frames.drawn

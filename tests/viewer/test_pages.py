@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from splat_py import Gaussians
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.sources import MODES
 from splat_py.viewer.page_server import Frames, Requests, is_same_site, page_server
@@ -153,7 +153,6 @@ def test_cameras_have_photographs_and_held_out_ones_their_psnr(shown: Shown) -> 
     dataset = shown.viewer.scene.dataset
     page = shown.page()
     shown.until(lambda: shown.viewer.cameras.mean_score is not None)
-    labels = {m["name"]: m["props"]["text"] for m in page.of("LabelMessage")}
     shown.until(lambda: len(page.of("LabelMessage")) >= len(dataset.test))
     labels = {m["name"]: m["props"]["text"] for m in page.of("LabelMessage")}
     assert set(labels) == {f"/cameras/{i}/psnr" for i in dataset.test}
@@ -170,8 +169,7 @@ def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) 
     shown.until(lambda: (tmp_path / "crop.ply").exists())
     shown.rest()
     cut, whole = Gaussians.load_ply(tmp_path / "crop.ply"), shown.viewer.scene.gaussians
-    box = shown.viewer._crop._pose()
-    middle, axes, size = box
+    middle, axes, size = shown.viewer._crop._pose()
     inside = (np.abs((whole.means.numpy().astype(float) - middle) @ axes) <= size / 2).all(1)
     assert 0 < inside.sum() < len(whole)
     np.testing.assert_array_equal(cut.means.numpy(), whole.means.numpy()[inside])

@@ -3,13 +3,11 @@
 At the end, what stands between the compiler's WGSL and those who read it.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import pytest
@@ -60,7 +58,7 @@ class WebGpu(Device):
     def wait(self, submission: int) -> None:
         """Nothing: who reads a buffer waits for it."""
 
-    def program(self, specialisation: Specialisation) -> _Program:
+    def program(self, specialisation: Specialisation) -> "_Program":
         if specialisation not in self.programs:
             module, entry, constants = specialisation
             source = for_naga(emit("wgsl", module, entry, dict(constants)).source)
@@ -73,7 +71,7 @@ class _Program(NamedTuple):
     kernel: WgslKernel
 
     @classmethod
-    def of(cls, device: Any, source: str, entry: str) -> _Program:
+    def of(cls, device: Any, source: str, entry: str) -> Self:
         """Everything that a dispatch needs to know of WGSL source."""
         module = device.create_shader_module(code=source)
         pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": entry})

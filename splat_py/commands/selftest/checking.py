@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from splat_py import __version__
+from splat_py.base.errors import SplatError
 from splat_py.base.files import write_json
 from splat_py.commands.selftest import inputs, render_cases, train_cases
 from splat_py.commands.selftest.inputs import Arrays, Case
-from splat_py.errors import SplatError
 from splat_py.gpu import device as devices
 from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
 from splat_py.gpu.device import Device

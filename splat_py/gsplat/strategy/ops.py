@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gsplat.utils import normalized_quat_to_rotmat
 
 Parameters: TypeAlias = dict[str, Parameter] | ParameterDict

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from plyfile import PlyData, PlyElement
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, is_file, parse_json, refusing
-from splat_py.errors import SplatError
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import USUAL_TYPES, Float32Array, StoredGaussians
 from splat_py.shaders.declarations import MOST_PARAMS, MOST_SOURCE, SlangSource, require_name

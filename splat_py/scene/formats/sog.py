@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.cluster.vq import kmeans2
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import parse_json
-from splat_py.errors import SplatError
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import Float32Array, StoredGaussians
 from splat_py.scene.pictures import decode as decode_picture

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.errors import SplatError
+from splat_py.base.errors import SplatError
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import Float32Array, StoredGaussians
 from splat_py.scene.similarity import rotate_harmonics

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.errors import SplatError
 from splat_py.scene.camera import Camera, find_focus, mean_up
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.editing import transform

@@ -4,6 +4,7 @@ Where float32 may decide otherwise than float64 on a threshold, results are stor
 do not begin there.
 """
 
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,10 +83,6 @@ def radix_sort() -> Arrays:
     return {"order": np.argsort(inputs.bits(62, inputs.KEYS) >> np.uint32(12), kind="stable")}
 
 
-def scene_of(s: SimpleNamespace) -> ref.Scene:
-    return ref.Scene(*(f64(a) for a in (s.means, s.quats, s.scales, s.opacities, s.sh)), sh_degree=3)
-
-
 def by_kind(results: Arrays) -> Arrays:
     """With cameras' gradients, which differ by orders of magnitude, apart."""
     v_viewmats, v_Ks = results.pop("v_viewmats"), results.pop("v_Ks", None)
@@ -132,63 +129,42 @@ def shade(degree: int) -> Arrays:
 def tiles(size: int) -> Arrays:
     """Lists of the splats whose α reaches 1/255 somewhere between a tile's outermost pixel centres."""
     s = inputs.splats(1)
-    columns, rows = -(-WIDTH // size), -(-HEIGHT // size)
     order = np.argsort(s.depths[0], kind="stable")
+    splats = [f64(a[0])[order] for a in (s.means2d, s.conics, s.opacities)]
     lists = []
-    for tile in range(columns * rows):
-        row, column = divmod(tile, columns)
-        low = np.array([column * size + 0.5, row * size + 0.5])
-        high = low + size - 1
-        listed = []
-        for i in order:
-            alpha = largest_alpha(f64(s.means2d[0, i]), f64(s.conics[0, i]), float(s.opacities[0, i]), low, high)
-            # The kernels list a splat too many rather than one too few.
-            assert not 0.998 < alpha / MIN_ALPHA < 1.0001, "no splat so close to the threshold that rounding decides"
-            if alpha >= MIN_ALPHA:
-                listed.append(i)
-        lists.append(np.array(listed, int))
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in lists])])
-    return {"offsets": offsets, "ids": np.concatenate(lists)}
+    for row, column in product(range(-(-HEIGHT // size)), range(-(-WIDTH // size))):
+        low = np.array([column, row]) * size + 0.5
+        alphas = largest_alphas(*splats, low, low + size - 1) / MIN_ALPHA
+        # The kernels list a splat too many rather than one too few.
+        assert not ((alphas > 0.998) & (alphas < 1.0001)).any(), "no splat so close to the threshold that rounding decides"
+        lists.append(order[alphas >= 1])
+    return {"offsets": np.concatenate([[0], np.cumsum([len(ids) for ids in lists])]), "ids": np.concatenate(lists)}
 
 
-def largest_alpha(mean: Array, conic: Array, opacity: float, low: Array, high: Array) -> float:
+def largest_alphas(means: Array, conics: Array, opacities: Array, low: Array, high: Array) -> Array:
     """Over a rectangle: at the mean, if that lies inside, else somewhere on its sides, where σ is a parabola."""
-    a, b, c = conic
-
-    def sigma(x: float, y: float) -> float:
-        dx, dy = x - mean[0], y - mean[1]
-        return a * dx * dx + 2 * b * dx * dy + c * dy * dy
-
-    candidates = [tuple(mean)] if ((low <= mean) & (mean <= high)).all() else []
-    for x in (low[0], high[0]):
-        candidates.append((x, np.clip(mean[1] - b / c * (x - mean[0]), low[1], high[1])))
-    for y in (low[1], high[1]):
-        candidates.append((np.clip(mean[0] - b / a * (y - mean[1]), low[0], high[0]), y))
-    return opacity * float(np.exp(-0.5 * min(sigma(x, y) for x, y in candidates)))
+    (x, y), (a, b, c) = means.T, conics.T
+    points: list[Any] = [np.clip(means, low, high).T]
+    points += [(u, np.clip(y - b / c * (u - x), low[1], high[1])) for u in (low[0], high[0])]
+    points += [(np.clip(x - b / a * (v - y), low[0], high[0]), v) for v in (low[1], high[1])]
+    offsets = ((u - x, v - y) for u, v in points)
+    return opacities * np.exp(-0.5 * np.min([a * dx * dx + 2 * b * dx * dy + c * dy * dy for dx, dy in offsets], axis=0))
 
 
 def rasterize(s: SimpleNamespace, width: int, height: int, absgrad: bool = True, margin: float = 1e-4) -> Arrays:
     parts = [f64(a[0]) for a in (s.means2d, s.conics, s.opacities, s.colors, s.depths)]
-    means2d, conics, opacities, _, depths = parts
     background = f64(s.backgrounds[0])
     out = ref.rasterize(*parts, width, height, background)
     # Depths are given, not computed: their order is not in doubt.
-    unsure = ref.near_threshold(means2d, conics, opacities, depths, width, height, margin=margin, depth_margin=0)
+    unsure = ref.near_threshold(*parts[:3], parts[4], width, height, margin=margin, depth_margin=0)
     assert unsure.mean() < 0.1
     image, alphas = out.colors.copy()[None], out.alphas.copy()[None, ..., None]
     image[:, unsure], alphas[:, unsure] = np.nan, np.nan
     v_image, v_alphas = f64(inputs.v(81, image))[0], f64(inputs.v(82, alphas))[0, ..., 0]
     v = ref.rasterize_backward(*parts, width, height, background, out, v_image, v_alphas)
-    results: Arrays = {
-        "image": image,
-        "alphas": alphas,
-        "v_means2d": v.means2d[None],
-        "v_conics": v.conics[None],
-        "v_opacities": v.opacities[None],
-        "v_colors": v.colors[None],
-        "v_backgrounds": v.background[None],
-    }
-    return results | ({"absgrad": v.means2d_abs[None]} if absgrad else {})
+    gradients = {f"v_{name}": gradient[None] for name, gradient in vars(v).items()}
+    gradients["v_backgrounds"], means2d_abs = gradients.pop("v_background"), gradients.pop("v_means2d_abs")
+    return {"image": image, "alphas": alphas} | gradients | ({"absgrad": means2d_abs} if absgrad else {})
 
 
 def crowd() -> Arrays:
@@ -201,16 +177,12 @@ def crowd() -> Arrays:
 
 def render(mode: str, filtering: str) -> Arrays:
     s = inputs.scene(cameras=2)
-    renders = [
-        ref.render(
-            scene_of(s),
-            ref.Camera(f64(s.viewmats[i]), f64(s.Ks[i]), WIDTH, HEIGHT),
-            background=f64(s.backgrounds[i]) if "RGB" in mode else None,
-            render_mode=mode,
-            antialiased=filtering == "antialiased",
-        )
-        for i in range(2)
-    ]
+    scene = ref.Scene(*(f64(a) for a in (s.means, s.quats, s.scales, s.opacities, s.sh)), sh_degree=3)
+    how: dict[str, Any] = {"render_mode": mode, "antialiased": filtering == "antialiased"}
+    renders = []
+    for viewmat, K, background in zip(f64(s.viewmats), f64(s.Ks), f64(s.backgrounds), strict=True):
+        camera = ref.Camera(viewmat, K, WIDTH, HEIGHT)
+        renders.append(ref.render(scene, camera, background=background if "RGB" in mode else None, **how))
     image, alphas = np.stack([r.colors for r in renders]), np.stack([r.alphas for r in renders])[..., None]
     unsure = np.stack([ref.untrusted_pixels(r) for r in renders])
     assert unsure.mean() < 0.1
@@ -222,12 +194,10 @@ def render(mode: str, filtering: str) -> Arrays:
     v = [ref.render_backward(r, f64(v_image[i]), f64(v_alphas[i, ..., 0])) for i, r in enumerate(renders)]
     if "ED" in mode:
         image[..., -1:] *= alphas
-    results: Arrays = {"image": image, "alphas": alphas}
-    for name in ("means", "quats", "scales", "opacities"):
-        results[f"v_{name}"] = sum(getattr(g, name) for g in v)
-    if "RGB" in mode:
-        results |= {"v_sh": v[0].colors + v[1].colors, "v_backgrounds": np.stack([g.background for g in v])}
-    return by_kind(results | {"v_viewmats": np.stack([g.viewmat for g in v]), "v_Ks": np.stack([g.K for g in v])})
+    every = {name: np.stack([getattr(g, name) for g in v]) for name in vars(v[0])}
+    results: Arrays = {"image": image, "alphas": alphas, "v_viewmats": every["viewmat"], "v_Ks": every["K"]}
+    results |= {f"v_{name}": every[name].sum(0) for name in ("means", "quats", "scales", "opacities")}
+    return by_kind(results | ({"v_sh": every["colors"].sum(0), "v_backgrounds": every["background"]} if "RGB" in mode else {}))
 
 
 def along_rays(kind: str) -> Arrays:
@@ -238,9 +208,8 @@ def along_rays(kind: str) -> Arrays:
     depths = means @ viewmats[0, 2, :3] + viewmats[0, 2, 3]
     features = torch.cat([colors, depths[:, None]], -1) if surfels else colors
     sigmas = ray_rendering.on_planes if surfels else ray_rendering.beside_rays
-    r = ray_rendering.render(
-        means, quats, scales, opacities, features, viewmats[0], Ks[0], *render_cases.RAY_SIDES, sigmas=sigmas
-    )
+    gaussians = means, quats, scales, opacities, features
+    r = ray_rendering.render(*gaussians, viewmats[0], Ks[0], *render_cases.RAY_SIDES, sigmas=sigmas)
     outputs = {"image": r.image[None]} | ({"distortion": r.distortion[None]} if surfels else {"alphas": r.alpha[None]})
     assert r.untrusted.float().mean() < 0.1
     return by_kind(differentiated(outputs, leaves, 85, r.untrusted.numpy()[None]))
@@ -321,24 +290,22 @@ def smoothing_filter() -> Arrays:
     jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
     filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
     assert 0 < seen.sum() < len(seen)
-    v_scales, v_opacities = (torch.from_numpy(v).double() for v in train_cases.filter_gradients())
-    log_scales, logits = (torch.tensor(state[name]).double().requires_grad_() for name in ("log_scales", "logit_opacities"))
+    adjoints = [torch.from_numpy(v).double() for v in train_cases.filter_gradients()]
+    log_scales, logits = leaf(state["log_scales"]), leaf(state["logit_opacities"])
     scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
     opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
-    v_log_scales, v_logits = torch.autograd.grad([scales, opacities], [log_scales, logits], [v_scales, v_opacities])
-    results = scales, opacities, torch.from_numpy(filters), v_log_scales, v_logits
-    return train_cases.of_few(*(values.detach().numpy() for values in results))
+    v = torch.autograd.grad([scales, opacities], [log_scales, logits], adjoints)
+    return train_cases.of_few(scales.detach().numpy(), opacities.detach().numpy(), filters, v[0].numpy(), v[1].numpy())
 
 
 def depth() -> Arrays:
     """λ s mean |1 / D - 1 / D*|, by torch."""
-    render, alphas, known, _ = (torch.from_numpy(values).double() for values in train_cases.depth_inputs())
-    depths = render[0, ..., 3].clone().requires_grad_()
-    weights = alphas[0, ..., 0].clone().requires_grad_()
-    errors = (weights / depths - 1 / known)[known > 0].abs()
-    (0.3 * train_cases.SCENE_SCALE * errors.mean()).backward()
-    assert depths.grad is not None and weights.grad is not None and 50 < len(errors) < HEIGHT * WIDTH - 50
-    return {"moved": np.ones(1), "gradients": torch.stack([depths.grad, weights.grad], -1).numpy()[::4, ::4]}
+    render, alphas, known, _ = map(leaf, train_cases.depth_inputs())
+    depths, weights = render[0, ..., 3], alphas[0, ..., 0]
+    errors = (weights / depths - 1 / known.detach())[known > 0].abs()
+    assert 50 < len(errors) < HEIGHT * WIDTH - 50
+    v = torch.autograd.grad(0.3 * train_cases.SCENE_SCALE * errors.mean(), [depths, weights])
+    return {"moved": np.ones(1), "gradients": torch.stack(v, -1).numpy()[::4, ::4]}
 
 
 def exposure() -> Arrays:
@@ -367,15 +334,18 @@ def cameras() -> Arrays:
     K = np.array([[row[12], 0, row[14]], [0, row[13], row[15]], [0, 0, 1]])
     # Half of the run is done: a quarter of the first learning rates.
     rates = np.array([5e-3] * 3 + [1e-2] * 3) / 4
-    before = pose[0], v_pose[0], state["poses.m"][one], state["poses.v"][one]
-    after = ref.adam_step(*before, train_cases.EPOCH + 1, lr=rates, beta1=0.5, beta2=0.9)
-    for name, values in zip(("poses", "poses.m", "poses.v"), after, strict=True):
-        state[name][one] = values
+    learn(state, "poses", v_pose[0], train_cases.EPOCH + 1, at=one, lr=rates, beta1=0.5, beta2=0.9)
     rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) / 4
-    before = intrinsics[0], v_intrinsics[0], state["intrinsics.m"], state["intrinsics.v"]
-    after = ref.adam_step(*before, train_cases.CAPTURE_STEP + 1, lr=rates)
-    state |= dict(zip(("intrinsics", "intrinsics.m", "intrinsics.v"), after, strict=True))
+    learn(state, "intrinsics", v_intrinsics[0], train_cases.CAPTURE_STEP + 1, lr=rates)
     return {"viewmat": row[:12].reshape(3, 4), "K": K, "lens": row[16:], **state}
+
+
+def learn(state: Arrays, name: str, v: Array, step: int, at: Any = ..., **how: Any) -> None:
+    """A step of Adam for a part of an array and of its moments."""
+    arrays = [state[name + suffix] for suffix in ("", ".m", ".v")]
+    values, first, second = (array[at] for array in arrays)
+    for array, after in zip(arrays, ref.adam_step(values, v, first, second, step, **how), strict=True):
+        array[at] = after
 
 
 def environment() -> Arrays:
@@ -384,13 +354,11 @@ def environment() -> Arrays:
     _, rays = rays_of(camera.viewmat, camera.K, WIDTH, HEIGHT)
     basis = ref.sh_basis(rays, 3).reshape(HEIGHT, WIDTH, 16)
     sh, through = leaf(state["environment"]), leaf(T)
-    shown = (
-        torch.from_numpy(f64(train_cases.image(100, 0))[0]) + through[..., None] * (torch.from_numpy(basis) @ sh + 0.5).relu()
-    )
+    behind = through[..., None] * (torch.from_numpy(basis) @ sh + 0.5).relu()
+    shown = torch.from_numpy(f64(train_cases.image(100, 0))[0]) + behind
     v_sh, v_T = (g.numpy() for g in torch.autograd.grad(shown, [sh, through], torch.from_numpy(v)))
-    before = state["environment"], v_sh, state["environment.m"], state["environment.v"]
-    after = ref.adam_step(*before, train_cases.CAPTURE_STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
-    return {"shown": shown.detach().numpy(), "v_alphas": -v_T[..., None], **dict(zip(state, after, strict=True))}
+    learn(state, "environment", v_sh, train_cases.CAPTURE_STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
+    return {"shown": shown.detach().numpy(), "v_alphas": -v_T[..., None], **state}
 
 
 def background() -> Arrays:
@@ -401,46 +369,36 @@ def background() -> Arrays:
 
 def training() -> Arrays:
     """One step: stored parameters → render → loss → gradients through exp and sigmoid → Adam."""
-    state, step, config = train_cases.state_before(), train_cases.STEP, train_cases.CONFIG
-    scales, opacities = np.exp(f64(state["log_scales"])), 1 / (1 + np.exp(-f64(state["logit_opacities"])))
-    scene = ref.Scene(f64(state["means"]), f64(state["quats"]), scales, opacities, f64(state["sh"]), sh_degree=3)
-    camera = inputs.camera()
-    photograph = inputs.photograph()
-    rendered = ref.render(
-        scene,
-        ref.Camera(np.asarray(camera.viewmat), np.asarray(camera.K), WIDTH, HEIGHT),
-        background=f64(inputs.scene().backgrounds[0]),
-    )
+    config, camera, photograph = train_cases.CONFIG, inputs.camera(), inputs.photograph()
+    state = {name: f64(values) for name, values in train_cases.state_before().items()}
+    scales, opacities = np.exp(state["log_scales"]), 1 / (1 + np.exp(-state["logit_opacities"]))
+    scene = ref.Scene(state["means"], state["quats"], scales, opacities, state["sh"], sh_degree=3)
+    view = ref.Camera(np.asarray(camera.viewmat), np.asarray(camera.K), WIDTH, HEIGHT)
+    rendered = ref.render(scene, view, background=f64(inputs.scene().backgrounds[0]))
     v_image = ref.l1_ssim_loss_backward(rendered.colors, photograph[..., :3] / 255, photograph[..., 3] / 255)
     # Nobody can leave pixels out of a training step: there must be none whose error weighs.
     unsure = ref.untrusted_pixels(rendered)
     v = ref.render_backward(rendered, v_image)
     assert unsure.mean() < 0.02, unsure.mean()
-    gradients = {
-        "means": v.means,
-        "quats": v.quats,
-        "log_scales": v.scales * scales,
-        "logit_opacities": v.opacities * opacities * (1 - opacities),
-        "sh": v.colors,
-    }
-    rates: dict[str, Any] = {
-        "means": config.means_lr_at(step, train_cases.SCENE_SCALE),
-        "quats": config.quats_lr * np.sqrt(config.short_run_lr_scale),
-        "log_scales": config.scales_lr * np.sqrt(config.short_run_lr_scale),
-        "logit_opacities": config.opacities_lr * np.sqrt(config.short_run_lr_scale),
-        "sh": config.short_run_lr_scale * np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20),
-    }
+    gradients = v.means, v.quats, v.scales * scales, v.opacities * opacities * (1 - opacities), v.colors
+    scale = config.short_run_lr_scale
+    rates: list[Any] = [config.means_lr_at(train_cases.STEP, train_cases.SCENE_SCALE)]
+    rates += [rate * np.sqrt(scale) for rate in (config.quats_lr, config.scales_lr, config.opacities_lr)]
+    rates.append(scale * np.where(np.arange(16)[:, None] == 0, config.sh0_lr, config.sh0_lr / 20))
     results: Arrays = {
         "gradient_norms": np.linalg.norm(v.means2d * [WIDTH / 2, HEIGHT / 2], axis=1),
         "times_seen": rendered.projected.visible.astype(np.float64),
     }
-    for name in GROUPS:
-        zero = np.zeros(state[name].shape)
-        after, m, _ = ref.adam_step(f64(state[name]), gradients[name], zero, zero, step + 1, lr=rates[name])
-        # Adam's first step is the gradient's sign: where that is in doubt, so is the parameter.
-        results[name] = np.where(np.abs(gradients[name]) > 1e-3 * np.abs(gradients[name]).max(), after, np.nan)
-        results[f"{name}.m"] = m
+    for name, gradient, lr in zip(GROUPS, gradients, rates, strict=True):
+        results[name], results[f"{name}.m"] = first_step(state[name], gradient, train_cases.STEP + 1, lr=lr)
     return results
+
+
+def first_step(values: Array, v: Array, step: int, doubt: float = 1e-3, axis: Any = None, **how: Any) -> tuple[Array, Array]:
+    """Adam's, and the first moments. It goes by the gradient's sign: where that is in doubt, so is the result."""
+    zero = np.zeros(values.shape)
+    after, m, _ = ref.adam_step(values, v, zero, zero, step, **how)
+    return np.where(np.abs(v) > doubt * np.abs(v).max(axis=axis, keepdims=True), after, np.nan), m
 
 
 def image() -> Arrays:
@@ -453,14 +411,11 @@ def image() -> Arrays:
 
 def image_step() -> Arrays:
     raw, target = f64(inputs.blobs()), f64(inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3))
-    picture, near = image_ref.render(raw, WIDTH, HEIGHT)
+    picture, _ = image_ref.render(raw, WIDTH, HEIGHT)
     v_raw = image_ref.gradient(raw, 2 * (picture - target) / picture.size)
     rates = Rates()
     rate = np.array([rates.center] * 2 + [rates.shape] * 3 + [rates.color] * 3 + [rates.opacity])[:, None]
-    zero = np.zeros(raw.shape)
-    after, _, _ = ref.adam_step(raw, v_raw, zero, zero, 1, lr=rate, **betas_and_eps(Adam(IMAGE_EPSILON)))
-    assert near.mean() < 0.05
-    return {"blobs": np.where(np.abs(v_raw) > 1e-2 * np.abs(v_raw).max(axis=1, keepdims=True), after, np.nan)}
+    return {"blobs": first_step(raw, v_raw, 1, 1e-2, 1, lr=rate, **betas_and_eps(Adam(IMAGE_EPSILON)))[0]}
 
 
 def field_of(f: SimpleNamespace) -> volume_ref.Field:
@@ -480,9 +435,8 @@ def volume(coefficients: int, jitter: bool) -> Arrays:
 
 def volume_hash() -> Arrays:
     f, shape = inputs.field(1), render_cases.HASH_SHAPE
-    parameters = inputs.hash_grid(shape.entries, shape.weights)
-    arrays = (*parameters, f.origins, f.directions)
-    leaves = {name: leaf(a) for name, a in zip(("table", "weights", "origins", "directions"), arrays, strict=True)}
+    f.table, f.weights = inputs.hash_grid(shape.entries, shape.weights)
+    leaves = leaves_of(f, "table", "weights", "origins", "directions")
     table, weights, *rays = leaves.values()
     box, background = volume_ref.f64(inputs.VOLUME_BOX), volume_ref.f64(f.background)
     side = float((box[1] - box[0]).max())
@@ -495,29 +449,21 @@ def volume_hash() -> Arrays:
 
 def volume_step() -> Arrays:
     """All rays of one photograph: squared error, total variation, Adam."""
-    config, checkpoint, camera = render_cases.VOLUME_CONFIG, render_cases.volume_checkpoint(), inputs.volume_camera()
+    config, camera = render_cases.VOLUME_CONFIG, inputs.volume_camera()
     photograph = f64(render_cases.volume_photograph()).reshape(-1, 4)
-    f = field_of(inputs.field(1))
-    origins, directions = rays_of(camera.viewmat, camera.K, camera.width, camera.height)
-    sides = f.box[1] - f.box[0]
+    f, grid = field_of(inputs.field(1)), f64(render_cases.volume_checkpoint().state["grid"])
+    sides, rays = f.box[1] - f.box[0], rays_of(camera.viewmat, camera.K, camera.width, camera.height)
     steps_per_unit = config.steps_per_voxel * max(inputs.VOLUME_SIZE / sides)
-    color, _, _ = volume_ref.march(f, origins, directions, steps_per_unit)
-    scale = 1 / (3 * photograph[:, 3].sum())
-    v_color = 2 * scale * photograph[:, 3:] * (color - photograph[:, :3])
+    color, _, _ = volume_ref.march(f, *rays, steps_per_unit)
+    v_color = 2 / (3 * photograph[:, 3].sum()) * photograph[:, 3:] * (color - photograph[:, :3])
     nothing = np.zeros(len(color))
-    v_density, v_sh, *_ = volume_ref.march_backward(f, origins, directions, steps_per_unit, v_color, nothing, nothing)
-    grid = f64(checkpoint.state["grid"])
-    v_grid = np.zeros_like(grid)
-    v_grid[..., 0] = v_density
-    v_grid[..., 1:] = v_sh[..., 0, :]
-    v_grid += volume_ref.variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
+    v_density, v_sh, *_ = volume_ref.march_backward(f, *rays, steps_per_unit, v_color, nothing, nothing)
+    v_grid = volume_ref.variation_gradient(grid, float(sides.max())) * config.total_variation / v_density.size
+    v_grid += np.concatenate([v_density[..., None], v_sh[..., 0, :]], -1)
     rate = np.full(grid.shape[-1], config.rate)
     rate[0] *= GridOptimiser.DENSITY_RATE / sides.max()
-    zero = np.zeros(grid.shape)
-    after, m, _ = ref.adam_step(grid, v_grid, zero, zero, 1, lr=rate, **betas_and_eps(GridOptimiser.ADAM))
-    # Adam's first step is the gradient's sign: where that is in doubt, so is the grid.
-    unsure = np.abs(v_grid) <= 1e-3 * np.abs(v_grid).max(axis=(0, 1, 2))
-    return {"grid": np.where(unsure, np.nan, after), "m": m}
+    after, m = first_step(grid, v_grid, 1, axis=(0, 1, 2), lr=rate, **betas_and_eps(GridOptimiser.ADAM))
+    return {"grid": after, "m": m}
 
 
 def betas_and_eps(adam: Adam) -> dict[str, float]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make this checkout ready to run: a virtual environment in .venv, and on Linux a Vulkan driver and clang.
 # Run by `make setup`; safe to run again.  PYTHON names the interpreter to use (3.11 or newer).
+# `setup.sh browser` installs the browser in which tests open pages, on Debian and the like; without one they are skipped.
 set -euo pipefail
 
 say() { printf '==> %s\n' "$*"; }
@@ -154,10 +155,20 @@ install_clang() {
     fi
 }
 
+install_browser() {
+    if command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1; then return; fi
+    # Ubuntu's package of that name only installs a snap.
+    if grep -q '^ID=debian$' /etc/os-release 2>/dev/null && have_apt && have_root; then
+        apt_install chromium
+    else
+        say "no chromium: the tests that open pages in a browser are skipped"
+    fi
+}
+
 # --------------------------------------------------------------------------------------------------------------
 
 main() {
-    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    cd "$(dirname "${BASH_SOURCE[0]}")"
     if ! { recent_enough .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1; }; then
         make_venv
     fi
@@ -179,4 +190,6 @@ main() {
     say "ready"
 }
 
-if [ "${BASH_SOURCE[0]}" = "$0" ]; then main; fi
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    if [ "${1:-}" = browser ]; then install_browser; else main; fi
+fi
