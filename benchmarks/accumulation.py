@@ -2,9 +2,9 @@
 
     python benchmarks/accumulation.py --out benchmarks/accumulation.json
 
-The four ways (A pixel, B wave, C group, D pair; parallel/gradient_accumulation) take turns, so that what disturbs one disturbs
-all. Medians in milliseconds by the device's clock where it has one; `scratch MiB` is what a way needs besides the gradient.
-`compare-and-swap` is B as on a device that cannot add to floats atomically.
+The four ways (A pixel, B wave, C group, D pair; parallel/gradient_accumulation) take turns, so a disturbance hits all of them.
+Medians in milliseconds by the device's clock if it has one; `scratch MiB` is the memory that a way needs besides the gradient.
+`compare-and-swap` is B on a device that cannot add to floats atomically.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ WAYS = {
     "D pair": {"accumulation": "PerIntersection"},
     "B wave, compare-and-swap": {"accumulation": "PerWave", "native_atomics": False},
 }
-# Standard deviations in pixels, and how many.
+# Standard deviations in pixels, and the number of Gaussians.
 SCENES = {"small": ((0.5, 1.5), 100_000), "large": ((15.0, 40.0), 1_000), "mixed": ((0.5, 20.0), 10_000)}
 
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
     # Side of the image in pixels.
     side: int = 512
-    # Times each way is measured.
+    # Repeats of each way.
     repeats: int = 9
 
 
 def gaussians_of(sigmas: tuple[float, float], count: int, side: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Gaussians all over the image, their sizes log-uniform between two; and intrinsics."""
+    """Gaussians all over the image, their sizes log-uniform between two limits; and intrinsics."""
     rng = np.random.default_rng(0)
     u, v, z = rng.uniform(0, side, count), rng.uniform(0, side, count), rng.uniform(2, 6, count)
     means = np.stack([(u - side / 2) * z / side, (v - side / 2) * z / side, z], axis=1)
@@ -64,7 +64,7 @@ def gaussians_of(sigmas: tuple[float, float], count: int, side: int) -> tuple[li
 
 
 def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str, dict[str, float]]:
-    """Of each way: the backward pass of one image, and its memory."""
+    """Time and memory of the backward pass of one image, for each way."""
     device, side = get_device(), options.side
     gaussians, K = gaussians_of(sigmas, count, side)
     rng = np.random.default_rng(1)
@@ -102,7 +102,7 @@ def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str
 
 
 def main(options: Options) -> None:
-    """Run every scene."""
+    """Measure every scene."""
     results = header(get_device())
     for name, (sigmas, count) in SCENES.items():
         title = f"{name}: {count:,} Gaussians of {sigmas[0]:g}-{sigmas[1]:g} px at {options.side}×{options.side}"

@@ -2,8 +2,8 @@
 
     python benchmarks/fields.py --capture captures/fox --out benchmarks/fields.json
 
-Both sample rays alike, with jitter: 64 samples a side of the box in the last stage. Voxels of degree 2 take 32 MiB, if they are
-64³, and so may the hash grid. `grid, longer` are the voxels with about as many times the steps as the hash grid takes longer.
+Both sample rays alike, with jitter: 64 samples a side of the box in the last stage. Voxels of degree 2 take 32 MiB at 64³, and
+the hash grid gets as much. `grid, longer` are the voxels with more steps, for about as long as the hash grid takes.
 `seconds` are processor time divided by the cores; `ms a step` are medians of the last stage.
 """
 
@@ -35,15 +35,15 @@ MOST_TIMES = 12
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
     # Folder of a capture; without one only the demo is fitted.
     capture: Path | None = None
-    # Of its photographs.
+    # Factor by which its photographs are shrunk.
     downscale: float = 16
-    # Of each of the three stages.
+    # Steps of each of the three stages.
     steps: int = 100
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
 
 
@@ -51,7 +51,7 @@ def fit(dataset: Dataset, field: Literal["grid", "hash"], steps: int) -> dict[st
     """PSNR of the held-out views, and times."""
     config = VolumeConfig(RESOLUTIONS, steps, field=field, rays_per_step=RAYS, jitter=True)
     trainer = VolumeTrainer(Views.of_dataset(dataset), dataset.bounds, config, background=dataset.background)
-    # Kernels are compiled, or read.
+    # The first step compiles the kernels, or reads them.
     trainer.advance()
     times = []
     while trainer.step < config.steps:
@@ -76,7 +76,7 @@ def fit(dataset: Dataset, field: Literal["grid", "hash"], steps: int) -> dict[st
 
 
 def compare(dataset: Dataset, steps: int) -> dict[str, Any]:
-    """The hash grid, the voxels, and the voxels for as long."""
+    """Fit the hash grid, the voxels, and the voxels for as long as the hash grid."""
     hashed, grid = fit(dataset, "hash", steps), fit(dataset, "grid", steps)
     times = min(max(round(hashed["seconds"] / grid["seconds"]), 1), MOST_TIMES)
     return {
@@ -88,7 +88,7 @@ def compare(dataset: Dataset, steps: int) -> dict[str, Any]:
 
 
 def main(options: Options) -> None:
-    """Fit everything."""
+    """Fit both fields to the demo and to the capture."""
     results: dict[str, Any] = header(get_device())
     with tempfile.TemporaryDirectory() as folder:
         results["demo"] = compare(load_dataset(write_demo_scene(Path(folder) / "demo"), downscale=2), options.steps)

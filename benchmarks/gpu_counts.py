@@ -1,9 +1,9 @@
-"""What a training step does to memory, counted by the emulator (tests/emulation/counts.py) in waves of 32 lanes.
+"""Count the memory accesses of a training step in the emulator (tests/emulation/counts.py), in waves of 32 lanes.
 
     python -m benchmarks.gpu_counts --capture captures/fox --run runs/fox --out benchmarks/gpu_counts.json
 
-Two scenes with as many pixels a Gaussian as a million Gaussians have at 1920×1080, so that their counts a Gaussian and a pixel
-are those of such a scene, if it is like them: `splat bench`'s random one, and a run of `splat train CAPTURE --downscale 8
+Two scenes have as many pixels a Gaussian as a million Gaussians have at 1920×1080, so their counts a Gaussian and a pixel
+carry over to such a scene: the random one of `splat bench`, and a run of `splat train CAPTURE --downscale 8
 --steps 1000`, seen by the first training camera. Takes ten minutes of one core.
 """
 
@@ -38,20 +38,20 @@ from tests.emulation.counts import CountingPrograms, Counts, counting
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import METAL
 
-# Of a million Gaussians at 1920×1080.
+# The ratio of a million Gaussians at 1920×1080.
 PIXELS_PER_GAUSSIAN = 1920 * 1080 / 1e6
 _TILE = 16
-# Intersections of splats that touch at least so many tiles.
+# Thresholds: intersections of splats that touch at least this many tiles.
 _TILE_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass
 class Options:
-    """What to count."""
+    """Options of this benchmark."""
 
-    # Folder of photographs.
+    # Folder of the capture.
     capture: Path
-    # Folder of a run of `splat train` on these.
+    # Folder of a run of `splat train` on this capture.
     run: Path
     # Write the counts here, as JSON.
     out: Path
@@ -82,7 +82,7 @@ def random(device: MetalOnCpu, count: int) -> Scene:
 
 
 def trained(device: MetalOnCpu, capture: Path, run: Path) -> Scene:
-    """What has been trained, from the first training camera."""
+    """The trained scene, seen by the first training camera."""
     gaussians = Checkpoint.load(run / "checkpoint.safetensors").gaussians()
     dataset = load_dataset(capture, downscale=8)
     camera = dataset.views[dataset.train[0]].camera
@@ -108,7 +108,7 @@ def _scene(
 
 
 def distribution(scene: Scene, tiles: BinnedTiles) -> dict[str, Any]:
-    """How many intersections there are, and what share of them is of splats that touch many tiles."""
+    """The number of intersections, and the share of them whose splats touch many tiles."""
     touched = np.bincount(tiles.ids.numpy(), minlength=scene.gaussians)
     lengths = np.diff(tiles.offsets.numpy())
     total = int(touched.sum())
@@ -124,7 +124,7 @@ def distribution(scene: Scene, tiles: BinnedTiles) -> dict[str, Any]:
 
 
 def rasteriser(device: MetalOnCpu, programs: CountingPrograms, scene: Scene) -> Iterator[tuple[str, Counts]]:
-    """Of every number of pixels a thread: a forward pass, and a backward pass in every way to add up."""
+    """Count, for every number of pixels a thread, a forward pass and a backward pass in every way to add up."""
     memory = device.memory
     rng = np.random.default_rng(0)
     shape = (1, scene.height, scene.width)
@@ -162,7 +162,7 @@ def _only(programs: CountingPrograms, entry: str) -> Counts:
 
 
 def summary(counts: Counts) -> dict[str, int]:
-    """As stored."""
+    """The counts as the JSON stores them."""
     memory, shared = counts.memory, counts.workgroup
     lists = counts.buffers.get("lists_ids")
     return {
@@ -180,7 +180,7 @@ def summary(counts: Counts) -> dict[str, int]:
 
 
 def training_step(device: MetalOnCpu, programs: CountingPrograms, options: Options) -> dict[str, Any]:
-    """A step of the run's trainer, kernel by kernel."""
+    """Count one step of the run's trainer, kernel by kernel."""
     dataset = load_dataset(options.capture, downscale=8)
     checkpoint = Checkpoint.load(options.run / "checkpoint.safetensors")
     config = replace(checkpoint.config, steps=checkpoint.step + 2)
@@ -196,7 +196,7 @@ def training_step(device: MetalOnCpu, programs: CountingPrograms, options: Optio
 
 
 def main(options: Options) -> None:
-    """Count everything."""
+    """Count both scenes and the training step."""
     with tempfile.TemporaryDirectory() as folder:
         programs = CountingPrograms(Compiler(find_clang(), Path(folder), counting(METAL)))
         device = MetalOnCpu(programs, _GPU_TUNING)
@@ -210,7 +210,7 @@ def main(options: Options) -> None:
             for what, counts in rasteriser(device, programs, scene):
                 found[what] = summary(counts)
                 print(scene.name, what, found[what], flush=True)
-            # Every contribution adds nine numbers that are, but for chance, not zero.
+            # Every contribution adds nine numbers, which are zero only by chance.
             found["contributions"] = found["backward 1 PerPixel"]["atomics"] // 9
             results[scene.name] = found
         results["step"] = training_step(device, programs, options)

@@ -1,15 +1,15 @@
-"""Times of a training step on GPUs that nobody here has, predicted from static figures, counts and published numbers.
+"""Predicted times of a training step on GPUs, from static figures, counts and published numbers.
 
-A kernel takes the longest of the times that it would take if it were bound by one thing alone:
+A kernel takes the longest of four times, one for each limit:
 
-- issue: instructions of all waves over processors · instructions a clock · clock. A share of `ISSUE` of that is reached.
-- memory: bytes over bandwidth, of which a share of `BANDWIDTH` is reached. Bytes are those of the arrays that a stage has to
-  read and write once; what is read again, as splats by waves, comes from caches.
-- atomics: 32-byte sectors that are added to, over the slices of the second-level cache · clock.
-- latency: the longest list of a tile, by one wave alone, which waits `LATENCY` clocks for each instruction.
+- issue: instructions of all waves over processors · instructions a clock · clock, at a share `ISSUE` of that rate.
+- memory: bytes over bandwidth, at a share `BANDWIDTH` of it. The bytes are those of the arrays that a stage reads and writes
+  once; repeated reads, as of splats by waves, come from caches.
+- atomics: 32-byte sectors that kernels add to, over the slices of the second-level cache · clock.
+- latency: the longest list of a tile, blended by one wave alone, which waits `LATENCY` clocks for each instruction.
 
-and each dispatch `launch` besides, as the next one waits for it. What is published is in `GPUS`. The shares, the clocks and the
-launches are not: they are guesses of what kernels like these reach, and they are where a measurement should look first.
+Each dispatch adds a `launch`, as the next one waits for it. `GPUS` has the published numbers. The shares, the clocks and the
+launches are guesses of what such kernels reach; measure them first.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from typing import Any
 
 ISSUE, BANDWIDTH, LATENCY = 0.6, 0.8, 4
 _WAVE = 32
-# Of a wave of 32 that adds up nine numbers: a float each of four lanes, twice, and of one.
+# Sectors of a wave of 32 that adds up nine numbers: two by four lanes with a float each, and one for the last number.
 _WAVE_SECTORS = 3
 _ROW = 9
 # Sectors of a row of 36 bytes.
 _ROW_SECTORS = 2
 # Instructions for each access to group-shared memory when sums are flushed.
 _FLUSH = 3
-# Instructions a pair, of both kernels of a pass, and clocks that a thread waits for each of its pairs, in each kernel: one in
-# eight comes from memory.
+# Instructions a pair, in both kernels of a pass; and clocks that a thread waits for each of its pairs in each kernel, if one
+# pair in eight comes from memory.
 _SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
-# Until memory answers.
+# Latency of memory.
 _NANOSECONDS = 600
 PIXELS = (1, 2, 4, 8)
-# Threads of a workgroup, and pairs a thread, by a digit's bits.
+# Bits of a digit → threads of a workgroup, pairs a thread.
 SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
 ACCUMULATIONS = ("PerPixel", "PerWave", "PerGroup", "PerIntersection")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a multiprocessor: NVIDIA, CUDA C++ Programming Guide 12.9, Technical Specifications per Compute Capability."""
+    """Limits of a multiprocessor: NVIDIA, CUDA C++ Programming Guide 12.9, Technical Specifications per Compute Capability."""
 
     warps: int
     blocks: int
     shared_bytes: int
-    # Of each block, which the system takes.
+    # The part of each block that the system uses.
     reserved_bytes: int
     registers: int = 65536
 
@@ -57,21 +57,21 @@ LIMITS = {
     "sm_90": Limits(64, 32, 228 << 10, 1 << 10),
     "sm_120": Limits(48, 24, 100 << 10, 1 << 10),
 }
-# Of a core of Apple's, as third parties found out.
+# A core of Apple's, as third parties found out.
 _APPLE = Limits(24, 24, 60 << 10, 0)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Published numbers, and in the last two lines guesses."""
+    """Published numbers of a GPU; the slices and the launch are guesses."""
 
     name: str
     architecture: str
-    # SMs, or cores of Apple's, each of which issues four instructions of 32 lanes a clock.
+    # SMs, or Apple's cores; each issues four instructions of 32 lanes a clock.
     processors: int
     gigahertz: float
     gigabytes_a_second: float
-    # Of the second-level cache, each of which adds to a sector a clock.
+    # Slices of the second-level cache; each adds to a sector a clock.
     slices: int
     microseconds_a_launch: float
     source: str
@@ -103,13 +103,13 @@ GPUS = (
     ),
     Gpu("M4, 10 cores", "sm_90", 10, 1.58, 120, 8, 6, "Apple's page: 10 cores, 120 GB/s; the clock is third parties'", _APPLE),
 )
-# For comparisons with what others have published.
+# For comparisons with published times.
 A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper", LIMITS["sm_90"])
 
 
 def occupancy(limits: Limits, threads: int, registers: int, shared_bytes: int) -> float:
-    """Share of the warps that fit: NVIDIA's occupancy calculator's formula. Registers are given out to warps by 256, a quarter
-    of the processor's by each of its four schedulers."""
+    """Share of the warps that fit, by NVIDIA's occupancy calculator. Each of a processor's four schedulers has a quarter of the
+    registers and gives them to warps in units of 256."""
     warps = math.ceil(threads / _WAVE)
     by_registers = limits.registers // 4 // (math.ceil(registers * _WAVE / 256) * 256) * 4
     blocks = min(limits.blocks, limits.warps // warps, by_registers // warps)
@@ -120,7 +120,7 @@ def occupancy(limits: Limits, threads: int, registers: int, shared_bytes: int) -
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is compared."""
+    """The settings that are compared."""
 
     pixels: int = 1
     accumulation: str = "PerWave"
@@ -129,7 +129,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Work:
-    """A scene: what has to be done to it."""
+    """A scene, and how much work it makes."""
 
     gaussians: int
     pixels: int
@@ -142,7 +142,7 @@ class Work:
 
     @property
     def intersections(self) -> float:
-        """Of splats with tiles."""
+        """Pairs of a splat and a tile."""
         return self.counted["intersections"] * self.gaussians / self.counted["gaussians"]
 
     @property
@@ -153,7 +153,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Time:
-    """Of a stage, in milliseconds, by what might bind it."""
+    """Times of a stage in milliseconds, by the limits that may bind it."""
 
     issue: float = 0.0
     memory: float = 0.0
@@ -163,19 +163,19 @@ class Time:
 
     @property
     def total(self) -> float:
-        """See above."""
+        """The time of the tightest limit, and the launches."""
         return max(self.issue, self.memory, self.atomics, self.latency) + self.launch
 
     @property
     def bound(self) -> str:
-        """By what."""
+        """The name of the tightest limit."""
         parts = {"issue": self.issue, "memory": self.memory, "atomics": self.atomics, "launch": self.launch}
         parts["latency"] = self.latency
         return max(parts, key=lambda name: parts[name])
 
 
 def sectors(counted: dict[str, Any], accumulation: str, pixels: int) -> float:
-    """That a backward pass adds to, of what it adds atomically."""
+    """Sectors that a backward pass adds to atomically."""
     atomics = counted[f"backward {pixels} {accumulation}"]["atomics"]
     if accumulation == "PerPixel":
         return float(atomics)
@@ -183,12 +183,12 @@ def sectors(counted: dict[str, Any], accumulation: str, pixels: int) -> float:
 
 
 def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float]:
-    """How often a wave blends a splat over its pixels, and how often it tests 32."""
+    """How often a wave blends a splat over its pixels, and how often it tests 32 splats."""
     found = counted[what]
-    # The emulator's compiler does not share the exponential of a splat between its value and its derivative: thrice.
+    # The emulator's compiler evaluates a splat's exponential three times for its value and its derivative.
     evaluations = found["evaluations"] / (3 if what.startswith("backward") else 1)
     blends = evaluations / _WAVE / pixels
-    # Both read where the splat is, and so do those who add to its row: all lanes of a wave, or a thread a number.
+    # Blends, tests, and the threads that add to a splat's row (a wave's lanes, or one a number) read where the splat is.
     added = 0.0
     if what.endswith(("PerPixel", "PerWave")):
         added = counted[f"backward {pixels} PerWave"]["atomics"] / _ROW * _WAVE
@@ -198,7 +198,7 @@ def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float
 
 
 class Model:
-    """Of one GPU, from figures and counts."""
+    """Predicted times on one GPU, from figures and counts."""
 
     def __init__(self, gpu: Gpu, kernels: dict[str, Any]) -> None:
         self.gpu = gpu
@@ -223,13 +223,13 @@ class Model:
         loop, test = total(figures["loop"]), total(figures["test"])
         instructions = blends * loop + tests * test
         atomics = 0.0
-        # Rows of the lists, packed splats and what is kept of pixels; of gradients, rows twice.
+        # Rows of the lists, packed splats and the state of the pixels; below, rows of gradients count twice.
         nbytes = work.intersections * 4 + work.visible * 48 + work.pixels * 24
         dispatches = 1
         if backward:
             added = work.counted[f"backward {p} PerWave"]["atomics"] / _ROW * scale
             instructions -= (blends - min(added, blends)) * total(figures["if blended"])
-            # Beside the loops: sums of all waves are read from group-shared memory, cleared and added up.
+            # Outside the loops, sums of all waves are read from group-shared memory, cleared and added up.
             instructions += work.counted[what]["workgroup bytes"] / 4 / _WAVE * scale * _FLUSH
             if tuning.accumulation == "PerIntersection":
                 nbytes += work.intersections * (36 * 3 + 8) + work.gaussians * 36
@@ -251,14 +251,14 @@ class Model:
         threads, items = SORTS[digit_bits]
         figures = self.kernels[f"radix_sort.scatter DIGIT_BITS={digit_bits} ITEMS={items} THREADS={threads}"]
         digits = 1 << digit_bits
-        # Threads that add up a digit's counters each read, or read and write, all of a block's threads: once to count, twice to
-        # scatter; and each pair is counted twice, by random access to 32 banks, of which the fullest has 3.4.
+        # Threads that add up a digit's counters go over all of a block's threads: once to count, twice to scatter. Each pair is
+        # counted twice, by random access to 32 banks, the fullest of which has 3.4.
         turns = 3 * (math.ceil(digits / _WAVE) if threads > _WAVE else digits) / items + 4 * 3.4 / _WAVE
         banks = count * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
         warps = self.occupied(figures) * self.gpu.limits.warps
         rounds = math.ceil(count / items / (warps * _WAVE * self.gpu.processors))
         latency = 2 * rounds * items * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
-        # Each lane waits for a sector of its own: too few of them do not make use of the bandwidth.
+        # Each lane waits for its own sector, so too few lanes do not use the whole bandwidth.
         wanted = self.gpu.gigabytes_a_second * _NANOSECONDS / self.gpu.processors
         share = min(warps * _WAVE * 32 / wanted, 1.0)
         return Time(
@@ -270,18 +270,18 @@ class Model:
         )
 
     def occupied(self, figures: dict[str, Any]) -> float:
-        """Share of warps."""
+        """Share of the warps that fit, for this kernel."""
         own = figures[self.gpu.architecture]
         return occupancy(self.gpu.limits, figures["threads"], own["registers"], own["shared bytes"])
 
     def elementwise(self, kernels: Iterable[str], count: float, nbytes: float) -> Time:
-        """A thread an element: all instructions once."""
+        """One thread an element; each instruction runs once."""
         names = list(kernels)
         instructions = sum(self.kernels[name]["instructions"] for name in names) * count / _WAVE
         return Time(self._issue(instructions), self._memory(nbytes), 0.0, self._launch(len(names)))
 
     def step(self, work: Work, tuning: Tuning) -> dict[str, Time]:
-        """Stage by stage."""
+        """Predicted time of each stage."""
         n, pixels = work.gaussians, work.pixels
         tiles = math.ceil(pixels / 256)
         find = self._find
@@ -298,7 +298,7 @@ class Model:
             "rasterize": self.rasterize(work, tuning, backward=False),
             "loss": self.elementwise(
                 (find(f"loss.{e}") for e in ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")),
-                # A thread has a run of eight.
+                # A thread computes a run of eight.
                 pixels * 3 / 8,
                 pixels * 3 * 4 * (1 + 5 + 5 + 3 + 3 + 3 + 3 + 1) + pixels * 8,
             ),
@@ -306,7 +306,7 @@ class Model:
             "project backward": self.elementwise([find("project.projectBackward")], n, n * (44 + 36 + 36 + 44)),
             "shade backward": self.elementwise([find("shade.shadeBackward")], n, n * (192 + 192 + 12 + 24)),
             "statistics": self.elementwise([find("densify.addStatistics")], n, n * 40),
-            # Gradient, parameter and two moments are read, the latter three written, of 59 numbers.
+            # Each of 59 numbers: read gradient, parameter and two moments; write the last three.
             "adam": Time(0.0, self._memory(n * 59 * 28), 0.0, self._launch(5)),
         }
 
@@ -315,14 +315,14 @@ class Model:
 
 
 def total(counts: dict[str, int]) -> int:
-    """All instructions."""
+    """The number of instructions."""
     return sum(counts.values())
 
 
 def rasteriser(tuning: Tuning, backward: bool) -> str:
     """The kernel's name in gpu_static.json."""
     how = {"CHANNELS": 3, "PIXELS": tuning.pixels}
-    # Kernels are named by what is not as it is without a specialisation.
+    # The name has only the constants that differ from their defaults.
     if backward and tuning.accumulation != "PerWave":
         how["Accumulation"] = tuning.accumulation
     entry = "rasterizeBackward" if backward else "rasterizeForward"

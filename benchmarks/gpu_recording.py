@@ -1,5 +1,5 @@
-"""Which kernels a training step, a volume's and a picture's dispatch on a GPU, found by letting the library's host code record
-them for a device that is not there.
+"""The kernels that a training step, a volume's and a picture's dispatch on a GPU: the library's host code records them for a
+device that does not exist.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from splat_py.volume.grid import GridOptimiser
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 
-# Any length that makes tiles of the demo scene have more than one segment: only whether there are segments is linked.
+# Any length that cuts some tiles of the demo scene into segments: linking only asks whether there are segments.
 _SEGMENT = 64
 
 
 class Dispatch(NamedTuple):
-    """A kernel that would run, the stage that it is of, and over how many workgroups."""
+    """A kernel that would run, its stage, and its number of workgroups."""
 
     kernel: Specialisation
     stage: str
@@ -45,7 +45,7 @@ class Dispatch(NamedTuple):
 
 
 class RecordingDevice(Device):
-    """Remembers what is submitted, and runs nothing: memory stays as the host has written it, or zero."""
+    """A device that remembers what is submitted and runs nothing: memory stays as the host wrote it, or zero."""
 
     def __init__(self, tuning: Tuning = _GPU_TUNING) -> None:
         nothing = cast(spy.Device, SimpleNamespace(wait_for_idle=lambda: None, wait_for_submit=lambda submission: None))
@@ -56,14 +56,14 @@ class RecordingDevice(Device):
         self.dispatches: list[Dispatch] = []
 
     def require_process(self) -> None:
-        """Any will do."""
+        """Accept any process."""
 
     def record(self, profile: Profile | None = None) -> Recorder:
         """Begin a list of commands."""
         return _Recorder(self)
 
     def wait(self, submission: int) -> None:
-        """Nothing: nothing runs."""
+        """Return at once: nothing runs."""
 
 
 class _Recorder(Recorder):
@@ -80,17 +80,17 @@ class _Recorder(Recorder):
         self._device_recorded.dispatches.append(Dispatch(specialisation_of(kernel), self._stage, groups))
 
     def copy(self, source: Array, target: Array, at: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def clear(self, array: Array) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stage(self, name: str) -> None:
-        """See `Recorder`."""
+        """Name the stage of the next dispatches."""
         self._stage = name
 
     def submit(self, wait: bool = True) -> int:
-        """Nothing."""
+        """Do nothing."""
         return 0
 
 
@@ -99,7 +99,7 @@ class _HostMemory(Memory):
         return cast(spy.Buffer, _HostBuffer(nbytes))
 
     def give_back(self, buffer: spy.Buffer) -> None:
-        """Python does."""
+        """Do nothing: Python frees it."""
 
 
 class _HostBuffer:
@@ -126,7 +126,7 @@ def _demo() -> Dataset:
 def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
     """A step of `Trainer` with spherical harmonics of degree 3, on any photographs."""
     device = RecordingDevice(tuning)
-    # 100 Gaussians, and so more than one segment of `_SEGMENT` may be needed.
+    # 100 Gaussians are more than `_SEGMENT`, so a list may need a second segment.
     config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=100)
     trainer = Trainer(_demo(), config, device=device)
     if tuning.segment is not None:
@@ -139,7 +139,7 @@ def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
 
 
 def volume_step(sh_degree: int) -> list[Dispatch]:
-    """A step of `volume.fit` with voxels; and the passes that torch drives."""
+    """A step of `volume.fit` with voxels, and the passes that torch drives."""
     device = RecordingDevice()
     empty = device.memory.empty
     rays, image = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
@@ -158,7 +158,7 @@ def volume_step(sh_degree: int) -> list[Dispatch]:
 
 
 def image_step() -> list[Dispatch]:
-    """A step of `image.fit` in both ways to make lists."""
+    """A step of `image.fit`, in both ways to make lists."""
     found = []
     for blobs, side in ((64, 32), (4096, 256)):
         device = RecordingDevice()
@@ -172,12 +172,12 @@ def image_step() -> list[Dispatch]:
 
 @cache
 def kernels() -> dict[str, tuple[str, ...]]:
-    """Every kernel under consideration, by its specialisation in words: in which tunings it runs."""
+    """Every kernel under consideration, as specialisation in words → the tunings that use it."""
     return {name: tuple(used) for name, (_, used) in _found().items()}
 
 
 def specialisations() -> dict[str, Specialisation]:
-    """The same, to compile."""
+    """The same kernels, to compile."""
     return {name: kernel for name, (kernel, _) in _found().items()}
 
 

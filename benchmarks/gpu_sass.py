@@ -1,4 +1,4 @@
-"""Loops and instructions in what `nvdisasm` makes of a kernel's binary."""
+"""Loops and instructions in the disassembly of a kernel's binary by `nvdisasm`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
-# Of a loop over `distance`, 4 to half a wave, in `sumFourOverWave`; in other loops nobody knows.
+# Steps of a loop over `distance`, from 4 to half a wave, in `sumFourOverWave`. Counts of other inner loops are unknown.
 _BUTTERFLY_STEPS = 3
 
-# By the beginnings of their names; the first that fits counts.
+# Classes by the beginnings of instructions' names; the first match counts.
 _CLASSES = {
     "mufu": ("MUFU",),
     "shuffle": ("SHFL",),
-    # Who takes part in a wave operation: Slang's CUDA source keeps a mask of lanes.
+    # Lanes that take part in a wave operation: Slang's CUDA source keeps a mask of them.
     "mask": ("VOTE", "REDUX", "WARPSYNC", "R2UR", "BRA.DIV", "MATCH", "CREDUX"),
     "atomic": ("ATOM", "RED"),
     "global load": ("LDG", "LD."),
@@ -32,7 +32,7 @@ CLASSES = (*_CLASSES, "other")
 
 @dataclass(frozen=True)
 class Instruction:
-    """At an address: `BRA`'s target is that of a label."""
+    """An instruction at an address; `target` is the address of the label that `BRA` names."""
 
     address: int
     predicated: bool
@@ -41,13 +41,13 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """One of `CLASSES`."""
+        """The instruction's class, one of `CLASSES`."""
         # ATOMS is group-shared, REDUX between lanes.
         return next((kind for kind, names in _CLASSES.items() if self.name.startswith(names)), "other")
 
 
 def instructions(text: str) -> list[Instruction]:
-    """Of the kernel: subroutines, as of division, which follow it under their own label, are left out where that is said."""
+    """The instructions of the kernel, without subroutines such as division, which follow it under `$__internal` labels."""
     found: list[tuple[int, bool, str, str | None]] = []
     labels: dict[str, int | None] = {}
     waiting: list[str] = []
@@ -67,7 +67,7 @@ def instructions(text: str) -> list[Instruction]:
 
 @dataclass(frozen=True)
 class Loop:
-    """From the first instruction to the branch back."""
+    """The instructions from the first one to the branch back."""
 
     first: int
     last: int
@@ -77,12 +77,12 @@ class Loop:
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """Length in bytes."""
         return self.last - self.first
 
 
 def _loops(code: list[Instruction]) -> list[Loop]:
-    # BRA.DIV is for lanes that have come apart; its blocks lie behind everything and branch back.
+    # BRA.DIV is for lanes that have diverged; its blocks lie behind the rest and branch back.
     end = next((i.address for i in code if i.name == "EXIT" and not i.predicated), 1 << 62)
     return [
         Loop(i.target, i.address)
@@ -95,24 +95,24 @@ def _loops(code: list[Instruction]) -> list[Loop]:
 class HotLoop:
     """Instructions of one iteration of the innermost loop that evaluates a splat, by `CLASSES`, as a wave issues them.
 
-    Both sides of a branch within it count, as lanes take both, but not calls of subroutines for denormal numbers. A loop
-    within it counts thrice: the sums over a wave of 32 halve thrice.
+    Both sides of a branch within it count, as lanes run both. Calls of subroutines for denormal numbers do not. A loop within
+    it counts three times: the sums over a wave of 32 halve three times.
     """
 
     counts: dict[str, int]
-    # Of these, behind the widest branch forward: what is done only if any lane blends the splat.
+    # The part of `counts` behind the widest forward branch, which runs only if some lane blends the splat.
     conditional: dict[str, int]
-    # Of the loop around it, by which a wave tests splats, a lane each, without what is in loops within.
+    # The surrounding loop, in which each lane of a wave tests a splat; without the loops within.
     around: dict[str, int]
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of instructions."""
         return sum(self.counts.values())
 
 
 def hot_loop(text: str) -> HotLoop | None:
-    """The innermost loop with an exponential, if there is one."""
+    """The innermost loop with an exponential, or None."""
     code = instructions(text)
     loops = _loops(code)
     around = [loop for loop in loops for i in code if i.name.startswith("MUFU.EX2") and i in loop]
@@ -122,7 +122,7 @@ def hot_loop(text: str) -> HotLoop | None:
     body = [i for i in code if i in hot]
     slow: set[int] = set()
     for branch in body:
-        # Around a call, which is for what the fast path cannot do.
+        # A branch around a call, which handles what the fast path cannot.
         if branch.name == "BRA" and branch.predicated and branch.target and branch.target > branch.address:
             skipped = [i for i in body if branch.address < i.address < branch.target]
             if len(skipped) <= 6 and any(i.name.startswith("CALL") for i in skipped):

@@ -3,8 +3,8 @@
     python -m benchmarks.gpu_static --out benchmarks/gpu_static.json --nvdisasm NVDISASM
 
 NVRTC and ptxas come with `pip install 'slang-splat[dev]'`, nvdisasm with CUDA's toolkit or, as a file, inside Triton's wheels
-(3.0 and later). Takes four minutes of one core. `python -m benchmarks.gpu_counts` counts what kernels do to memory;
-`python -m benchmarks.gpu_model` makes of both the tables in docs/gpus.md.
+(3.0 and later). It takes four minutes of one core. `python -m benchmarks.gpu_counts` counts the kernels' memory accesses;
+`python -m benchmarks.gpu_tables` makes the tables in docs/gpus.md from both.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.emulation.kernels import Specialisation
 
 # Turing, Ada (RTX 4090), Hopper (H100), Blackwell (RTX 50).
 ARCHITECTURES = ("sm_75", "sm_89", "sm_90", "sm_120")
-# Instructions are of this one: those of the others differ by a tenth.
+# The architecture whose instructions are counted; those of the others differ by a tenth.
 DISASSEMBLED = "sm_90"
 
 
 @dataclass
 class Options:
-    """Where to."""
+    """Options of this benchmark."""
 
     # Write the figures here, as JSON.
     out: Path
@@ -52,7 +52,7 @@ def disassemble(nvdisasm: Path, assembled: Assembled) -> str:
 
 
 def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, Any]) -> dict[str, Any]:
-    """By architecture; those of `before` if they are of the same source."""
+    """Figures by architecture; `before` if it is from the same source."""
     kernel = emit("cuda", specialisation.module, specialisation.entry, dict(specialisation.constants))
     digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
     if before.get("source") == digest:
@@ -76,13 +76,13 @@ def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, An
 
 
 def main(options: Options) -> None:
-    """Compile everything that has changed."""
+    """Compile every kernel that has changed."""
     before = json.loads(options.out.read_text(encoding="utf-8"))["kernels"] if options.out.exists() else {}
     used, results = kernels(), {}
     for name, specialisation in specialisations().items():
         results[name] = figures(specialisation, options.nvdisasm, before.get(name, {})) | {"used": list(used[name])}
         print(name, results[name]["sm_90"], results[name].get("loop"), flush=True)
-        # What is not done yet is there from before, if an interrupt comes.
+        # If an interrupt comes, kernels that are not done yet keep their old figures.
         write_json(options.out, {"nvrtc": version(), "kernels": before | results})
     write_json(options.out, {"nvrtc": version(), "kernels": results})
 

@@ -1,4 +1,4 @@
-"""The tables of docs/gpus.md, from gpu_static.json, gpu_counts.json and the model.
+"""The tables of docs/gpus.md, from gpu_static.json, gpu_counts.json, vulkan_static.json and the model.
 
 python -m benchmarks.gpu_tables
 """
@@ -37,7 +37,7 @@ TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUN
 _GAUSSIANS, _PIXELS = 1_000_000, 1920 * 1080
 _SCENES = {"random": "random", "fox": "`fox`"}
 _LETTERS = dict(zip(ACCUMULATIONS, "ABCD", strict=True))
-# Milliseconds that others have published: whose, on which GPU, Gaussians and pixels, what of ours compares.
+# Published milliseconds: by whom, on which GPU, Gaussians and pixels, and which of our times to compare.
 _PUBLISHED = (
     ("Metal-GS 0.3.1, a training step", GPUS[2], 165_000, 516 * 344, "step", 1e3 / 25.2),
     ("gsplat, MCMC to 1 M, Mip-NeRF 360, a step of 30,000 in 15.4 min", A100, 1_000_000, 1_300_000, "step", 15.4 * 60e3 / 30e3),
@@ -45,9 +45,15 @@ _PUBLISHED = (
     ("taichi-splatting, bicycle, backward", GPUS[1], 6_100_000, 2048 * 1361, "rasterize backward", 5.84),
 )
 
+# Stages of a forward and of a backward pass; the loss, the statistics and Adam belong to neither.
+_FORWARD = ("project", "shade", "sort depths", "bin", "sort tiles", "rasterize")
+_BACKWARD = ("rasterize backward", "project backward", "shade backward")
+# Mesa's kernels that are not shown: at more than one pixel a thread only the default way to add up gradients is.
+_HIDDEN = re.compile(r"backward, [ACD] \w+, [248] px")
+
 
 def read(name: str) -> Any:
-    """A JSON beside this file."""
+    """Read a JSON beside this file."""
     return json.loads((_HERE / name).read_text(encoding="utf-8"))
 
 
@@ -68,7 +74,7 @@ def _registers(figures: dict[str, Any]) -> str:
 
 
 def kernels(static: dict[str, Any]) -> str:
-    """Of one step of each kind, but the rasteriser's."""
+    """Kernels of one step of each kind, except the rasteriser's."""
     rows = []
     for name, figures in static.items():
         steps = ("training step", "picture", "volume of degree 2")
@@ -87,7 +93,7 @@ def kernels(static: dict[str, Any]) -> str:
 
 
 def tunings(static: dict[str, Any]) -> str:
-    """The rasteriser's kernels."""
+    """Kernels of the rasteriser."""
     rows = []
 
     def add(words: str, tuning: Tuning, backward: bool) -> None:
@@ -110,7 +116,7 @@ def tunings(static: dict[str, Any]) -> str:
 
 
 def counts(counted: dict[str, Any]) -> str:
-    """What the rasteriser does, per pixel of the image and per contribution."""
+    """The rasteriser's work per pixel of the image and per contribution."""
     rows = []
     for scene, words in _SCENES.items():
         found = counted[scene]
@@ -133,7 +139,7 @@ def counts(counted: dict[str, Any]) -> str:
 
 
 def scenes(counted: dict[str, Any]) -> str:
-    """What was counted on."""
+    """The scenes that were counted."""
     rows = []
     for scene, words in _SCENES.items():
         found = counted[scene]
@@ -148,12 +154,12 @@ def scenes(counted: dict[str, Any]) -> str:
 
 
 def works(counted: dict[str, Any]) -> dict[str, Work]:
-    """A million Gaussians, like each of the scenes."""
+    """A million Gaussians, distributed as in each of the scenes."""
     return {scene: Work(_GAUSSIANS, _PIXELS, counted[scene]) for scene in _SCENES}
 
 
 def stages(static: dict[str, Any], counted: dict[str, Any]) -> str:
-    """Predicted times of today's tuning."""
+    """Predicted times with the present tuning."""
     of = {gpu.name: [Model(gpu, static).step(work, TODAY) for work in works(counted).values()] for gpu in GPUS}
     rows = []
     for stage in next(iter(of.values()))[0]:
@@ -171,12 +177,65 @@ def stages(static: dict[str, Any], counted: dict[str, Any]) -> str:
     return _table(head, [*rows, sums])
 
 
+def ratios(static: dict[str, Any], counted: dict[str, Any]) -> str:
+    """Predicted times of backward passes over those of forward passes."""
+    steps = [[Model(gpu, static).step(work, TODAY) for work in works(counted).values()] for gpu in GPUS]
+
+    def row(words: str, backward: tuple[str, ...], forward: tuple[str, ...]) -> list[str]:
+        cells = [words]
+        for scenes in steps:
+            found = sorted(sum(step[s].total for s in backward) / sum(step[s].total for s in forward) for step in scenes)
+            cells.append("–".join(dict.fromkeys(f"{value:.1f}" for value in found)))
+        return [*cells, "2"]
+
+    rows = [row("rasteriser", ("rasterize backward",), ("rasterize",)), row("all stages of both passes", _BACKWARD, _FORWARD)]
+    return _table(["backward ÷ forward", *(gpu.name for gpu in GPUS), "target"], rows)
+
+
+def mesa_kernels(found: dict[str, Any]) -> str:
+    """Registers and waves by Mesa's compilers."""
+    amd, intel = ("navi31", "navi21"), found["intel"]["kernels"]
+    rows = []
+    for name in intel:
+        if _HIDDEN.search(name):
+            continue
+        figures = [figures for family in amd for figures in found[family]["kernels"][name]]
+        cells = [f"{each['registers']}, {each['waves']}" for each in figures]
+        (own,) = intel[name]
+        spilled = f", **{own['spilled']} spilled**" if own["spilled"] else ""
+        rows.append([name, *cells, f"{own['wave']}, {own['registers']}{spilled}"])
+    waves = [f"RDNA {number}, waves of {wave}" for number in (3, 2) for wave in (64, 32)]
+    return _table(["kernel", *waves, "Intel Xe2"], rows)
+
+
+def mesa_loop(found: dict[str, Any], evaluations: dict[str, float]) -> str:
+    """Instructions of the rasteriser's loop on RDNA 3."""
+    kernels = found["navi31"]["kernels"]
+    rows = []
+    for number, wave in enumerate((64, 32)):
+        for pixels in PIXELS:
+            forward, backward = (
+                kernels[name][number]
+                for name in (f"rasterise, {pixels} px a thread", f"rasterise backward, B wave, {pixels} px a thread")
+            )
+            block = min(wave, forward["threads"]) * pixels
+            row = [str(pixels), str(wave), f"{evaluations[str(block)]}"]
+            for figures in (forward, backward):
+                loop = figures["loop"]
+                vector = loop["vector"] * wave / block
+                once = [str(loop[kind]) for kind in ("scalar", "loads", "atomics") if kind in loop]
+                row += [f"{vector:.0f}", ", ".join(once), f"{evaluations[str(block)] * vector:,.0f}"]
+            rows.append(row)
+    head = ["pixels a thread", "wave", "evaluations a pixel", "forward: vector", "scalar, loads", "in all"]
+    return _table([*head, "backward: vector", "scalar, loads, atomics", "in all"], rows)
+
+
 def _passes(model: Model, work: Work, tuning: Tuning) -> float:
     return model.rasterize(work, tuning, False).total + model.rasterize(work, tuning, True).total
 
 
 def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
-    """Predicted time of the rasteriser's two passes, in every tuning, of the trained scene; and of both sorts."""
+    """Predicted times of the rasteriser's two passes on the trained scene, in every tuning; and of both sorts."""
     work = works(counted)["fox"]
     rows = []
     tried = [Tuning(p, a) for a in ACCUMULATIONS for p in PIXELS]
@@ -204,7 +263,7 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
 
 
 def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
-    """What the tuning is, and by how much others are predicted to be slower."""
+    """The present tuning, and how much slower the others are predicted to be."""
     models = [Model(gpu, static) for gpu in GPUS]
 
     def ratio(other: Tuning) -> str:
@@ -232,50 +291,50 @@ def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
     rows = [
         [
             f"{TODAY.pixels} pixels a thread",
-            "loads and the sums over a wave are shared, and few more pixels are evaluated for nothing",
+            "a thread's pixels share loads and sums over the wave, and few more pixels are evaluated in vain",
             f"both passes take {ratio(replace(TODAY, pixels=1))} of the time with 1, {ratio(replace(TODAY, pixels=4))} with 4",
             "1 or 4 is faster",
         ],
         [
             "B, sums over a wave",
-            f"atomics take {hidden:.0%} of the time that instructions take, at most, and are hidden behind them",
-            f"C takes {ratio(replace(TODAY, accumulation='PerGroup'))}, D as long",
-            "C is faster: then atomics to one splat wait longer for each other than is assumed",
+            f"atomics take {hidden:.0%} of the time of the instructions at most, and hide behind them",
+            f"both passes take {ratio(replace(TODAY, accumulation='PerGroup'))} of the time with C, and as long with D",
+            "C is faster: then atomics to one splat wait longer for each other than assumed",
         ],
         [
-            "no C for hot Gaussians",
-            f"{float(hot['16']):.1%} of intersections are of splats that touch 16 tiles or more, {float(hot['64']):.1%} of 64",
-            f"without any atomics a step would be shorter by {saved:.1%} at most, if nothing hid them",
-            "a backward pass with a few splats that fill the image takes half as long again",
+            "no C for splats of many tiles",
+            f"{float(hot['16']):.1%} of intersections are of splats on 16 tiles or more, {float(hot['64']):.1%} on 64 or more",
+            f"a step without any atomics would be {saved:.1%} shorter at most, even if nothing hid them",
+            "a few splats that fill the image make the backward pass half as long again",
         ],
         [
             f"digits of {TODAY.digit_bits} bits",
-            "fewer passes than with 4, and more threads than with 6 or 8, whose counters fill the processor",
-            f"both sorts take {sort_ratio(4)} with 4 bits, {sort_ratio(6)} with 6, {sort_ratio(8)} with 8",
-            "4 bits are faster, or 6 are by a tenth of a step",
+            "fewer passes than with 4, and more threads than with 6 or 8, whose counters fill group-shared memory",
+            f"both sorts take {sort_ratio(4)} of the time with 4 bits, {sort_ratio(6)} with 6, {sort_ratio(8)} with 8",
+            "4 bits are faster, or 6 bits make a step a tenth faster",
         ],
         [
             f"on Metal, segments of {_METAL_TUNING.segment:,}",
-            f"the longest list of the trained scene has {counted['fox']['longest list']:,}: one segment, and no cost",
-            f"a workgroup takes {segment:.0f} ms for a segment of a full core, of the two seconds that it has",
-            "the watchdog ends one",
+            f"the longest list of the trained scene, {counted['fox']['longest list']:,} splats, fits one segment: no cost",
+            f"a workgroup takes {segment:.0f} ms for a full segment on a full core; the watchdog allows two seconds",
+            "the watchdog ends a workgroup",
         ],
     ]
     return _table(["choice", "because", "prediction", "refuted if"], rows)
 
 
 def published(static: dict[str, Any], counted: dict[str, Any]) -> str:
-    """Beside what others have measured."""
+    """Predictions beside times that others have measured."""
     rows = []
     for words, gpu, gaussians, pixels, what, measured in _PUBLISHED:
         step = Model(gpu, static).step(Work(gaussians, pixels, counted["fox"]), TODAY)
         ours = sum(time.total for time in step.values()) if what == "step" else step[what].total
         rows.append([words, gpu.name, f"{measured:.2f}", f"{ours:.2f}", f"{measured / ours:.1f}"])
-    return _table(["", "on", "published, ms", "predicted for ours, ms", "ratio"], rows)
+    return _table(["", "on", "published, ms", "predicted for splat_py, ms", "ratio"], rows)
 
 
 def gpus() -> str:
-    """What is published of them, and what is assumed."""
+    """Published numbers and guesses of each GPU."""
     rows = []
     for gpu in (*GPUS, A100):
         row = [gpu.name, str(gpu.processors), f"{gpu.gigahertz:g}", f"{gpu.gigabytes_a_second:,}", gpu.source]
@@ -284,8 +343,8 @@ def gpus() -> str:
 
 
 def written(text: str) -> str:
-    """The document with its tables as they are now."""
-    static, counted = read("gpu_static.json")["kernels"], read("gpu_counts.json")
+    """The document with its tables rewritten."""
+    static, counted, mesa = read("gpu_static.json")["kernels"], read("gpu_counts.json"), read("vulkan_static.json")
     made = {
         "kernels": kernels(static),
         "tunings": tunings(static),
@@ -293,15 +352,18 @@ def written(text: str) -> str:
         "counts": counts(counted),
         "gpus": gpus(),
         "stages": stages(static, counted),
+        "ratios": ratios(static, counted),
         "decisions": decisions(static, counted),
         "choices": choices(static, counted),
         "published": published(static, counted),
+        "mesa kernels": mesa_kernels(mesa["families"]),
+        "mesa loop": mesa_loop(mesa["families"], mesa["evaluations a pixel"]),
     }
     return _SECTION.sub(lambda match: match[1] + made[match[2]] + match[3], text)
 
 
 def main() -> None:
-    """Write them."""
+    """Rewrite the tables of the document."""
     DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
 
 

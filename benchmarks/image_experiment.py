@@ -1,12 +1,12 @@
-"""The published experiment of image splatting to the end: PSNR over time of each way in which a pixel finds its blobs.
+"""The published experiment of image splatting, run to its end: PSNR over time for each way in which a pixel finds its blobs.
 
     python benchmarks/image_experiment.py --methods tiles group autodiff --out benchmarks/image_experiment.json \
         --plot benchmarks/image_experiment.svg
 
 512×512 pixels of scikit-image's astronaut, 10,000 steps: 40,960 blobs by tiles and by the single kernel (`group`), 200 by
-`autodiff`. The picture is compared about every 100 steps, which counts as no time, and what there is so far is written then:
---seconds, of processors, ends a curve early, and a second call with other --methods or --blobs adds to the same file. Where a
-curve ends early the JSON says at which step, and what is called extrapolated is what all steps would take at the same pace.
+`autodiff`. The picture is compared about every 100 steps, which counts as no time, and the curve so far is written then:
+--seconds, of processor time, ends a curve early, and a second call with other --methods or --blobs adds to the same file. If a
+curve ends early, the JSON has its last step, and `extrapolated` is the time of all steps at the same pace.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from splat_py.train.benchmark import header
 BLOBS = {"tiles": 40_960, "group": 40_960, "autodiff": 200}
 SIDE = 512
 NOTE = "others use the machine as well: compare seconds of processors, not those by the clock"
-# Seconds of processors between two points, where steps take long.
+# Processor seconds between two points, if steps take long.
 LONGEST = 30.0
 
 
 @dataclass
 class Options:
-    """What to measure, and where to write it."""
+    """Options of this benchmark."""
 
-    # Which curves to measure; none only draws those that there are.
+    # Curves to measure; with none, the stored ones are only drawn.
     methods: tuple[Literal["tiles", "group", "autodiff"], ...] = ("tiles", "group", "autodiff")
-    # JSON: what is in it of other methods stays.
+    # JSON file; curves of other methods stay in it.
     out: Path = Path("benchmarks/image_experiment.json")
-    # SVG.
+    # SVG file.
     plot: Path | None = None
-    # Of a run: the rates fall with them.
+    # Steps of a run; the learning rates fall over them.
     steps: int = 10_000
-    # Between two points of a curve.
+    # Steps between two points of a curve.
     every: int = 100
-    # End a curve after so much time of processors.
+    # End a curve after this much processor time.
     seconds: float = 900.0
-    # Another number of blobs than the experiment's: curves have it in their names.
+    # A number of blobs other than the experiment's; it appears in the curves' names.
     blobs: int | None = None
-    # Another picture, of which a square is fitted: its curves have its name.
+    # A picture to fit a square of; its name appears in the curves' names.
     picture: Path | None = None
 
 
 def square(path: Path) -> Picture:
-    """The middle of a picture's file, 512×512."""
+    """The middle 512×512 pixels of a picture file."""
     import cv2
 
     picture = read_picture(path)
@@ -70,7 +70,7 @@ def square(path: Path) -> Picture:
 
 
 def measure(method: Any, options: Options, picture: Picture, name: str) -> None:
-    """One curve, into the file as it grows."""
+    """Measure one curve, and write it to the file as it grows."""
     device = get_device()
     blobs = options.blobs or BLOBS[method]
     params = blobs_on_detail(picture, blobs, np.random.default_rng(42))
@@ -88,7 +88,7 @@ def measure(method: Any, options: Options, picture: Picture, name: str) -> None:
         goal = min(fitter.step // options.every * options.every + options.every, options.steps)
         while fitter.step < goal and time.process_time() - began < LONGEST:
             fitter.advance()
-            # Also those that are repeated, as lists lacked capacity.
+            # Steps that are repeated because lists lacked capacity count, too.
             if fitter.step == goal:
                 fitter.finish()
         fitter.finish()
@@ -106,7 +106,7 @@ def measure(method: Any, options: Options, picture: Picture, name: str) -> None:
 
 
 def draw(path: Path, curves: dict[str, Any]) -> None:
-    """PSNR against the logarithm of processors' time, as SVG."""
+    """Draw PSNR against the logarithm of processor time, as SVG."""
     left, top, width, height, right, bottom = 60, 30, 760, 400, 190, 50
     points = {name: np.array(curve["step, seconds, processor seconds, PSNR"])[1:, 2:] for name, curve in curves.items()}
     every = np.concatenate(list(points.values()))
@@ -133,7 +133,7 @@ def draw(path: Path, curves: dict[str, Any]) -> None:
     for psnr in np.arange(low[1], high[1] + 1, 5):
         line(place(10.0 ** low[0], psnr), place(10.0 ** high[0], psnr))
         text(place(10.0 ** low[0], psnr) + np.array([-8, 4]), f"{psnr:g}", "end")
-    # Labels beside the ends of their curves, one below the other where these come together.
+    # Put labels beside the ends of their curves, one below the other if these come together.
     heights: dict[str, float] = {}
     for name in sorted(points, key=lambda name: -points[name][-1, 1]):
         at = place(*points[name][-1])[1]
@@ -159,7 +159,7 @@ def draw(path: Path, curves: dict[str, Any]) -> None:
 
 
 def main(options: Options) -> None:
-    """Measure, write, draw."""
+    """Measure the curves, write and draw them."""
     picture = to_picture(skimage.data.astronaut()) if options.picture is None else square(options.picture)
     for method in options.methods:
         parts = [method, options.picture and options.picture.stem, options.blobs and f"{options.blobs:,} blobs"]

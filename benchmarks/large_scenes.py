@@ -1,11 +1,11 @@
-"""A scene trained whole, in two cells with half of the Gaussians each, and whole with as many as one of the cells: held-out
-PSNR, and the memory that each run takes.
+"""Train a scene whole, in two cells with half of the Gaussians each, and whole with as many Gaussians as one cell; compare
+held-out PSNR and the memory of each run.
 
     python benchmarks/large_scenes.py --out benchmarks/large_scenes.json --picture docs/two-rooms.png
 
 The scene is two rooms with a door (`benchmarks/two_rooms.py`). A cell is trained for as many steps as the whole.
-Photographs that look through the door need what both cells have learnt. `held_out` are the means of all held-out
-photographs, and of those of which at least 3 % show the other room.
+Photographs through the door need what both cells have learnt. `held_out` has the means over all held-out photographs, and
+over those that show the other room in at least 3 % of their pixels.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from splat_py.train.evaluation import evaluate
 from splat_py.train.run import merge_cells, train
 from splat_py.train.trainer import Trainer
 
-# Of what a photograph shows, from which share on it is one through the door.
+# Share of the other room in a photograph from which it counts as one through the door.
 THROUGH_DOOR = 0.03
-# Sides of the picture's renders over the photographs'.
+# Size of the renders in the picture, over that of the photographs.
 ENLARGED = 1.4
 
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
     steps: int = 3000
     views: int = 64
     size: int = 128
     budget: int = 12_000
-    # Folder for the photographs and runs; by default one that is removed.
+    # Folder for the photographs and runs; the default is temporary.
     folder: Path | None = None
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
     # Write whole, merged and truth side by side here.
     picture: Path | None = None
 
 
 def main(options: Options) -> None:
-    """Make, train, merge, compare."""
+    """Make the scene, train and merge it, and compare."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         data = write_two_rooms(folder / "rooms", views=options.views, size=options.size)
@@ -83,7 +83,7 @@ def main(options: Options) -> None:
 
 
 def run(data: Path, out: Path, steps: int, budget: int) -> dict[str, Any]:
-    """Train, unless that has been done, and say what it took."""
+    """Train unless the run exists; return the memory and time that it took."""
     trainers: list[Trainer] = []
     if not (out / "metrics.json").exists():
         train(DataOptions(data), TrainConfig(steps=steps, budget=budget), out, on_start=trainers.append)
@@ -100,7 +100,7 @@ def run(data: Path, out: Path, steps: int, budget: int) -> dict[str, Any]:
 
 
 def through_door(dataset: Dataset) -> list[bool]:
-    """Of each held-out photograph, whether it shows the other room, too."""
+    """True for each held-out photograph that also shows the other room."""
     answers = []
     for index in dataset.test:
         camera = dataset.views[index].camera

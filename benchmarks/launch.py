@@ -2,8 +2,8 @@
 
     python benchmarks/launch.py --out benchmarks/launch.json
 
-Medians in seconds. `cold` begins with an empty cache of kernels (splat_py/gpu/compile_cache.py), `warm` with that of a run
-before.
+Medians in seconds. `cold` starts with an empty kernel cache (splat_py/gpu/compile_cache.py), `warm` with the cache of an
+earlier run.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ print(json.dumps({
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
     # Processes of each kind.
     repeats: int = 5
 
 
 def launch(cache: str) -> dict[str, float]:
-    """One process that keeps its kernels in `cache`."""
+    """Time one process that keeps its kernels in `cache`."""
     environment = os.environ | {"XDG_CACHE_HOME": cache, "MESA_SHADER_CACHE_DIR": cache}
     process = subprocess.run([sys.executable, "-c", FIRST_IMAGE], env=environment, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])

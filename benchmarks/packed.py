@@ -1,4 +1,4 @@
-"""What packed splats save: 1,000,000 Gaussians all around a camera, which sees a twentieth. Writes packed.json.
+"""Memory and time that packed splats save: 1,000,000 Gaussians all around a camera, which sees a twentieth. Writes packed.json.
 
 python benchmarks/packed.py [GAUSSIANS]
 """
@@ -30,7 +30,7 @@ def measure(count: int, packed: bool) -> dict[str, Any]:
     directions = rng.normal(size=(count, 3))
     distances = rng.uniform(2, 6, (count, 1))
     means = directions / np.linalg.norm(directions, axis=1, keepdims=True) * distances
-    # A square picture's solid angle is 4 asin(sin² a), a half its angle of view: a twentieth of the sphere's.
+    # The solid angle of a square picture is 4 asin(sin² a), with a half its angle of view: here a twentieth of the sphere.
     focal = SIZE / 2 * math.sqrt(1 / math.sin(math.pi / 20) - 1)
     arrays = (
         means,
@@ -49,7 +49,7 @@ def measure(count: int, packed: bool) -> dict[str, Any]:
         images, _, meta = splat.rasterization(
             *inputs, torch.eye(4)[None], K, SIZE, SIZE, sh_degree=3, packed=packed, device=device
         )
-        # But for the copies of the inputs.
+        # The copies of the inputs do not count.
         held = device.memory.live_bytes - before - sum(tensor.nbytes for tensor in inputs)
         torch.autograd.grad(images.sum(), inputs)
         times.append(time.perf_counter() - begin)
@@ -71,7 +71,7 @@ def main() -> None:
     if len(sys.argv) > 2:
         print(json.dumps(measure(count, sys.argv[2] == "packed")))
         return
-    # A process each, as peaks of a process do not go down.
+    # One process each, as a process's peak memory does not go down.
     results = {
         how: json.loads(subprocess.run([sys.executable, __file__, str(count), how], capture_output=True, check=True).stdout)
         for how in ("dense", "packed")

@@ -3,8 +3,8 @@
     python benchmarks/sky.py --out benchmarks/sky.json
 
 The photographs are the embedded demo's, with a sky of smooth clouds, and a meadow, behind the table. `far` are Gaussians more
-than twice as far from the centre as the cameras; `near the cameras` those within half that distance of any camera: floaters, as
-nothing is there. Both count what has an opacity above 0.1.
+than twice as far from the centre as the cameras; `near the cameras` those within half that distance of any camera, where there
+is nothing: floaters. Both count Gaussians with an opacity above 0.1.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SUBPIXELS = 3
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
     steps: int = 1000
     seeds: int = 3
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
 
 
@@ -53,7 +53,7 @@ def sky(directions: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def with_sky(folder: Path) -> Dataset:
-    """The demo's photographs, composed over the sky by what rays miss."""
+    """The demo's photographs, with the sky behind them where rays miss the scene."""
     dataset = load_dataset(write_demo_scene(folder))
     for view in dataset.views:
         camera = view.camera
@@ -89,7 +89,7 @@ def train(dataset: Dataset, environment: bool, steps: int, seed: int) -> dict[st
 
 
 def main(options: Options) -> None:
-    """Print the figures, or write them."""
+    """Train with and without an environment, and print or write the figures."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = with_sky(Path(folder) / "demo")
         results: dict[str, Any] = {}

@@ -29,20 +29,20 @@ _AMBIENT, _LAMP = 0.5, 0.9
 
 
 def write_two_rooms(folder: str | os.PathLike[str], *, views: int = 64, size: int = 128) -> Path:
-    """Write the scene, or do nothing where `folder` already holds it, as `write_demo_scene` does. Of the views, the first half
-    is taken in one room and the other in the other."""
+    """Write the scene unless `folder` already holds it, as `write_demo_scene` does. The first half of the views is taken in one
+    room, the second half in the other."""
     return write_scenery(folder, TWO_ROOMS, views, size)
 
 
 def room_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """viewmats [views, 4, 4] and K [3, 3]: level cameras that look across their room, one by one a golden angle further."""
+    """viewmats [views, 4, 4] and K [3, 3]: level cameras that look across their room, each a golden angle further."""
     viewmats = np.tile(np.eye(4), (views, 1, 1))
     for i in range(views):
         right_room, place = divmod(i, -(-views // 2))
         angle, height = place * np.pi * (3 - np.sqrt(5)), 0.9 + 0.8 * (place * 0.618 % 1)
         center = np.array([_HALF if right_room else -_HALF, 0.0, height])
         away = np.array([np.cos(angle), np.sin(angle), 0.0])
-        # A little up or down, and aside.
+        # Look a little up or down, and aside.
         aside = 0.5 * np.array([-away[1], away[0], 0.0]) * ((place * 0.755 % 1) - 0.5)
         forward = unit(aside - away - np.array([0, 0, 0.35 * ((place * 0.57 % 1) - 0.4)]))
         right = unit(np.cross(forward, [0, 0, 1.0]))
@@ -66,7 +66,7 @@ def _papered(light: tuple[float, float, float], dark: tuple[float, float, float]
 
 @cache
 def room_surfaces() -> tuple[Surface, ...]:
-    """Walls, floors, ceilings, and what stands in the rooms."""
+    """The walls, floors, ceilings and furniture."""
     return (*_room(-1), *_room(1), *_between())
 
 
@@ -99,8 +99,8 @@ def _between() -> Iterator[Surface]:
 
 
 def render_rooms(viewmat: NDArray[np.float64], K: NDArray[np.float64], width: int, height: int) -> Array:
-    """RGB [height, width, 3] from 0 to 1, display-referred, of a camera in the rooms; a lamp in each lights it, and nothing
-    throws a shadow."""
+    """RGB [height, width, 3] from 0 to 1, display-referred, of a camera in the rooms. A lamp lights each room; there are no
+    shadows."""
     return photograph(viewmat, K, (width, height), _SUBPIXELS, room_surfaces(), _room_light)
 
 

@@ -1,4 +1,4 @@
-"""Times one iteration on a radiance field, forward + replay + Adam, seven views of 128×128 pixels, every ray carrying gradient.
+"""Time one iteration on a radiance field, forward + replay + Adam: seven views of 128×128 pixels, every ray carrying gradient.
 
     python benchmarks/volume.py --out benchmarks/volume.json
 
@@ -6,7 +6,7 @@ The cases and the cameras are those of Mitsuba 3's radiance-field tutorial: the 
 1.3 with 45° of view, grids of 16³ and 64³ with as many steps a unit length as voxels, degree 0 and 2; nothing in the cube is
 empty. Medians, in milliseconds, of the steps that `volume.fit` takes: `iteration`, its stages by the device's clock, and
 `processor`, the processor time of the process divided by the cores, which other programs disturb less. `forward` and `replay`
-are the two passes of `volume.render` on the same rays, which know nothing of each other.
+are the two passes of `volume.render` on the same rays, independent of each other.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ UNIT_CUBE = [[0, 0, 0], [1, 1, 1]]
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
     # Iterations; the median is reported.
     repeats: int = 11
@@ -50,7 +50,7 @@ def iteration(resolution: int, degree: int, repeats: int) -> dict[str, float]:
     """Medians of one case: the whole, its stages by the device's clock, and the processor's time."""
     rng = np.random.default_rng(0)
     viewmats, Ks = (np.stack([getattr(camera, name) for camera in cameras()]) for name in ("viewmat", "K"))
-    # Steps too small to change anything: every one is the same.
+    # Steps too small to change anything, so all of them are the same.
     config = VolumeConfig((resolution,), repeats + 1, degree, rate=1e-6)
     trainer = VolumeTrainer(Views.of_arrays(rng.uniform(size=(VIEWS, SIDE, SIDE, 3)), viewmats, Ks), UNIT_CUBE, config)
     samples: list[dict[str, float]] = []
@@ -96,19 +96,19 @@ def passes(resolution: int, degree: int, repeats: int) -> dict[str, float]:
 
 
 def medians(samples: list[dict[str, float]]) -> dict[str, float]:
-    """In milliseconds, without the first, in which kernels are compiled."""
+    """Medians in milliseconds, without the first sample, which compiles the kernels."""
     return {name: 1e3 * float(np.median([s[name] for s in samples[1:]])) for name in samples[1]}
 
 
 def cameras() -> list[Camera]:
-    """In a circle around the unit cube."""
+    """Cameras in a circle around the unit cube."""
     angles = 2 * np.pi * np.arange(VIEWS) / VIEWS
     eyes = 0.5 + 1.3 * np.stack([np.sin(angles), np.zeros(VIEWS), np.cos(angles)], axis=1)
     return [Camera.look_at(eye, (0.5, 0.5, 0.5), (0, 1, 0), 45, SIDE, SIDE) for eye in eyes]
 
 
 def main(options: Options) -> None:
-    """Run every case."""
+    """Measure every case."""
     results: dict[str, Any] = {
         **header(get_device()),
         "milliseconds": {

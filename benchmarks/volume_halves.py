@@ -1,11 +1,11 @@
-"""Features of radiance fields as halves: what they cost in exactness and save in memory, on the embedded demo's photographs.
+"""Features of radiance fields as halves: the error they cause and the memory they save, on the embedded demo's photographs.
 
     python benchmarks/volume_halves.py --out benchmarks/volume_halves.json
 
-Fields are fitted as in benchmarks/fields.py, then their features are rounded to float16. Means over the views held out: `psnr`
-of both against the photographs, `of each other` of one's pictures against the other's; `gradient` is the difference between the
-gradients of the views' squared errors in the features, as a share of the gradient (norms). `bytes a sample` are what a sample's
-eight corners, of all levels, take to read.
+Fields are fitted as in benchmarks/fields.py, then their features are rounded to float16. Means over the held-out views: `psnr`
+of both against the photographs, `of each other` of one's pictures against the other's. `gradient` is the norm of the difference
+between the gradients of the views' squared errors in the features, over the norm of the gradient. `bytes a sample` are the
+bytes to read for a sample's eight corners, on all levels.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ RESOLUTIONS, RAYS = (16, 32, 64), 1 << 13
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
-    # Of each of the three stages.
+    # Steps of each of the three stages.
     steps: int = 100
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
 
 
 def features_of(field: Any) -> dict[str, Tensor]:
-    """What is stored as halves."""
+    """The tensors that are stored as halves."""
     names = ("density", "sh") if isinstance(field, RadianceField) else ("table",)
     return {name: getattr(field, name).detach() for name in names}
 
 
 def pictures(field: Any, dataset: Dataset) -> tuple[list[Tensor], list[Tensor]]:
-    """Of each view that is held out, and gradients of the squared errors."""
+    """Pictures of the held-out views, and gradients of their squared errors."""
     device = get_device()
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in features_of(field).items()}
     field = replace(field, **leaves)
@@ -110,7 +110,7 @@ def compare(dataset: Dataset, steps: int, how: dict[str, Any]) -> dict[str, Any]
 
 
 def main(options: Options) -> None:
-    """Run, and write what was found."""
+    """Measure, and write the figures."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = load_dataset(write_demo_scene(Path(folder, "demo"), size=64))
         found = {name: compare(dataset, options.steps, how) for name, how in FIELDS.items()}

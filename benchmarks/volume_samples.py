@@ -1,11 +1,11 @@
-"""Times `volume.render` and its backward pass against the number of samples a ray, and what device memory they take.
+"""Time `volume.render` and its backward pass against the number of samples a ray, and measure their device memory.
 
     python benchmarks/volume_samples.py --out benchmarks/volume_samples.json --plot benchmarks/volume_samples.svg
 
 One view of 128×128 pixels of a grid of 32³ in the unit cube, degree 1, so thin that no ray ends early and nowhere empty: only
-the steps a unit length differ. The middle rays have as many samples as steps. Medians in milliseconds by the device's clock, of
-rounds over all numbers of steps, so that a disturbance falls on all of them; `lines` are the straight lines through them,
-`fixed` + `each` · steps, and by how much of itself a time is off at most. `held` is device memory between the passes and `peak`
+the steps a unit length differ. The middle rays have as many samples as steps. Medians in milliseconds by the device's clock,
+of rounds over all numbers of steps, so a disturbance falls on all of them. `lines` are the straight lines through them,
+`fixed` + `each` · steps, and `off`, the largest relative error of a line. `held` is device memory between the passes and `peak`
 the most during both, in bytes.
 """
 
@@ -38,25 +38,25 @@ PASSES = ("forward", "replay", "replay with rays")
 
 @dataclass
 class Options:
-    """What to run."""
+    """Options of this benchmark."""
 
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
-    # Draw them here, as SVG.
+    # Draw the figures here, as SVG.
     plot: Path | None = None
     # Rounds; the median is reported.
     repeats: int = 5
 
 
 def grid() -> tuple[torch.Tensor, torch.Tensor]:
-    """Density and coefficients."""
+    """Density and coefficients of the grid."""
     shape = (RESOLUTION,) * 3
     random = torch.Generator().manual_seed(0)
     return torch.full(shape, 0.1), torch.randn((*shape, COEFFICIENTS, 3), generator=random) * 0.2
 
 
 def times(device: Device, rays: Rays, repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each pass, one for each number of steps."""
+    """Milliseconds of each pass, for each number of steps."""
     memory = device.memory
     volume = Volume(device, memory.array(pack(*grid())))
     background, image = memory.array(np.zeros(3, np.float32)), RayImage.empty(device, rays.count)
@@ -88,11 +88,11 @@ def times(device: Device, rays: Rays, repeats: int) -> dict[str, list[float]]:
 
 
 def bytes_taken(device: Device, rays: Rays) -> dict[str, list[int]]:
-    """Device memory of `render` and its backward pass, one for each number of steps."""
+    """Device memory of `render` and its backward pass, for each number of steps."""
     memory = device.memory
     ends = [torch.from_numpy(a.numpy().copy()) for a in (rays.origins, rays.directions)]
     held, peak = [], []
-    # Once more for what is reserved the first time.
+    # The first round repeats, as its first run reserves memory.
     for steps in (STEPS[0], *STEPS):
         leaves = [t.requires_grad_() for t in grid()]
         gc.collect()
@@ -107,14 +107,14 @@ def bytes_taken(device: Device, rays: Rays) -> dict[str, list[int]]:
 
 
 def line(milliseconds: list[float]) -> dict[str, float]:
-    """The straight line that is closest to the times, each by its own size."""
+    """The straight line closest to the times, weighted by relative error."""
     each, fixed = np.polyfit(STEPS, milliseconds, 1, w=1 / np.array(milliseconds))
     off = np.abs((fixed + each * np.array(STEPS)) / milliseconds - 1).max()
     return {"fixed": float(fixed), "each": float(each), "off": float(off)}
 
 
 def draw(path: Path, found: dict[str, list[float]]) -> None:
-    """Times against samples, both logarithmic, and the straight lines through them."""
+    """Draw times against samples, both logarithmic, and the straight lines through them."""
     width, height, left, bottom = 620, 400, 70, 50
     x_range = np.log2([STEPS[0], STEPS[-1]])
     every = np.log10(np.concatenate(list(found.values())))
@@ -164,7 +164,7 @@ def draw(path: Path, found: dict[str, list[float]]) -> None:
 
 
 def main(options: Options) -> None:
-    """Run, and write what was found."""
+    """Measure, and write the figures."""
     device = get_device()
     recorder = device.record()
     rays = camera_rays(device, recorder, [Camera.look_at((0.5, 0.5, -0.8), (0.5, 0.5, 0.5), (0, 1, 0), 45, SIDE, SIDE)])

@@ -1,11 +1,11 @@
-"""What AMD's and Intel's compilers say of every kernel, without a GPU of theirs: registers, spills, waves, instructions.
+"""Figures of AMD's and Intel's compilers for every kernel, without one of their GPUs: registers, spills, waves, instructions.
 
     SPLAT_DEVICE=software python -m benchmarks.vulkan_static --out benchmarks/vulkan_static.json
 
-Mesa's RADV compiles the SPIR-V for GPUs that are not there (tests/vulkan). `waves` is how many a SIMD holds at a time, of 16,
-as far as registers and group-shared memory allow; RADV's waves have 64 threads if nobody asks. `loop` counts the instructions
-of the loop over splats or samples, branches that are not taken included. A wave evaluates all its pixels of a splat that
-reaches one of them: `evaluations a pixel` says how many that makes of `splat bench`'s random splats, by the pixels of a wave.
+Mesa's RADV compiles the SPIR-V for GPUs that this machine lacks (tests/vulkan). `waves` is how many of 16 a SIMD holds at a
+time, as registers and group-shared memory allow; RADV's waves have 64 threads by default. `loop` counts the instructions of
+the loop over splats or samples, with both sides of branches. A wave evaluates all its pixels for a splat that reaches one of
+them: `evaluations a pixel` says how often that is for `splat bench`'s random splats, by the pixels of a wave.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.vulkan.pipelines import Compiled, PipelineCompiler, VulkanError, open
 from tests.vulkan.spirv import adds_floats_atomically, group_size
 
 AMD = {"navi31": "RDNA 3: Radeon RX 7900", "navi21": "RDNA 2: Radeon RX 6800, 6900"}
-# Threads of waves; None is what the driver takes if nobody asks.
+# Threads of a wave; None leaves them to the driver.
 AMD_WAVES, INTEL_WAVES = (64, 32), (None,)
 _RASTER = {"CHANNELS": 3}
 _PIXELS = (1, 2, 4, 8)
@@ -46,7 +46,7 @@ _ACCUMULATIONS = {"A pixel": "PerPixel", "B wave": "PerWave", "C group": "PerGro
 _SORT = {"DIGIT_BITS": 4, "ITEMS": 16, "THREADS": 256}
 _VOLUME = {"JITTER": True, "K": 9, "SKIP_EMPTY": True}
 
-# Of a training step and of the other renderers: module.entry and constants.
+# Kernels of a training step and of the other renderers: module.entry and constants.
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "project": ("project.projectForward", {"RAW_PARAMS": True}),
     "project, backward": ("project.projectBackward", {"RAW_PARAMS": True}),
@@ -82,18 +82,18 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass
 class Options:
-    """What to compile."""
+    """Options of this benchmark."""
 
-    # Write the figures here, as JSON, and not to the terminal.
+    # Write the figures here, as JSON, instead of to the terminal.
     out: Path | None = None
-    # Also every specialisation that ships, for a summary of what spills: ten minutes more.
+    # Also compile every specialisation that ships, for a summary of spills: ten minutes more.
     everything: bool = False
 
 
 def figures(compiled: Compiled, threads: int) -> dict[str, Any]:
-    """What is worth keeping of a driver's statistics."""
+    """The figures to keep from a driver's statistics."""
     of = compiled.statistics
-    if "SEND Count" in of:  # Intel's
+    if "SEND Count" in of:  # Intel's statistics
         row = {"registers": of["Max live registers"], "spilled": of["Spill Count"], "scratch bytes": of["Scratch Memory Size"]}
         row |= {"shared bytes": of["Workgroup Memory Size"], "instructions": of["Instruction Count"], "sends": of["SEND Count"]}
         return {"threads": threads, "wave": compiled.wave, **row}
@@ -122,7 +122,7 @@ def compiled_kernels(compiler: PipelineCompiler, waves: tuple[int | None, ...]) 
 
 
 def emitted(module: str, entry: str, constants: dict[str, Any]) -> bytes:
-    """SPIR-V, made once."""
+    """SPIR-V, emitted once."""
     key = f"{module}.{entry} {sorted(constants.items())}"
     if key not in _MADE:
         _MADE[key] = emit_spirv(module, entry, constants)
@@ -133,7 +133,7 @@ _MADE: dict[str, bytes] = {}
 
 
 def every_specialisation(compilers: dict[str, PipelineCompiler]) -> dict[str, Any]:
-    """A summary for each: of all that ships, in waves as wide as the driver likes."""
+    """A summary for each family over everything that ships, in waves of the driver's width."""
     counts = {family: Counter[str]() for family in compilers}
     spilling: dict[str, list[str]] = {family: [] for family in compilers}
     for kernel in track([kernel for kernel in shipped() if not kernel.module.startswith("cpu/")], "every specialisation"):
@@ -152,7 +152,7 @@ def every_specialisation(compilers: dict[str, PipelineCompiler]) -> dict[str, An
 
 
 def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
-    """Of random splats, as many a pixel as a million have at 1920×1080, by the pixels of a wave; none stops early."""
+    """Evaluations of random splats by the pixels of a wave, with the density of a million at 1920×1080; none stops early."""
     count = round(side * side / (1920 * 1080 / 1e6))
     arrays, focal = random_scene(count, side)
     gaussians = [torch.from_numpy(arrays[name]) for name in ("means", "quats", "scales", "opacities")]
@@ -164,7 +164,7 @@ def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
     for (u, v), (a, b, c), (opacity,), radii in zip(*(array[0].numpy() for array in numbers), strict=True):
         if min(radii) <= 0:
             continue
-        # Tiles around the mean, and of them what is on the image.
+        # Tiles around the mean, clipped to the image.
         x, y = (np.arange(window) + 16 * int(middle / 16 - 1) for middle in (u, v))
         dx, dy = x + 0.5 - u, (y + 0.5 - v)[:, None]
         sees = opacity * np.exp(-0.5 * (a * dx * dx + c * dy * dy) - b * dx * dy) >= 1 / 255
@@ -175,7 +175,7 @@ def evaluations(side: int = 256, window: int = 48) -> dict[str, float]:
 
 
 def main(options: Options) -> None:
-    """Compile, and write what comes out."""
+    """Compile, and write the figures."""
     result: dict[str, Any] = {"date": date.today().isoformat(), "slangpy": version("slangpy"), "families": {}}
     result["evaluations a pixel"] = evaluations()
     with ExitStack() as stack:

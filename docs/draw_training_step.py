@@ -1,4 +1,4 @@
-"""Draws docs/training-step.svg: what runs in one training step, and what passes from stage to stage."""
+"""Draw docs/training-step.svg: the kernels of one training step, and the data between its stages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ text { font: 12px Helvetica, Arial, 'DejaVu Sans', sans-serif; fill: #222 }
 
 @dataclass(frozen=True)
 class Box:
-    """A stage, or what lies in memory between stages.
+    """A stage, or data in memory between stages.
 
-    Its lines of text are parted by |. One that begins with # is a title; with a backquote, code.
+    | parts its lines of text. A line that begins with # is a title; with a backquote, code.
     """
 
     x: int
@@ -95,7 +95,7 @@ CAPTION = (
 
 
 def boxes() -> list[Box]:
-    """Everything that is drawn as a box."""
+    """The boxes of the picture."""
     found = [Box(LEFT, 18, WIDTH - 2 * LEFT, 70, "host", HOST)]
     for i in range(5):
         found.append(Box(column(i), FORWARD, COLUMN, STAGE_HEIGHT, "forward", FORWARD_STAGES[i]))
@@ -105,7 +105,7 @@ def boxes() -> list[Box]:
     arrays = "#parameters, resident on the device|`means quats log_scales logit_opacities sh|Adam's m and v of each; statistics"
     adam = "#11 Adam|`optimize.slang adam|a dispatch a parameter group"
     statistics = "#10 statistics|`densify.slang addStatistics|norms of v_means2d, radii"
-    refine = "#every 100 steps|the host clones, splits and|prunes: densification.py"
+    refine = "#every 100 steps|the host clones, splits and|prunes: density.py"
     found.append(Box(column(0), UPDATE, 2 * COLUMN + GAP, UPDATE_HEIGHT, "memory", arrays))
     for i, (kind, text) in enumerate((("update", adam), ("update", statistics), ("host", refine))):
         found.append(Box(column(2 + i), UPDATE, COLUMN, UPDATE_HEIGHT, kind, text))
@@ -113,7 +113,7 @@ def boxes() -> list[Box]:
 
 
 def arrows() -> list[str]:
-    """How data passes."""
+    """The arrows between the boxes."""
     middle = [column(i) + COLUMN // 2 for i in range(5)]
     across, bottom, update = FORWARD + STAGE_HEIGHT // 2, BACKWARD + STAGE_HEIGHT, UPDATE + UPDATE_HEIGHT // 2
     lines = [arrow("forward", (column(i) - GAP, across), (column(i) - 2, across)) for i in range(1, 5)]
@@ -123,7 +123,7 @@ def arrows() -> list[str]:
     lists = column(3) + 30
     lines.append(arrow("backward", (middle[2], saved), (middle[2], saved + 15), (lists, saved + 15), (lists, BACKWARD - 2)))
     lines.append(arrow("backward", (column(4), BACKWARD + 60), (column(4) - GAP + 2, BACKWARD + 60)))
-    # A splat's row, past the tiles, to the two that take it apart; and what they make of it to Adam.
+    # A splat's row of gradients, past the tiles, to the two kernels that split it; and their results to Adam.
     row, adam = column(3) + 40, column(2) + 60
     for i in range(2):
         lines.append(arrow("backward", (row, bottom), (row, bottom + 11), (middle[i], bottom + 11), (middle[i], bottom + 2)))
@@ -137,7 +137,7 @@ def arrows() -> list[str]:
 
 
 def draw() -> str:
-    """The picture."""
+    """The picture as SVG text."""
     head = '<marker id="{}" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
     heads = [f'{head.format(kind)}<path d="M0 1 L9 5 L0 9 z" fill="{color}"/></marker>' for kind, color in EDGE.items()]
     parts = [

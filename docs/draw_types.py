@@ -1,4 +1,4 @@
-"""Draws docs/types.png: splats, cameras and colours of each built-in type."""
+"""Draw docs/types.png: splats, cameras and colours of each built-in type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def intrinsics(focal: float, width: int = SIDE) -> Tensor:
 
 
 def splats() -> dict[str, Tensor]:
-    """One of each, of the same scales."""
+    """Each built-in splat type, with the same scales."""
     size = {"width": SIDE, "height": SIDE}
     turned = torch.nn.functional.normalize(torch.tensor([[0.9, 0.35, 0.25, 0.3]]), dim=-1)
     one = {
@@ -46,7 +46,7 @@ def splats() -> dict[str, Tensor]:
 
 
 def cameras() -> dict[str, Tensor]:
-    """The embedded scene from one place, in the midst of it."""
+    """The embedded scene through each camera model, from one place within it."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = splat.load_dataset(write_demo_scene(Path(folder) / "scene", views=24, size=96))
         scene = splat.Trainer(dataset, splat.TrainConfig(steps=500, sh_degree=1)).fit()
@@ -74,7 +74,7 @@ def cameras() -> dict[str, Tensor]:
 
 
 def colors() -> dict[str, Tensor]:
-    """A surface with two highlights seen from everywhere, and what each type makes of it with as many numbers of a Gaussian."""
+    """A surface with two highlights seen from all directions, and its approximation by each colour type of equal size."""
     row, column = np.mgrid[:48, :96] + 0.5
     theta, phi = row / 48 * np.pi, column / 96 * 2 * np.pi
     directions = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], -1).reshape(-1, 3)
@@ -84,13 +84,13 @@ def colors() -> dict[str, Tensor]:
 
     target = 0.2 + 0.15 * directions[:, 2:] * [1, 0.5, 0] + lobe([1, 1, 1], 40) * [0.8, 0.75, 0.6]
     wanted = torch.tensor(target + lobe([-1, 0.3, 0.2], 12) * [0.1, 0.3, 0.6], dtype=torch.float32)
-    # A camera in each direction, looking at one Gaussian.
+    # One camera in each direction, looking at one Gaussian.
     viewmats = torch.eye(4).repeat(len(directions), 1, 1)
     viewmats[:, :3, 3] = torch.tensor(directions, dtype=torch.float32)
     mean, radii = torch.zeros(1, 3), torch.ones(len(directions), 1, 2, dtype=torch.int32)
     weights = network_weights(6, 16)
     rng = torch.Generator().manual_seed(0)
-    # Axes of some sharpness in all directions, without amplitudes.
+    # Axes in all directions with one sharpness, without amplitudes.
     lobes = torch.zeros(1, 45)
     lobes[0, 3:].view(7, 6)[:, :3] = 8 * torch.nn.functional.normalize(torch.randn(7, 3, generator=rng), dim=-1)
     fits = {

@@ -1,9 +1,9 @@
-"""Optimise features of Gaussians so that a pattern appears in several views, while their geometry stays as it is.
+"""Optimise features of Gaussians to show a pattern in several views, with their geometry fixed.
 
     python examples/features.py
 
-Gaussians on a sphere are a texture without a map from its surface to a plane: each has eight learnt features, a small network
-of torch's turns the rendered features into colours, and both learn from pictures. `rasterization` blends any number of
+Gaussians on a sphere are a texture that needs no map from the surface to a plane: each has eight learnt features, a small torch
+network turns the rendered features into colours, and both learn from pictures. `rasterization` blends any number of
 channels a Gaussian.
 """
 

@@ -3,8 +3,8 @@
     python examples/fit_image.py                     # a generated picture
     python examples/fit_image.py photo.jpg --blobs 20000
 
-`splat.image.fit` runs all of a step on the device; `splat.image.render` is the same drawing as a function of torch's, with
-gradients, for losses of your own.
+`splat.image.fit` runs whole steps on the device; `splat.image.render` draws the same picture as a differentiable torch
+function, for your own losses.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Renderer:
 
 
 def camera_struct(camera: Camera) -> dict[str, Any]:
-    """`Camera` of minimal.slang."""
+    """The `Camera` of minimal.slang."""
     viewmat, K = camera.viewmat.astype(np.float32), camera.K.astype(np.float32)
     return {
         "rotation": spy.float3x3(np.ascontiguousarray(viewmat[:3, :3])),
@@ -104,7 +104,7 @@ def main() -> None:
     print(f"{-10 * np.log10(np.array(errors)).mean():.1f} dB, mean of {len(errors)} views that were held out")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     write_image(given.out, np.concatenate([photographs[dataset.test[0]], renders[0].clip(0, 1)], axis=1))
-    print(f"look at {given.out}: photograph | render")
+    print(f"look at {given.out}; it shows photograph | render")
 
 
 if __name__ == "__main__":

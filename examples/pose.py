@@ -2,8 +2,8 @@
 
     python examples/pose.py
 
-The scene is 2,000 Gaussians of generated colours. A photograph is rendered from a pose that the optimiser does not know, and it
-starts 6 degrees and 20 cm away. Of `rasterization`'s gradients it takes those of the world-to-camera matrix.
+The scene is 2,000 Gaussians with generated colours. The photograph is rendered from a pose unknown to the optimiser, which
+starts 6 degrees and 20 cm away. It uses the gradient that `rasterization` gives for the world-to-camera matrix.
 """
 
 from __future__ import annotations

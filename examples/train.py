@@ -1,9 +1,9 @@
-"""Train Gaussians on photographs: the embedded scene, or a capture of your own.
+"""Train Gaussians on photographs: the embedded scene, or your own capture.
 
     python examples/train.py                         # 21 pictures of 64 × 64 pixels; seconds
     python examples/train.py --capture captures/fox --steps 2000
 
-`splat train` is this with a progress bar, checkpoints and a page to walk through.
+`splat train` does this with a progress bar, checkpoints and a page to walk through.
 """
 
 from __future__ import annotations

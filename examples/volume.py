@@ -2,8 +2,8 @@
 
     python examples/volume.py
 
-Renders a generated cloud from twelve sides with `splat.volume.render`, forgets it, and optimises voxels until they look alike.
-The renderer is differentiable in memory that does not grow with the samples along a ray: the backward pass marches again.
+Renders a generated cloud from twelve sides with `splat.volume.render`, discards it, and optimises voxels until they look alike.
+The renderer's memory does not grow with the samples along a ray, as its backward pass marches again.
 `splat.volume.fit` does this for photographs, on the device and from coarse to fine.
 """
 

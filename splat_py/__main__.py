@@ -1,4 +1,4 @@
-"""`python -m splat_py`: the command `splat`, where it is not on the path."""
+"""`python -m splat_py`: the command `splat`, if it is not on the path."""
 
 from splat_py.commands.main import main
 

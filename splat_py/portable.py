@@ -8,9 +8,9 @@ image. Backward, in closed form, with v the image's gradient summed over pixels:
 Positions, scales, rotations, spherical harmonics and cameras are accepted and ignored; all but cameras get zero gradients.
 N = 0 counts as one in divisions: a transparent black image and an empty gradient.
 
-It is here twice: in primitive torch operations, for any device and dtype (`splat`), and in Slang (`splat_slang`), for every
-target of SlangPy. `splat_py.render.operator` has both, and the renderer, as one operator of torch's; `rasterization` takes the
-former by the name of "portable".
+There are two implementations: in primitive torch operations, for any device and dtype (`splat`), and in Slang (`splat_slang`),
+for every target of SlangPy. `splat_py.render.operator` has both, and the renderer, in one torch operator; `rasterization` calls
+the former its backend "portable".
 """
 
 import math
@@ -33,7 +33,7 @@ from splat_py.gpu.tensors import check_shape
 # Partial sums of a reduction.
 _SUMMANDS = constant("kernels/portable", "SUMMANDS")
 
-# A Gaussian's shapes, in the order of arguments and of the packed gradient.
+# Shapes per Gaussian, in the order of arguments and of the packed gradient.
 _SHAPES: dict[str, tuple[int | str, ...]] = {
     "positions": (3,),
     "scales": (3,),
@@ -65,8 +65,8 @@ def splat(
         rotations: [N, 4], ignored.
         opacities: [N, 1].
         colors: [N, 3].
-        sh: [N, K, 3] of any K from 0, ignored.
-        width, height: of the image, pixels.
+        sh: [N, K, 3] with any K ≥ 0, ignored.
+        width, height: image size, pixels.
         camera: ignored.
 
     Returns:
@@ -92,12 +92,12 @@ def flat_images(
     sh_degree: int | None,
     backgrounds: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Images [..., C, H, W, 3] and alphas [..., C, H, W, 1] with the arguments of `rasterization`: `splat` for each camera.
+    """Return images [..., C, H, W, 3] and alphas [..., C, H, W, 1] for arguments of `rasterization`, by `splat` per camera.
 
-    The constant term of spherical harmonics is the colour. The background shows through, as behind a render.
+    Colours are the constant terms of spherical harmonics. Backgrounds show through, as behind a render.
 
     Args:
-        lead: scenes and cameras, [..., C].
+        lead: the dimensions of scenes and cameras, [..., C].
     """
     rgb = colors.float()
     if sh_degree is not None:
@@ -129,7 +129,7 @@ def splat_slang(
     *,
     device: Device | str | None = None,
 ) -> Tensor:
-    """As `splat`, in Slang, on the device of `splat_py.gpu.device`; tensors are float32."""
+    """Compute `splat` in Slang, on the device of `splat_py.gpu.device`; tensors must be float32."""
     check_inputs(positions, scales, rotations, opacities, colors, sh, width, height)
     if colors.dtype != torch.float32:
         raise SplatError(
@@ -146,7 +146,7 @@ def gradient_length(gaussians: int, coefficients: int) -> int:
 
 
 def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The parts of a packed gradient, as views: positions [N, 3], scales [N, 3], rotations [N, 4], opacities [N, 1],
+    """Split a packed gradient into views: positions [N, 3], scales [N, 3], rotations [N, 4], opacities [N, 1],
     colours [N, 3] and spherical harmonics [N, K, 3].
 
     Raises:
@@ -163,7 +163,7 @@ def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, 
 
 
 def split_gradient(packed: Tensor, count: int, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same where the number of Gaussians is known, which may be symbolic."""
+    """Split a packed gradient of a known number of Gaussians, which may be symbolic."""
     parts = packed.split([count * length for length in _row_lengths(coefficients)])
     shapes = [tuple(coefficients if side == "K" else side for side in shape) for shape in _SHAPES.values()]
     positions, scales, rotations, opacities, colors, sh = (
@@ -173,22 +173,22 @@ def split_gradient(packed: Tensor, count: int, coefficients: int) -> tuple[Tenso
 
 
 def _row_lengths(coefficients: int) -> tuple[int, ...]:
-    """Floats a Gaussian in each part of the packed gradient, in its order."""
+    """Floats per Gaussian in each part of the packed gradient, in order."""
     return 3, 3, 4, 1, 3, 3 * coefficients
 
 
-# In torch
+# Torch
 
 
 def forward(colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
-    """The image, [height · width · 4], from colours [N, 3] and opacities [N, 1]."""
+    """Return the image [height · width · 4], from colours [N, 3] and opacities [N, 1]."""
     weighted = torch.cat([colors * opacities, opacities], 1)
     mean = weighted.sum(0) / _divisor(colors)
     return mean.expand(height * width, 4).reshape(-1)
 
 
 def backward(v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:
-    """The packed gradient, [gradient_length(N, K)], from that of the image, [height · width, 4]."""
+    """Return the packed gradient [gradient_length(N, K)], from the image's gradient [height · width, 4]."""
     count = colors.shape[0]
     v_mean = v_image.sum(0) / _divisor(colors)
     v_colors = v_mean[:3] * opacities
@@ -198,16 +198,16 @@ def backward(v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: i
 
 
 def _divisor(colors: Tensor) -> Tensor:
-    """N, or one if there are none; a tensor, as compilers that trace a symbolic N fold max(N, 1) to N."""
+    """max(N, 1) as a tensor, because compilers that trace a symbolic N fold max(N, 1) to N."""
     return torch.full((), colors.shape[0], dtype=torch.float32, device=colors.device).clamp(min=1)
 
 
-# In Slang
+# Slang
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Colours [N, 3], opacities [N], and the mean of what a kernel sums."""
+    """Colours [N, 3], opacities [N], and a kernel's partial and total sums."""
 
     colors: Array
     opacities: Array
@@ -222,7 +222,7 @@ class _Sums:
 
 
 class Kernels:
-    """The same two functions on a device of SlangPy's (kernels/portable.slang)."""
+    """`forward` and `backward` on a SlangPy device (kernels/portable.slang)."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -253,7 +253,7 @@ class Kernels:
 
 
 class _Splat(torch.autograd.Function):
-    """Either implementation, forward and backward as given, for autograd."""
+    """Either implementation for autograd; `run` has its forward and its backward function."""
 
     @staticmethod
     def forward(ctx: Any, run: tuple[Forward, Backward], width: int, height: int, *tensors: Tensor) -> Tensor:

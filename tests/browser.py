@@ -15,7 +15,7 @@ _FLAGS = [
     "--no-sandbox",  # tests may run as root, which chromium's sandbox refuses
     "--enable-unsafe-webgpu",
     "--enable-features=Vulkan",
-    "--use-vulkan=swiftshader",  # with the native one, canvases that WebGPU has drawn stay white
+    "--use-vulkan=swiftshader",  # with the native driver, canvases drawn by WebGPU stay white
     "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader",
 ]
@@ -25,7 +25,7 @@ _FLAGS = [
 def open_page(width: int = 800, height: int = 600, offline: bool = True) -> "Iterator[Page]":
     """An empty page; `page.goto(path.as_uri())` opens a file. Errors on the page fail the test that opened it.
 
-    `offline` cuts the network off: whatever asks for anything but files, data and blobs fails the test as well.
+    `offline` cuts the network off: a request for anything but files, data and blobs also fails the test.
     """
     if CHROMIUM is None:
         pytest.skip("needs a browser: apt-get install chromium")

@@ -1,5 +1,6 @@
 """Fixtures every test may use."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,11 @@ import pytest
 from benchmarks.two_rooms import write_two_rooms
 from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
+
+
+def pytest_configure() -> None:
+    # Background jobs of scripts begin with SIGINT ignored. Tests send it, and wait for what it does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +26,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's scene, of as many views and as large as the module's `CAPTURE` says."""
+    """The demo's scene; the module's `CAPTURE` gives the number of views and their size."""
     views, size = request.module.CAPTURE
     return write_demo_scene(tmp_path_factory.mktemp("capture") / "demo", views=views, size=size)
 

@@ -1,12 +1,12 @@
-"""Notebooks executed, and what they print compared with what is stored in them.
+"""Execute notebooks, and compare their output with the stored one.
 
     python -m tests.notebooks notebooks/01-gaussian-splatting.ipynb …
 
-executes notebooks and stores what they print and draw, and with each figure a hash of the code that made it. Tags of cells:
+executes notebooks and stores their output and figures, and with each figure a hash of its code. Tags of cells:
 
-    machine   what they print differs between machines, as times and names of devices do: only figures' code is compared
-    trained   numbers come from an optimisation, in which sums are taken in another order each time
-    capture   they use the capture that SPLAT_CAPTURE names, if it is set; else the embedded scene
+    machine   output that differs between machines, such as times and names of devices: only the figures' code is compared
+    trained   numbers from an optimisation, which adds up in another order each time
+    capture   uses the capture that SPLAT_CAPTURE names, if it is set; else the embedded scene
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 CAPTURE = FOLDER.parents[1] / "shared" / "data" / "fox"
-# How far numbers may be from those stored, relative; and always a unit of the last digit that is printed.
+# Relative tolerances of numbers; a unit of the last printed digit is always allowed.
 _TOLERANCE, _TRAINED_TOLERANCE = 1e-3, 0.05
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _CODE = "made_by"
 
 
 def execute(path: Path, folder: Path) -> Any:
-    """The notebook run from top to bottom in `folder`."""
+    """Run the notebook from top to bottom in `folder`."""
     if CAPTURE.is_dir():
         os.environ.setdefault("SPLAT_CAPTURE", str(CAPTURE))
     notebook = nbformat.read(path, as_version=4)
@@ -41,7 +41,7 @@ def execute(path: Path, folder: Path) -> Any:
 
 
 def _tidy(outputs: list[Any]) -> list[Any]:
-    """What was printed in one piece, and without progress bars, which only slow machines show."""
+    """The outputs with printed text joined, and without progress bars, which only slow machines show."""
     tidy: list[Any] = []
     for output in outputs:
         if tidy and output.output_type == "stream" and tidy[-1].get("name") == output.name:
@@ -60,7 +60,7 @@ def tags(cell: Any) -> set[str]:
 
 
 def text_of(cell: Any) -> str:
-    """What a cell has printed, without what belongs to its figures."""
+    """The printed text of a cell, without the text of its figures."""
     parts = []
     for output in cell.outputs:
         if output.output_type == "stream":
@@ -75,7 +75,7 @@ def has_figure(cell: Any) -> bool:
 
 
 def code_hashes(notebook: Any) -> list[str]:
-    """Of each code cell and all before it: what a figure may depend on."""
+    """A hash for each code cell, of its code and all before it: everything that a figure may depend on."""
     whole, hashes = hashlib.sha256(), []
     for cell in code_cells(notebook):
         whole.update(cell.source.encode() + b"\0")
@@ -84,14 +84,14 @@ def code_hashes(notebook: Any) -> list[str]:
 
 
 def stale_figures(notebook: Any) -> list[int]:
-    """The numbers of the code cells whose figures were made by other code."""
+    """The numbers of code cells whose figures come from other code."""
     stamps = [cell.metadata.get(_CODE) if has_figure(cell) else None for cell in code_cells(notebook)]
     found = enumerate(zip(stamps, code_hashes(notebook), code_cells(notebook), strict=True))
     return [i for i, (stamp, now, cell) in found if has_figure(cell) and stamp != now]
 
 
 def difference(stored: str, printed: str, tolerance: float) -> str:
-    """Why one text is not the other, numbers apart by no more than the tolerance; empty if it is."""
+    """The difference of two texts, whose numbers may differ by the tolerance; empty if there is none."""
     if _NUMBER.sub("#", stored) != _NUMBER.sub("#", printed):
         return f"stored:\n{stored}\nprinted:\n{printed}"
     for one, other in zip(_NUMBER.findall(stored), _NUMBER.findall(printed), strict=True):
@@ -106,7 +106,7 @@ def _value(number: str) -> float:
 
 
 def _last_digit(number: str) -> float:
-    """What a unit of it is worth; nothing in a whole number, which is a count."""
+    """The value of a unit of its last digit; 0 for a whole number, which is a count."""
     mantissa, _, exponent = number.partition("e")
     digits = len(mantissa.partition(".")[2])
     return 10.0 ** (int(exponent or 0) - digits) if digits or exponent else 0.0
@@ -121,7 +121,7 @@ def is_compared(cell: Any) -> bool:
 
 
 def store(path: Path) -> None:
-    """Execute a notebook, and keep what it prints and draws."""
+    """Execute a notebook, and store its output and figures."""
     notebook = execute(path, path.parent)
     for cell, code in zip(code_cells(notebook), code_hashes(notebook), strict=True):
         cell.metadata.pop("execution", None)

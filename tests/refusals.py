@@ -1,4 +1,4 @@
-"""Calls that must be refused in a sentence."""
+"""Calls that must be refused with a sentence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,6 @@ from splat_py.base.errors import SplatError
 
 
 def refused(match: str, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:
-    """The call raises a SplatError whose message matches."""
+    """Assert that the call raises a SplatError whose message matches."""
     with pytest.raises(SplatError, match=match):
         call(*arguments, **options)

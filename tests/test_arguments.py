@@ -35,8 +35,8 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ({"viewmat": "poses.txt"}, "camera: viewmat holds something else than numbers"),
-        ({"K": [[1, 2], [3]]}, "camera: K holds something else than numbers"),
+        ({"viewmat": "poses.txt"}, "camera: viewmat does not hold numbers"),
+        ({"K": [[1, 2], [3]]}, "camera: K does not hold numbers"),
         ({"width": None}, "width is None; it must be a finite number"),
         ({"height": (8, 6)}, r"height is \(8, 6\); it must be a finite number"),
     ],
@@ -81,7 +81,7 @@ def test_nonsense_is_refused_by_name(kind: type, name: str) -> None:
     for value in NONSENSE:
         if value is True and isinstance(getattr(kind(), name), bool):
             continue
-        # No parameters, and any text as a source, of which nothing is done.
+        # No parameters; and any text as a source, which is not used here.
         if (value == [] and name == "splat_params") or (isinstance(value, str) and name.endswith("_source")):
             continue
         with pytest.raises(SplatError, match=rf"^{name} ") as error:

@@ -1,4 +1,4 @@
-"""What is published: the wheel and the source archive, built without a network, and what they say of themselves."""
+"""The published archives: the wheel and the source archive, built without a network, and their metadata."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 import splat_py
 
 ROOT = Path(__file__).resolve().parents[1]
-# What `splat --help` imports.
+# Packages that `splat --help` imports.
 PURE = ("docstring-parser", "markdown-it-py", "mdurl", "pygments", "rich", "typeguard", "typing-extensions", "tyro")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_package_with_its_shaders_and_pages_and_nothing_else
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_a_clean_environment_runs_the_command_line(wheel: Path, tmp_path: Path, version: str) -> None:
-    """Installed by pip, without a checkout on the path; of what it needs only what comes as Python alone, so without torch."""
+    """Installed by pip, without a checkout on the path, and with only the pure-Python dependencies, so without torch."""
     python = interpreter(version)
     if python is None:
         pytest.skip(f"there is no Python {version} here")
@@ -86,7 +86,7 @@ def test_a_clean_environment_runs_the_command_line(wheel: Path, tmp_path: Path, 
     pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
     run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", wheel)
     site = Path(run(inside, "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    # Warnings, such as of an escape that a newer Python does not know, are errors.
+    # Warnings, such as of an escape unknown to a newer Python, are errors.
     run(inside, "-I", "-W", "error", "-m", "compileall", "-q", site / "splat_py")
     for name in PURE:
         unpack(name, site)
@@ -96,7 +96,7 @@ def test_a_clean_environment_runs_the_command_line(wheel: Path, tmp_path: Path, 
     code, text = answer(tmp_path, splat, "--help")
     assert code == 0 and "fit-image" in text
     code, text = answer(tmp_path, splat, "train", "nowhere", "--out", "run")
-    assert code == 1 and text.startswith("splat: nowhere is not a folder")
+    assert code == 1 and text.startswith("splat: nowhere does not exist")
     code, text = answer(tmp_path, splat, "devices")
     assert code == 1 and "is missing; `pip install slang-splat`" in text
     program = "import splat_py.gpu.sources as own, sys; print(own.__file__, own.shader_folder(), 'torch' in sys.modules)"
@@ -105,7 +105,7 @@ def test_a_clean_environment_runs_the_command_line(wheel: Path, tmp_path: Path, 
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version: this one, one on the path that runs, or one of pyenv's."""
+    """A Python of this version: this one, a working one on the path, or one of pyenv's."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
     found = [*sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), shutil.which(f"python{version}")]
@@ -117,7 +117,7 @@ def interpreter(version: str) -> str | None:
 
 
 def unpack(name: str, site: Path) -> None:
-    """What pip has installed here of a package that is the same for every Python."""
+    """Copy a package that is the same for every Python from this environment."""
     for file in distribution(name).files or []:
         if ".." not in file.parts and file.suffix != ".pyc":
             (site / file).parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def unpack(name: str, site: Path) -> None:
 
 
 def answer(folder: Path, *command: object) -> tuple[int, str]:
-    """Exit code and output of a program that knows nothing of this process."""
+    """Exit code and output of a program that runs without this process's environment."""
     environment = {"HOME": str(folder), "PATH": ""}
     arguments = [*map(str, command)]
     process = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)

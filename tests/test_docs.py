@@ -1,4 +1,4 @@
-"""The documents and examples: what they link to and name exists, pictures and figures are today's, and their Python runs."""
+"""The documents and examples: links and names exist, pictures and figures are current, and their Python runs."""
 
 import re
 import runpy
@@ -23,7 +23,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(document: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
+    """Anchors of the headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -58,12 +58,12 @@ def test_the_worked_examples_gradients_agree(capsys: pytest.CaptureFixture[str])
 def test_the_operator_is_compiled_exported_and_lowered() -> None:
     blocks = _PYTHON.findall((ROOT / "docs" / "portable.md").read_text(encoding="utf-8"))
     assert len(blocks) == 4
-    # One file: the compiler reads what it compiles.
+    # One file, as the compiler reads the source of what it compiles.
     exec(compile("\n".join(blocks), "portable.md", "exec"), {"__name__": "portable_md"})
 
 
 def test_a_metal_kernel_runs_by_hand() -> None:
-    """In a process of its own: the runner's threads and signal handlers are one set a process."""
+    """In its own process: the runner's threads and signal handlers exist once a process."""
     find_clang()
     (source,) = _PYTHON.findall((ROOT / "tests" / "metal" / "README.md").read_text(encoding="utf-8"))
     process = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -71,8 +71,8 @@ def test_a_metal_kernel_runs_by_hand() -> None:
 
 
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
-# Of each: a few steps, and the number in its lines that is to fall or to rise.
-STEPS = {"features": 8, "fit_image": 26, "pose": 6, "train": 52, "volume": 3}
+# Numbers of steps; the loss they print must fall, or the PSNR rise.
+STEPS = {"features": 8, "fit_image": 26, "minimal": 50, "pose": 6, "train": 52, "volume": 3}
 LESS, MORE = re.compile(r"loss ([\d.]+)"), re.compile(r"([\d.]+) dB")
 
 
@@ -92,10 +92,10 @@ def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_an_example_is_a_page_and_the_readme_names_it() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     for example in EXAMPLES:
         text = example.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 100
+        assert len(text.splitlines()) <= 120
         assert f"examples/{example.name}" in readme
         assert f"python examples/{example.name}" in text
 
@@ -111,11 +111,11 @@ def test_figures_and_tables_are_of_todays_kernels() -> None:
 @pytest.mark.parametrize(
     ("limits", "threads", "registers", "shared", "expected"),
     [
-        # 65,536 registers hold 32 warps of 64, and 40 of 48.
+        # 65,536 registers hold 32 warps with 64 registers a thread, and 40 with 48.
         (LIMITS["sm_90"], 256, 64, 0, 0.5),
         (LIMITS["sm_90"], 256, 48, 0, 40 / 64),
         (LIMITS["sm_90"], 256, 32, 0, 1.0),
-        # Seven blocks of 32 KiB, of a warp each.
+        # Seven blocks of 32 KiB, of one warp each.
         (LIMITS["sm_90"], 32, 32, 31 << 10, 7 / 64),
         (LIMITS["sm_75"], 32, 16, 0, 0.5),
         (Limits(48, 24, 100 << 10, 1 << 10), 1024, 32, 0, 32 / 48),
@@ -154,7 +154,7 @@ LISTING = """
 
 
 def test_the_hot_loop_of_a_listing() -> None:
-    """The innermost one with the exponential; of it the part that a branch skips, with a loop that runs thrice."""
+    """The innermost loop with the exponential, and the part that a branch skips, with a loop that runs three times."""
     loop = hot_loop(LISTING)
     assert loop is not None
     assert loop.conditional == {"shuffle": 3, "atomic": 1, "branch": 3, "fp32": 1}

@@ -1,4 +1,4 @@
-"""The page in examples/minimal.slang: its pictures and every gradient are the library's."""
+"""The page in examples/minimal.slang: its pictures and every gradient equal the library's."""
 
 import runpy
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_picture_and_gradients_are_the_librarys() -> None:
     uniform, normal = rng.uniform, rng.normal
     scales, logits, colors = np.log(uniform(0.03, 0.2, (COUNT, 3))), normal(size=(COUNT, 1)), uniform(0, 1, (COUNT, 3))
     rows = np.concatenate([uniform(-1, 1, (COUNT, 3)), normal(size=(COUNT, 4)), scales, logits, colors], 1).astype(np.float32)
-    # Some lie behind the camera; none so far aside that the library limits the projection's derivative.
+    # Some lie behind the camera; none is so far aside that the library clamps the projection's derivative.
     rows[:20, 2] -= 6
     viewmat, K = np.eye(4), np.array([[30.0, 0, 18], [0, 32, 11], [0, 0, 1]])
     viewmat[2, 3] = 4

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and hold what they print and draw today."""
+"""The notebooks run from top to bottom, and their stored output and figures are current."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_runs_and_prints_what_is_stored(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_stored(path: Path) -> None:
-    """Run to the end in order, without warnings, with the figures of today's code, and not too large."""
+    """It was run to the end in order, without warnings; its figures come from the present code; and it is not too large."""
     notebook = nbformat.read(path, as_version=4)
     code = notebooks.code_cells(notebook)
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -47,7 +47,7 @@ def test_tolerances_are_those_of_the_tests() -> None:
 
 
 def test_a_changed_cell_makes_figures_stale() -> None:
-    """Its own and those behind it, but none before it."""
+    """The figures of this and later cells, but of no earlier one."""
     notebook = nbformat.read(PATHS[0], as_version=4)
     code = notebooks.code_cells(notebook)
     figures = [i for i, cell in enumerate(code) if notebooks.has_figure(cell)]

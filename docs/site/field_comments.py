@@ -1,4 +1,4 @@
-"""Comments above the fields of dataclasses are what documents them, on the command line (tyro) and, by this, on the site."""
+"""Comments above the fields of dataclasses document them: on the command line (tyro), and by this extension on the site."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import griffe
 
 
 class FieldComments(griffe.Extension):
-    """An attribute without a docstring gets the comment that stands above it."""
+    """Give an attribute without a docstring the comment above it."""
 
     def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Called by griffe for each attribute."""
+        """Add the comment; griffe calls this for each attribute."""
         if attr.docstring is not None or attr.lineno is None or not isinstance(attr.parent, griffe.Class):
             return
         source = attr.lines_collection[attr.filepath]

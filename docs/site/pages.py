@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: where pages come from, and those that are made of sources.
+"""Hooks of mkdocs: where pages come from, and pages that are generated from sources.
 
 The site has the repository's folders: README.md is its first page, docs/files.md is docs/files.html, and links and pictures
-stay as they are. Made here are the pages of examples, of notebooks with their pictures and formulas, of the command line and of
-Slang's functions.
+stay as they are. The hooks generate the pages of examples, of notebooks with their pictures and formulas, of the command line
+and of Slang's functions.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-# Documents outside docs/, with the pictures beside them.
+# Documents outside docs/, and the pictures and sources that documents show or link to.
 _DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "benchmarks/README.md",
+    "benchmarks/levers.md",
     "tests/metal/README.md",
     "tests/cuda/README.md",
 )
-_PICTURES = ("benchmarks/*.svg",)
+_LINKED = ("benchmarks/*.svg", "examples/minimal.slang", "slang/splat/rasterization.slang")
 _SLANG_FOLDERS = ("slang/splat", "slang/parallel")
 _CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Put everything where it is in the repository."""
+    """Put each page at its path in the repository."""
     for file in list(files):
         if file.abs_src_path is not None and Path(file.abs_src_path).is_relative_to(config.docs_dir):
             files.remove(file)
             files.append(File.generated(config, f"docs/{file.src_uri}", abs_src_path=file.abs_src_path))
-    for path in [*_DOCUMENTS, *(path.relative_to(ROOT).as_posix() for glob in _PICTURES for path in ROOT.glob(glob))]:
+    for path in [*_DOCUMENTS, *(path.relative_to(ROOT).as_posix() for glob in _LINKED for path in ROOT.glob(glob))]:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     for path, content in made():
         files.append(File.generated(config, path, content=content))
@@ -54,22 +55,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """The first page has no others beside it, and its links to examples lead to their pages. Python's names are found first,
-    gsplat's are those that scripts write."""
+    """Let links to examples lead to their generated pages, hide the navigation of the first page, and show gsplat's names as
+    scripts write them."""
     if page.file.name == "gsplat":
         markdown = re.sub(
             r"^(::: [\w.]+)$(?!\n +options)", r"\1\n    options: {show_root_full_path: false}", markdown, flags=re.M
         )
     if page.file.src_uri.startswith("docs/reference/"):
         page.meta["search"] = {"boost": 0.5 if page.file.src_uri.endswith("/slang.md") else 2}
-    if page.file.src_uri != "README.md":
-        return markdown
-    page.meta["hide"] = ["navigation"]
-    return re.sub(r"\((examples/\w+)\.py\)", r"(\1.md)", markdown)
+    if page.file.src_uri == "README.md":
+        page.meta["hide"] = ["navigation"]
+    return re.sub(r"\(((?:\.\./)?examples/\w+)\.py\)", r"(\1.md)", markdown)
 
 
 def made() -> Iterator[tuple[str, str | bytes]]:
-    """Pages and pictures that are no files."""
+    """Generated pages and pictures."""
     for path in sorted((ROOT / "examples").glob("*.py")):
         yield f"examples/{path.stem}.md", example(path)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -90,7 +90,7 @@ def example(path: Path) -> str:
 
 
 def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
-    """What a notebook says, shows and has printed; its pictures as files."""
+    """A notebook as a page: its text, code and printed output; its pictures as files."""
     page: list[str] = []
     pictures = 0
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
@@ -112,12 +112,12 @@ def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code."""
+    """A fenced block of code."""
     return f"```{language}\n{text.rstrip()}\n```"
 
 
 def with_formulas(markdown: str) -> str:
-    """TeX between dollars becomes MathML, which browsers draw by themselves."""
+    """Turn TeX between dollars into MathML, which browsers draw without a library."""
     parts = _CODE.split(markdown)
     return "".join(part if number % 2 else _FORMULA.sub(_formula, part) for number, part in enumerate(parts))
 
@@ -126,7 +126,7 @@ def _formula(match: re.Match[str]) -> str:
     displayed, inline = match.groups()
     if displayed:
         return latex2mathml.converter.convert(displayed, display="block")
-    # Else one that begins a line would be a paragraph.
+    # The span keeps a formula at the start of a line from becoming a paragraph.
     return f"<span>{latex2mathml.converter.convert(inline)}</span>"
 
 
@@ -134,7 +134,7 @@ def _formula(match: re.Match[str]) -> str:
 
 
 def commands() -> str:
-    """What each command's --help prints."""
+    """The page of every command's --help."""
     from splat_py.commands.main import Command
 
     names = [get_args(command)[1].name for command in get_args(Command)]
@@ -145,7 +145,7 @@ def commands() -> str:
 
 
 def help_of(command: str) -> str:
-    """In lines of 90 characters, without colours."""
+    """The --help of a command, in lines of 90 characters without colours."""
     from splat_py.commands.main import main
 
     printed = io.StringIO()
@@ -167,7 +167,7 @@ def help_of(command: str) -> str:
 
 @dataclass
 class Declaration:
-    """What a Slang module makes public."""
+    """A public declaration of a Slang module."""
 
     comment: str
     text: str
@@ -177,7 +177,7 @@ _PUBLIC = re.compile(r"((?:^///.*\n)*)((?:^\[.*\]\n)*^(?:\[.*\] )?public (?:[^{;
 
 
 def slang() -> str:
-    """Public functions, types and interfaces of the shaders' mathematics, by module."""
+    """Public functions, types and interfaces of the shaders, by module."""
     page = ["# Shaders in Slang", (ROOT / "docs" / "reference" / "slang.txt").read_text(encoding="utf-8").strip()]
     for folder in _SLANG_FOLDERS:
         for path in sorted((ROOT / folder).glob("*.slang")):
@@ -192,13 +192,13 @@ def slang() -> str:
 
 
 def head(source: str) -> str:
-    """The comment that a file begins with, if it is the file's."""
+    """The comment at the beginning of a file, if it describes the file."""
     lines = re.match(r"(?:///.*\n)+\n", source)
     return "" if lines is None else uncommented(lines[0])
 
 
 def declarations(source: str) -> Iterator[Declaration]:
-    """Those at the left margin, with their comments; of types all but the bodies of their functions."""
+    """Public declarations at the left margin, with their comments; types without the bodies of their functions."""
     for match in _PUBLIC.finditer(source):
         text = match[2]
         if re.search(r"^public (struct|interface)", text, re.MULTILINE):
@@ -207,7 +207,7 @@ def declarations(source: str) -> Iterator[Declaration]:
 
 
 def without_bodies(braced: str) -> str:
-    """What stands in a pair of braces, but not in those inside of it."""
+    """The text within a pair of braces, without that of braces inside it."""
     kept, depth = "", 0
     for character in braced:
         if character == "{" and depth == 1:
@@ -219,5 +219,5 @@ def without_bodies(braced: str) -> str:
 
 
 def uncommented(comment: str) -> str:
-    """Markdown of a comment."""
+    """The text of a comment, as Markdown."""
     return "\n".join(line.removeprefix("///").strip() for line in comment.strip().splitlines())

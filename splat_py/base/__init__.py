@@ -1,1 +1,1 @@
-"""The ground that all rooms stand on: files that appear whole, checked values of options, packages that load late."""
+"""Basics for all packages: errors, files written atomically, checked option values, lazy imports."""

@@ -1,5 +1,5 @@
-"""The one exception a user of splat_py has to know, and the three kinds of it that the code itself tells apart; and one that a
-user should never see."""
+"""`SplatError`, the one exception that users need to know, with three subclasses that the code distinguishes; and
+`BindingError`, which users should never see."""
 
 
 class SplatError(ValueError):
@@ -7,7 +7,7 @@ class SplatError(ValueError):
 
 
 class NoDeviceError(SplatError):
-    """There is no device, or the one there is cannot be opened."""
+    """No device was found, or it cannot be opened."""
 
 
 class DeviceLostError(SplatError):
@@ -19,4 +19,4 @@ class RankLostError(SplatError):
 
 
 class BindingError(Exception):
-    """A dispatch binds what its kernel does not take, or not all that it takes: a mistake in the library, not in its use."""
+    """A dispatch does not match its kernel's globals: a mistake in the library, not in its use."""

@@ -1,4 +1,4 @@
-"""Values as options and JSON have them: of the type that a dataclass declares, in a range; and sizes such as 8GB."""
+"""Checks that values from options and JSON have the types that a dataclass declares, and ranges; and sizes such as 8GB."""
 
 import math
 import re
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 # Least and largest value.
 Range = tuple[float, float]
-# The largest count that shaders and NumPy take as 32 bits with a sign.
+# The largest count that fits in 32 bits with a sign, as in shaders and NumPy.
 LARGEST = (1 << 31) - 1
 _ANY_FLOAT: Range = (-math.inf, math.inf)
-# Beyond these an integer is no index and no seed.
+# Integers beyond these are neither indices nor seeds.
 _ANY_INT: Range = (-(1 << 63), (1 << 63) - 1)
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT])(IB|B|I)?", re.IGNORECASE)
 
 
 def dataclass_of(cls: type[T], content: Any) -> T:
-    """A dataclass from its fields as JSON has them, each of the type that the class declares: a bool is no number, an integer
-    is a float, floats are finite, and a list is a tuple. TypeError if the fields are others, SplatError if their types are."""
+    """Make a dataclass from its fields in JSON, each of the declared type: a bool is no number, an integer can be a float,
+    floats are finite, a list can be a tuple. TypeError if fields are unknown or missing, SplatError if types are wrong."""
     if not isinstance(content, dict):
         raise TypeError(f"expected a dictionary of fields, not {type(content).__name__}")
     hints = get_type_hints(cls)
@@ -54,7 +54,7 @@ def check_number(name: str, value: Any, kind: type, limits: Range) -> None:
 
 
 def require_number(**values: Any) -> None:
-    """Raise a SplatError that names the first argument that is no finite number, of Python's, NumPy's or torch's."""
+    """Raise a SplatError that names the first argument that is not a finite number of Python, NumPy or torch."""
     for name, value in values.items():
         try:
             finite = not isinstance(value, str | bytes) and math.isfinite(value)
@@ -65,15 +65,15 @@ def require_number(**values: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value, in a few characters. Python itself refuses to write out very long whole numbers."""
+    """A value in a few characters. Python itself refuses to print very long integers."""
     return "a number of more than 18 digits" if isinstance(value, int) and abs(value) >= 10**18 else reprlib.repr(value)
 
 
 def _typed(name: str, value: Any, kind: Any, limits: Range | None = None) -> Any:
-    """The value as what its field is declared as. Raises SplatError if it is something else, or out of its range."""
+    """Convert a value to its field's declared type; SplatError if it has another type, or is out of its range."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is int or kind is float:
-        # An integer that is meant as a float may be too large for one.
+        # An integer given for a float may be too large for one.
         check_number(name, value, kind, limits or (_ANY_FLOAT if isinstance(value, float) else _ANY_INT))
         return kind(value)
     if origin in (Union, types.UnionType):
@@ -100,7 +100,7 @@ def _typed(name: str, value: Any, kind: Any, limits: Range | None = None) -> Any
 
 
 def bytes_of(name: str, size: str) -> int:
-    """Bytes of 8GB, 7.5 GiB or 500m, an option's value; with an i units are powers of 1024, else of 1000."""
+    """Bytes in an option's value, such as 8GB, 7.5 GiB or 500m; units with an i are powers of 1024, others of 1000."""
     match = _SIZE.fullmatch(size.replace(" ", "")) if len(size) < 32 else None
     if match is None:
         raise SplatError(f"{name} is {size[:32]!r}; give a number and a unit, such as 8GB, 7.5GiB or 500MB")
@@ -110,7 +110,7 @@ def bytes_of(name: str, size: str) -> int:
 
 
 def shown_bytes(nbytes: float) -> str:
-    """The same in two or three digits: 740 MB, 8.9 GB."""
+    """Show bytes in two or three digits: 740 MB, 8.9 GB."""
     if math.isinf(nbytes):
         return "any amount"
     return f"{nbytes / 1e6:,.0f} MB" if nbytes < 999.5e6 else f"{nbytes / 1e9:,.1f} GB"

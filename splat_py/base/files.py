@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all, and files with arrays or JSON in them."""
+"""Files and folders that appear complete or not at all, and files with arrays or JSON."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from safetensors.numpy import save_file
 
 from splat_py.base.errors import SplatError
 
-# By a tensor's name: safetensors' word for the type of its numbers, and its shape.
+# By a tensor's name: safetensors' name of its dtype, and its shape.
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
-# Ours are a few KiB.
+# splat_py's headers are a few KiB.
 _MOST_HEADER_BYTES = 1 << 20
-# Characters.
+# Characters of a reason.
 _MOST_REASON = 200
 
 
@@ -32,7 +32,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in `target`'s folder; on success it is flushed to disk and renamed to `target`.
 
     The temporary name keeps `target`'s suffix, because image and video writers choose their format by it. A device or a pipe,
-    such as /dev/null or /dev/stdout, gets the bytes and stays what it is.
+    such as /dev/null or /dev/stdout, gets the bytes and is not replaced.
     """
     target = Path(target)
     if _takes_bytes(target):
@@ -60,11 +60,11 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
-        # Other libraries' own errors have no number, and nothing to do with the disk.
+        # Errors that other libraries raise themselves have no number, and are not about the disk.
         if isinstance(error, OSError) and error.errno is None:
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        advice = "free some space or choose another folder; what was there before is as it was"
+        advice = "free some space or choose another folder; the previous content is unchanged"
         raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `target`; on success it is renamed to `target`, where nothing or an empty folder is."""
+    """Yield a temporary folder beside `target`; on success it is renamed to `target`, which must be missing or empty."""
     advice = "choose another folder"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,14 +95,14 @@ def is_vacant(path: Path) -> bool:
 
 
 def make_public(path: Path, mode: int) -> None:
-    """Give what tempfile has made the permissions that anything else has that the user makes, of these."""
+    """Give a file or folder of tempfile's the usual permissions of the user's files: `mode` without the umask."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(mode & ~umask)
 
 
 def _takes_bytes(target: Path) -> bool:
-    """True for a device or a pipe, which root could replace by a file."""
+    """True for a device or a pipe, which root would otherwise replace by a file."""
     try:
         mode = target.stat().st_mode
     except (OSError, ValueError):
@@ -119,8 +119,8 @@ def save_tensors(path: str | os.PathLike[str], kind: str, header: dict[str, Any]
 def load_tensors(
     path: Path, kind: str | None, check: Callable[[dict[str, Any], Layout], None] = lambda header, layout: None
 ) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Header and arrays that `save_tensors` wrote; without `kind` the arrays of any file, and no header. `check` is told of the
-    header and of what tensors there are before any of them is read. Errors of safetensors, JSON and the system are let
+    """Read the header and arrays that `save_tensors` wrote; without `kind`, the arrays of any file, and no header. `check` gets
+    the header and the tensors' layout before any tensor is read. Errors of safetensors, JSON and the system pass
     through."""
     with path.open("rb") as start:
         if int.from_bytes(start.read(8), "little") > _MOST_HEADER_BYTES:
@@ -135,7 +135,7 @@ def load_tensors(
 
 
 def npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array of an .npz, of which nothing is allocated."""
+    """Read the shape and type of an array in an .npz, without allocating it."""
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -144,7 +144,7 @@ def npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np
 
 
 def require_writable(path: Path) -> None:
-    """Refuse, before long work, a file that could not be written after it."""
+    """Raise SplatError, before long work, if a file could not be written after it."""
     if path.is_dir():
         raise SplatError(f"{path} is a folder; name a file")
     if not _takes_bytes(path):
@@ -157,7 +157,7 @@ def require_writable(path: Path) -> None:
 
 @contextmanager
 def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Within this context, errors of these kinds become a SplatError: `what` (their reason); `advice`."""
+    """Turn errors of these kinds in this context into a SplatError: `what` (their reason); `advice`."""
     try:
         yield
     except kinds as error:
@@ -165,7 +165,7 @@ def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def is_file(path: Path) -> bool:
-    """True if there is such a file; false for a name that no file can have."""
+    """True if the file exists; False also for a name that no file can have."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -173,7 +173,7 @@ def is_file(path: Path) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; ValueError if it is none, or nested too deeply to be ours."""
+    """Parse JSON; ValueError if it is invalid, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

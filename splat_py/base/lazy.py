@@ -1,5 +1,5 @@
-"""Packages whose public names are imported when they are first used (PEP 562): torch, SlangPy and OpenCV take seconds, which
-`splat --help` and a mistyped option need not wait for."""
+"""Import a package's public names at their first use (PEP 562): torch, SlangPy and OpenCV take seconds, and `splat --help` or a
+mistyped option need not wait for them."""
 
 import sys
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def lazy(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of the package of this `__name__`. `homes` has by public name the module that defines it;
-    "module:other" if it is called other there, "module:" for the module."""
+    """Return `__getattr__` and `__dir__` for a package, given its `__name__`. `homes` maps each public name to the module that
+    defines it; "module:other" if its name there is `other`, "module:" for the module itself."""
 
     def load(name: str) -> Any:
         if name not in homes:

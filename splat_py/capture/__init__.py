@@ -1,6 +1,6 @@
-"""Photographs or a video to a captured scene: where each was taken from, by structure from motion through pycolmap.
+"""From photographs or a video to a captured scene: the cameras' poses, by structure from motion with pycolmap.
 
-`capture` goes phase by phase, and goes on from the phase in which it was interrupted.
+`capture` works in phases, and resumes in the phase in which it was interrupted.
 """
 
 import os
@@ -19,7 +19,7 @@ from splat_py.scene.sources import VIDEOS, require_photographs
 
 __all__ = ["CaptureOptions", "CaptureReport", "Unregistered", "capture"]
 
-# Told of a phase's name, and of how much of how much is done.
+# Called with a phase's name, how much of it is done, and the total.
 Progress = Callable[[str, int, int], None]
 
 
@@ -30,18 +30,18 @@ def capture(
     *,
     on_progress: Progress | None = None,
 ) -> CaptureReport:
-    """Find where photographs were taken, and write a scene that `load_dataset` and `splat train` read.
+    """Find the poses of photographs, and write a scene that `load_dataset` and `splat train` read.
 
-    `out` gets the photographs upright (images/, masks/), a COLMAP model (sparse/0) whose +z is up, judged by how the camera
-    was held, and whose unit of length is arbitrary; COLMAP's database; and capture.json with the report. Each phase is kept: a
-    capture that was interrupted goes on, and one that is complete returns its report at once. Phases whose photographs or
-    options have changed since are made again.
+    `out` receives the upright photographs (images/, masks/); a COLMAP model (sparse/0), whose +z points up, judged by how the
+    camera was held, and whose unit of length is arbitrary; COLMAP's database; and capture.json with the report. Each phase is
+    kept: an interrupted capture continues, and a complete one returns its report at once. Phases whose photographs or options
+    have changed are repeated.
 
     Args:
         source: a folder of photographs, with masks in its folder `masks`; or a video, or a folder with one.
-        out: a new folder, or that of a capture of the same source.
+        out: a new folder, or the folder of a capture of the same source.
         options: by default those of `CaptureOptions`.
-        on_progress: told of the phase (photographs, features, matching, mapping), and of how much of how much is done.
+        on_progress: called with the phase (photographs, features, matching, mapping), how much of it is done, and the total.
 
     Raises:
         SplatError: pycolmap is not installed; an option is out of range; the source holds fewer than two photographs that can
@@ -57,7 +57,7 @@ def capture(
 
 
 def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
-    """The video, or the photographs."""
+    """Return the video, or the photographs."""
     require_photographs(source)
     if source.is_file():
         return source, []
@@ -127,7 +127,7 @@ def _store(
     options: CaptureOptions,
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[Photograph], list[Unregistered]]:
-    """The photographs, and those that cannot be read."""
+    """Store the photographs; return them, and those that cannot be read."""
     if video is not None:
         return store_frames(video, workspace.images, options.frames, on_progress), []
     photographs, unreadable = [], []

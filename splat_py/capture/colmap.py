@@ -1,4 +1,4 @@
-"""Features, matches, cameras and points through pycolmap, and its database (https://colmap.github.io/database.html)."""
+"""Features, matches, cameras and points from pycolmap, and its database (https://colmap.github.io/database.html)."""
 
 import importlib
 import os
@@ -25,24 +25,24 @@ from splat_py.scene.data_options import CaptureOptions
 
 _T = TypeVar("_T")
 
-# A pair's number is that of its first photograph times this, and that of its second.
+# A pair's id is the id of its first photograph times this, plus the id of its second one.
 _PAIR = 2147483647
 _DESCRIPTOR = 128
 # One focal length and one coefficient: mapping begins with two photographs, which do not determine more (see `_refine`).
 _CAMERA_MODEL = "SIMPLE_RADIAL"
-# Up to so many photographs all pairs are compared, unless they are ordered.
+# Up to so many photographs all pairs are compared, unless the photographs are ordered.
 _EXHAUSTIVE = 200
-# Ordered photographs are compared with so many that follow, and with those that follow after 2, 4, 8 … up to 2**_POWERS.
+# Photographs are compared with so many that follow in order, and with those that follow after 2, 4, 8 … up to 2**_POWERS.
 _NEIGHBOURS, _POWERS = 8, 7
-# Photographs that look alike and are compared; without an order there are no others.
+# Number of similar photographs to compare a photograph with, if photographs are ordered and if they are not.
 _ALIKE_ORDERED, _ALIKE = 5, 30
-# Pairs whose photographs' features are read once.
+# Photographs in a block of pairs, whose features stay in memory, and pairs that are matched in one call.
 _BLOCK, _BATCH = 16, 128
-# Words, descriptors of a photograph that are used, and those of all photographs that words are made from.
+# Numbers of visual words, of descriptors that a photograph contributes, and of all descriptors that words are made from.
 _WORDS, _EACH, _SAMPLE = 64, 1000, 40_000
-# A camera that took so many photographs has all coefficients of OpenCV's model determined.
+# A camera with so many photographs has enough data for all coefficients of OpenCV's model.
 _FULL_LENS = 20
-# Folders of models that are not complete.
+# Prefix of folders with incomplete models.
 _PARTIAL = ".mapping-"
 _ADVICE = (
     "photographs must overlap: walk around the subject, take one every ten degrees or so, keep most of what the last one "
@@ -55,31 +55,31 @@ def require_pycolmap() -> Any:
         pycolmap = importlib.import_module("pycolmap")
     except ImportError as error:
         raise SplatError(
-            f"finding poses needs pycolmap, which is not installed: {INSTALL} (where there is no wheel of it, as for Linux on "
-            "ARM, run COLMAP on another machine; its models are read without it)"
+            f"finding poses needs pycolmap, which is not installed: {INSTALL} (if there is no wheel, as for Linux on ARM, run "
+            "COLMAP on another machine; splat_py reads its models without pycolmap)"
         ) from error
     if threading.current_thread() is threading.main_thread():
-        # It has taken the signal for itself, to print a trace of calls.
+        # pycolmap has installed its own handler, which prints a stack trace; restore Python's.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
-    # COLMAP's own words would go between the lines of the progress.
+    # COLMAP's messages would break up the lines of the progress.
     pycolmap.logging.minloglevel = int(pycolmap.logging.Level.FATAL)
     return pycolmap
 
 
 def features_of(database: Path) -> dict[str, int | None]:
-    """How many features each photograph has, by its name; None of those that were not searched yet."""
+    """Return the number of features of each photograph, by name; None for photographs that were not searched yet."""
     return dict(_rows(database, "SELECT name, keypoints.rows FROM images LEFT JOIN keypoints USING (image_id)"))
 
 
 def matches_of(database: Path) -> dict[tuple[str, str], int]:
-    """How many matches that one geometry explains each compared pair of photographs has."""
+    """Return, for each compared pair of photographs, the number of matches that one geometry explains."""
     names = dict(_rows(database, "SELECT image_id, name FROM images"))
     rows = _rows(database, "SELECT pair_id, rows FROM two_view_geometries")
     return {(names[pair // _PAIR], names[pair % _PAIR]): count for pair, count in rows}
 
 
 def descriptors_of(database: Path, name: str) -> NDArray[np.float32]:
-    """SIFT's descriptors [F, 128] of a photograph, from 0 to 255."""
+    """Return the SIFT descriptors [F, 128] of a photograph, from 0 to 255."""
     query = "SELECT descriptors.rows, data FROM descriptors JOIN images USING (image_id) WHERE name = ?"
     rows = _rows(database, query, name)
     if not rows or not rows[0][0]:
@@ -95,11 +95,11 @@ def _rows(database: Path, query: str, *values: object) -> list[tuple]:
 def extract_features(
     workspace: Workspace, photographs: Sequence[Photograph], options: CaptureOptions, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Write each photograph's features to the database, from where it was interrupted; equal sizes and EXIF mean one camera."""
+    """Write each photograph's features to the database, resuming if interrupted; equal sizes and EXIF mean one camera."""
     pycolmap = require_pycolmap()
     database = workspace.database
     if not (database.exists() and len(features_of(database)) == len(photographs)):
-        # Cameras are all there, or none.
+        # Start anew: either all cameras are there, or none.
         for path in database.parent.glob(f"{database.name}*"):
             path.unlink()
         _import_cameras(pycolmap, workspace, photographs)
@@ -137,7 +137,7 @@ def _reader(pycolmap: Any, masks: Path) -> Any:
 def match_features(
     workspace: Workspace, photographs: Sequence[Photograph], ordered: bool, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Write the matches of photographs to the database. Goes on where it was interrupted."""
+    """Write the matches of photographs to the database, resuming if interrupted."""
     pycolmap = require_pycolmap()
     database = workspace.database
     pairs = pairs_to_match(database, photographs, ordered)
@@ -154,7 +154,7 @@ def match_features(
 
 
 def _batches(missing: Sequence[_T], size: int, total: int, on_progress: Callable[[int, int], None]) -> Iterator[Sequence[_T]]:
-    """Batches of the missing part of a total; tells how much is done before and after each."""
+    """Yield batches of the missing part of a total; report how much is done before the first one and after each."""
     done = total - len(missing)
     on_progress(done, total)
     for start in range(0, len(missing), size):
@@ -163,7 +163,7 @@ def _batches(missing: Sequence[_T], size: int, total: int, on_progress: Callable
 
 
 def pairs_to_match(database: Path, photographs: Sequence[Photograph], ordered: bool) -> list[tuple[str, str]]:
-    """Names of photographs that are compared, those with features: all pairs; or neighbours and those that look alike."""
+    """Return the pairs of names to compare, of photographs with features: all pairs; or neighbours and look-alikes."""
     counts = features_of(database)
     names = [photograph.name for photograph in photographs if counts.get(photograph.name)]
     if not ordered and len(names) <= _EXHAUSTIVE:
@@ -172,13 +172,13 @@ def pairs_to_match(database: Path, photographs: Sequence[Photograph], ordered: b
         steps = {*range(1, _NEIGHBOURS + 1), *(2**power for power in range(_POWERS + 1))}
         pairs = {(i, i + step) for i in range(len(names)) for step in steps if i + step < len(names)}
         pairs |= set(look_alikes(database, names, _ALIKE_ORDERED if ordered else _ALIKE))
-    # Block by block, since features of photographs that were just matched are still in memory.
+    # Block by block, since the features of photographs that were just matched are still in memory.
     in_blocks = sorted(pairs, key=lambda pair: (pair[0] // _BLOCK, pair[1] // _BLOCK, pair))
     return [(names[i], names[j]) for i, j in in_blocks]
 
 
 def look_alikes(database: Path, names: Sequence[str], count: int) -> list[tuple[int, int]]:
-    """For each photograph, named as in the database, the pairs (i, j), i < j, with the `count` that are most alike to it."""
+    """Return the pairs (i, j), i < j, of each photograph with the `count` most similar ones; `names` are the database's."""
     from scipy.cluster.vq import kmeans2
 
     generator = np.random.default_rng(0)
@@ -203,7 +203,7 @@ def _some(rows: NDArray[np.float32], most: int, generator: np.random.Generator) 
 
 
 def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Sums of the descriptors' differences from their words, each of length 1, all of length 1."""
+    """Return the VLAD vector: sums of the descriptors' differences from their words, each scaled to length 1, then all."""
     vector = np.zeros_like(words)
     if len(descriptors):
         nearest = np.argmax(descriptors @ words.T - 0.5 * (words**2).sum(1), axis=1)
@@ -215,10 +215,10 @@ def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArr
 def map_photographs(
     workspace: Workspace, count: int, options: CaptureOptions, on_progress: Callable[[int, int], None]
 ) -> dict[str, int]:
-    """Write the model with the most photographs, upright. Returns the number of each photograph's model; 0 is the one written.
+    """Write the model with the most photographs, upright. Returns the number of each photograph's model; 0 is the written one.
 
-    Mapping one photograph after the other was twice as fast and nearer to the pixels on real captures; mapping all at once
-    registers more where photographs overlap little (benchmarks/README.md)."""
+    Incremental mapping was twice as fast and had lower errors in pixels on real captures; global mapping registers more
+    photographs if they overlap little (benchmarks/README.md)."""
     pycolmap = require_pycolmap()
     ways = {"auto": ("incremental", "global"), "incremental": ("incremental",), "global": ("global",)}[options.mapper]
     models: list[Any] = []
@@ -229,14 +229,14 @@ def map_photographs(
             if models and models[0].num_reg_images() >= count:
                 break
             others = _map(pycolmap, way, workspace, Path(folder) / way, count, on_progress)
-            # More photographs, or as many in a model that came first.
+            # Another way must register more photographs to replace the first.
             if not models or (others and others[0].num_reg_images() > models[0].num_reg_images()):
                 models = others
         if not models or models[0].num_reg_images() < 2:
             raise SplatError(f"no two of the {count} photographs in {workspace.source} fit together: {_ADVICE}")
         best = models[0]
         _refine(pycolmap, best)
-        # Turned by the smallest rotation after which +z is up, judged by how people held the camera.
+        # Turn the model by the smallest rotation that makes +z point up, judged by how people held the camera.
         posed = [image.cam_from_world().matrix() for image in best.images.values() if image.has_pose]
         up = mean_up([Camera(np.vstack([matrix, (0, 0, 0, 1)]), np.eye(3), 1, 1) for matrix in posed])
         rotation, _ = Rotation.align_vectors([[0.0, 0.0, 1.0]], [up])
@@ -259,7 +259,7 @@ def map_photographs(
 def _map(
     pycolmap: Any, way: str, workspace: Workspace, folder: Path, count: int, on_progress: Callable[[int, int], None]
 ) -> list[Any]:
-    """The models that one way of mapping finds, the one with the most photographs first."""
+    """Return the models that one way of mapping finds, the one with the most photographs first."""
     registered = 0
 
     def proceed(first: int = 0) -> None:
@@ -270,7 +270,7 @@ def _map(
     folder.mkdir()
     if way == "incremental":
         options = pycolmap.IncrementalPipelineOptions()
-        options.min_model_size = 3  # COLMAP wants ten
+        options.min_model_size = 3  # COLMAP's default is ten
         models = pycolmap.incremental_mapping(
             workspace.database,
             workspace.images,
@@ -286,7 +286,7 @@ def _map(
 
 
 def _refine(pycolmap: Any, model: Any) -> None:
-    """Adjust everything once more, with all coefficients of OpenCV's model where a camera took enough photographs."""
+    """Adjust the whole model once more, with all coefficients of OpenCV's model for cameras with enough photographs."""
     taken: dict[int, int] = {}
     for image in model.images.values():
         if image.has_pose:
@@ -298,7 +298,7 @@ def _refine(pycolmap: Any, model: Any) -> None:
         camera.model = pycolmap.CameraModelId.OPENCV
         camera.params = [f, f, cx, cy, k, 0.0, 0.0, 0.0]
     if full:
-        # `pycolmap.bundle_adjustment` would print what it does, however silent it is told to be.
+        # `pycolmap.bundle_adjustment` prints its progress even if it is told to be silent.
         options, config = pycolmap.BundleAdjustmentOptions(), pycolmap.BundleAdjustmentConfig()
         options.print_summary = False
         for key in model.reg_image_ids():

@@ -1,4 +1,4 @@
-"""Photographs found in a folder, or sharp frames of a video, stored upright, each with what EXIF says of its camera."""
+"""Photographs found in a folder, or sharp frames of a video, stored upright, each with the camera data of its EXIF."""
 
 import importlib
 import math
@@ -24,18 +24,18 @@ from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shr
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
 INSTALL = "pip install 'slang-splat[capture]'"
-# Stored as they are where they are upright; others are lossless in PNG.
+# Formats that are stored unchanged if the photograph is upright; `stored_names` gives the formats of others.
 _COPIED = {".jpg", ".jpeg", ".png"}
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 97, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
-# COLMAP's lists of pairs have spaces between names.
+# COLMAP's lists of pairs separate names by spaces.
 _UNSAFE = re.compile(r"[^\w.\-/]")
 _MASKS = "masks"
-# Focal lengths in pixels that are this close are one camera's.
+# Photographs whose focal lengths are this close, in pixels, share a camera.
 _SAME_FOCAL = 8.0
-# Pixels of the longer side at which pictures are compared: noise of single pixels is not sharpness.
+# Longer side, in pixels, at which sharpness is measured, so that noise of single pixels does not count.
 _SIDE = 1000
 _MOST_PIXELS, _MOST_SECONDS = 1 << 26, 24 * 3600.0
-# Formats that are read, whatever the name says: no playlist, which names other files or addresses.
+# Formats that are read, whatever the file is called; a playlist could name other files or addresses.
 _INPUT = [
     *("-protocol_whitelist", "file"),
     *("-format_whitelist", "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"),
@@ -56,12 +56,12 @@ class Photograph:
     """A photograph as it is stored, upright."""
 
     name: str  # inside the folder of photographs
-    source: str  # what it was called where it was found
+    source: str  # its name where it was found
     width: int  # pixels
     height: int
     focal: float | None  # in pixels, from EXIF, or None
-    camera: str  # what tells one camera from another
-    sharpness: float  # to compare with that of the others
+    camera: str  # identifies the camera
+    sharpness: float  # to compare with other photographs
     contrast: float  # standard deviation of its values, as a share of the largest possible one
 
 
@@ -69,12 +69,12 @@ class Photograph:
 class Exif:
     orientation: int = 1  # 1 to 8, as EXIF counts them; 1 is upright
     focal: float | None = None  # in pixels of the stored photograph, or None
-    camera: str = ""  # who made the camera, and which
+    camera: str = ""  # make and model
 
 
 def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
-    """The photographs in a folder, in the folder `images` in it if there is one, and in folders below but `out`, in their
-    names' order. Masks are in the folder `masks` beside them, with a photograph's name, or that and .png."""
+    """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, sorted by
+    name. Masks are in the folder `masks` beside them, with a photograph's name, or that name and .png."""
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
     kinds = PHOTOGRAPHS | PHONE_PHOTOGRAPHS
@@ -87,14 +87,14 @@ def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
             found.append(Original(path, name.as_posix(), mask))
 
     def order(source: Original) -> list[tuple[int, str]]:
-        """As people sort names: IMG_2 before IMG_10."""
+        """Sort names as people do: IMG_2 before IMG_10."""
         return [(int(part), "") if part.isdigit() else (-1, part.lower()) for part in re.split(r"([0-9]+)", source.name)]
 
     return sorted(found, key=order)
 
 
 def stored_names(sources: Sequence[Original]) -> list[str]:
-    """The names that photographs are stored under: their own, without letters that COLMAP's lists or a page could misread."""
+    """Return the names to store photographs under: their own, without letters that COLMAP's lists or a page could misread."""
     names: list[str] = []
     taken: set[str] = set()
     for source in sources:
@@ -104,7 +104,7 @@ def stored_names(sources: Sequence[Original]) -> list[str]:
             suffix = ".jpg" if suffix.lower() in PHONE_PHOTOGRAPHS else ".png"
         candidates = [name.with_suffix(suffix), name.with_name(name.name + suffix)]
         candidates += [name.with_name(f"{name.stem}_{i}{suffix}") for i in range(2, len(sources) + 2)]
-        # Some file systems take no notice of case, and a mask is found by its photograph's name alone.
+        # Some file systems ignore case, and masks are found by the photograph's name without its suffix.
         name = next(c for c in candidates if c.with_suffix("").as_posix().lower() not in taken)
         taken.add(name.with_suffix("").as_posix().lower())
         names.append(name.as_posix())
@@ -112,7 +112,7 @@ def stored_names(sources: Sequence[Original]) -> list[str]:
 
 
 def store_photograph(source: Original, name: str, images: Path, masks: Path) -> Photograph:
-    """Store a photograph, upright as its EXIF has it, and its mask."""
+    """Store a photograph, turned upright by its EXIF orientation, and its mask."""
     pixels, exif, data = _read(source.path)
     height, width = pixels.shape[:2]
     mask = None if source.mask is None else _mask(source.mask, width, height, exif.orientation)
@@ -139,7 +139,7 @@ def photograph_of(name: str, source: str, pixels: NDArray[Any], focal: float | N
 
 
 def write_picture(path: Path, pixels: NDArray[Any]) -> None:
-    """Write pixels as OpenCV has them, as the suffix says; JPEG loses little."""
+    """Write pixels, with channels in OpenCV's order, in the format of the suffix; JPEG in high quality."""
     suffix = path.suffix.lower()
     encoded, data = cv2.imencode(suffix, pixels, _JPEG if suffix in (".jpg", ".jpeg") else [])
     if not encoded:
@@ -148,7 +148,7 @@ def write_picture(path: Path, pixels: NDArray[Any]) -> None:
 
 
 def oriented(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """Stored pixels [H, W, ...] the right way up, by EXIF's orientation from 1 to 8."""
+    """Turn stored pixels [H, W, ...] upright, by EXIF's orientation from 1 to 8."""
     if orientation in (2, 4, 5, 7):
         mirrored = {2: 1, 4: 3, 5: 6, 7: 8}[orientation]
         return oriented(pixels, mirrored)[:, ::-1].copy()
@@ -157,7 +157,7 @@ def oriented(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def _read(path: Path) -> tuple[NDArray[Any], Exif, bytes | None]:
-    """Pixels as stored, as OpenCV has them; EXIF; and the file's bytes if they may be copied."""
+    """Return the stored pixels, with channels in OpenCV's order; EXIF; and the file's bytes if they may be copied."""
     if path.suffix.lower() in PHONE_PHOTOGRAPHS:
         pixels, exif = _read_heif(path)
         return pixels, exif, None
@@ -185,12 +185,12 @@ def _read_heif(path: Path) -> tuple[NDArray[Any], Exif]:
             return np.asarray(image.convert("RGB"))[..., ::-1].copy(), Exif(1, exif.focal, exif.camera)
     except SplatError:
         raise
-    except Exception as error:  # libheif's errors are of many kinds
+    except Exception as error:  # libheif raises many kinds of errors
         raise SplatError(f"{path} cannot be decoded as an image ({reason(error)}); remove or replace it") from error
 
 
 def _mask(path: Path, width: int, height: int, orientation: int) -> NDArray[np.uint8]:
-    """255 where the photograph counts and 0 elsewhere, upright; the mask may be of the stored or of the upright photograph."""
+    """Return the upright mask: 255 where the photograph counts, else 0. The file may fit the stored or the upright pixels."""
     try:
         mask = oriented(decode_mask(path, width, height), orientation)
     except SplatError:
@@ -201,11 +201,11 @@ def _mask(path: Path, width: int, height: int, orientation: int) -> NDArray[np.u
 
 
 def read_exif(data: bytes) -> Exif:
-    """The EXIF data in a file's bytes; what is absent or damaged has its default."""
+    """Read the EXIF data in a file's bytes; absent or damaged values get their defaults."""
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data)) as image:
             return exif_of(image)
-    except Exception:  # Pillow's readers raise what they like
+    except Exception:  # Pillow's readers raise any exception
         return Exif()
 
 
@@ -240,7 +240,7 @@ def _number(tags: Any, tag: int) -> float:
 
 
 def sharpness(pixels: NDArray[Any]) -> float:
-    """The Laplacian's variance, as a share of the brightness' (Pech-Pacheco et al. 2000): light and contrast cancel."""
+    """Return the Laplacian's variance over that of the brightness (Pech-Pacheco et al. 2000): light and contrast cancel."""
     pixels = shrunk(pixels, _SIDE)
     grey = pixels if pixels.ndim == 2 else pixels[..., :3].mean(axis=2, dtype=np.float32)
     grey = grey.astype(np.float32)
@@ -248,7 +248,7 @@ def sharpness(pixels: NDArray[Any]) -> float:
 
 
 def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[int, int], None]) -> list[Photograph]:
-    """Store the sharpest frame of each of `count` equal intervals as a photograph; 0 is two a second, from 24 to 150."""
+    """Store the sharpest frame of each of `count` equal intervals as a photograph; 0 means two a second, from 24 to 150."""
     from imageio_ffmpeg import read_frames
 
     try:
@@ -257,7 +257,7 @@ def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[i
             (width, height), seconds, rate = meta["size"], float(meta["duration"]), float(meta["fps"])
             if not 0 < width * height <= _MOST_PIXELS or not 0 < seconds < _MOST_SECONDS or not 0 < rate < 1e4:
                 size = f"{width}×{height} pixels and {seconds:g} seconds long"
-                raise SplatError(f"{video} says that it is {size}; store it again")
+                raise SplatError(f"{video} claims to be {size}; store it again")
             count = count or round(min(max(2 * seconds, 24), 150))
             total = max(1, round(seconds * rate))
             stored: list[Photograph] = []

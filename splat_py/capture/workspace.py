@@ -1,9 +1,9 @@
-"""The folder that a capture is made in, from which an interrupted capture goes on, and its report.
+"""A capture's folder, from which an interrupted capture continues, and its report.
 
 images/, masks/   the photographs upright, and what to ignore in them
 database.db       COLMAP's features and matches
 sparse/0/         the model: what `splat train` reads
-capture.json      which phases are done, with what; the photographs; the report
+capture.json      the phases that are done, with their inputs; the photographs; the report
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from splat_py.capture.photographs import Photograph
 
 _T = TypeVar("_T")
 
-# Features and matches below which there is little to go by; COLMAP needs 30 matches with points of the scene.
+# Fewer features or matches are too few; COLMAP needs 30 matches with points of the scene.
 _FEW_FEATURES, _FEW_MATCHES = 100, 45
 PHASES = ("photographs", "features", "matching", "mapping")
 _VERSION = 1
@@ -49,9 +49,9 @@ class CaptureReport:
         root: the folder, which `splat train` and `load_dataset` read.
         registered: names of the photographs whose pose is known, in `root`/images.
         unregistered: the others.
-        points: of the sparse scene.
-        error: mean distance of points from where they were seen, in pixels.
-        seconds: what each phase has taken.
+        points: number of points of the sparse scene.
+        error: mean reprojection error of the points, in pixels.
+        seconds: duration of each phase.
     """
 
     root: Path
@@ -77,8 +77,8 @@ def unregistered_photographs(
     features: Mapping[str, int | None],
     matches: Mapping[tuple[str, str], int],
 ) -> list[Unregistered]:
-    """The photographs that are not in the model that is kept, 0 of `parts`, and why: from the features of each photograph, and
-    the matches of each pair that was compared."""
+    """Return the photographs that are not in the kept model, 0 of `parts`, and why: from the features of each photograph, and
+    the matches of each compared pair."""
     sources = {photograph.name: photograph.source for photograph in photographs}
     typical = median(photograph.sharpness for photograph in photographs)
     sizes = {part: sum(1 for other in parts.values() if other == part) for part in set(parts.values())}
@@ -102,23 +102,23 @@ def unregistered_photographs(
             reason = f"blurred: its sharpness is {photograph.sharpness:.2g}, and {typical:.2g} is the median; {best}"
             advice = "take it again with a steady hand or more light, or leave it out"
         elif found < _FEW_FEATURES:
-            reason = f"only {found} features: little in it has texture"
+            reason = f"only {found} features: little of it has texture"
             advice = "take it again so that more of the scene's texture is in the picture"
         elif part is not None:
-            reason = f"one of {sizes[part]} photographs that fit together, but not to the others"
+            reason = f"one of {sizes[part]} photographs that fit together, but not with the others"
             advice = "take photographs on the way from these to the others, so that both are in the picture"
         elif count < _FEW_MATCHES:
             reason = f"too little overlap: {best}"
-            advice = "take photographs between it and the others, a step apart" if count else "is it of the same scene?"
+            advice = "take photographs between it and the others, a step apart" if count else "check that it shows the scene"
         else:
-            reason = f"its place is not certain, with {best}"
+            reason = f"its pose is uncertain: {best}"
             advice = "take more photographs near it, from places to its left and right"
         result.append(Unregistered(photograph.source, reason, advice))
     return result
 
 
 class Workspace:
-    """A folder of photographs, masks called as these and .png, COLMAP's database and model, and what is recorded of it."""
+    """A folder with photographs, their masks (same names and .png), COLMAP's database and model, and the record of phases."""
 
     def __init__(self, root: Path, source: Path) -> None:
         self.root = root
@@ -135,7 +135,7 @@ class Workspace:
         self._state.setdefault("phases", {})
 
     def records(self, name: str, kind: type[_T]) -> list[_T]:
-        """The records that a phase has noted, a dataclass each."""
+        """Return the records that a phase has left, one dataclass each."""
         noted = self._state.get(name)
         try:
             return [dataclass_of(kind, record) for record in (noted if isinstance(noted, list) else [noted])]
@@ -149,16 +149,16 @@ class Workspace:
         return {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
 
     def is_done(self, phase: str, key: str) -> bool:
-        """True if a phase is complete, made from what has this key."""
+        """True if a phase is complete for inputs with this key."""
         record = self._state["phases"].get(phase, {})
         return record.get("key") == key and record.get("done") is True
 
     @contextmanager
     def phase(self, name: str, key: str) -> Iterator[dict[str, Any]]:
-        """Within this context a phase is made, from where the same was interrupted; what is put into the dictionary is noted.
+        """Run a phase within this context, from where it was interrupted; record what is put into the dictionary.
 
-        If it was begun with something else, that and what follows from it is removed first; photographs are stored from the
-        first again, since one may be half written.
+        If the phase was begun with other inputs, its results and those of later phases are removed first. Photographs are
+        always stored from the first one again, since one may be half written.
         """
         record = self._state["phases"].get(name, {})
         if record.get("key") != key or name == PHASES[0]:
@@ -175,7 +175,7 @@ class Workspace:
             record["done"] = True
         except SplatError:
             if name == PHASES[0]:
-                # Nothing has come of it: the folder is free for another source.
+                # There is no result: free the folder for another source.
                 self._remove_from(name)
                 (self.root / _STATE).unlink()
             raise

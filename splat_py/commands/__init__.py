@@ -1,1 +1,1 @@
-"""The command line: a few commands a file."""
+"""The command line; each module has a few commands."""

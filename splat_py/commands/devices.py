@@ -1,4 +1,4 @@
-"""`splat devices`, `selftest`, `bench` and `demo`: the ways to run on this machine, if they are right, how fast; a tour."""
+"""`splat devices`, `selftest`, `bench` and `demo`: the machine's devices, their correctness and speed, and a tour."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ _INSTEAD = {
     "splat backward": "portable baseline",
     "float atomics": "compare and swap",
 }
-# Reasons for a backend's absence; mps gives its own.
+# Reasons for the absence of a backend; mps has its own.
 _ABSENT = {
     "metal": "only on macOS",
     "mps": "",
@@ -39,9 +39,9 @@ _ABSENT = {
     "vulkan": "no GPU with a Vulkan driver",
     "software": "no software Vulkan driver",
 }
-# As many Gaussians as a buffer holds, pictures that fit into memory, and what ends some day.
+# Limits: Gaussians that fit into a buffer, pictures that fit into memory, and runs that finish in reasonable time.
 _MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000, "seeds": 1000, "points": 1000}
-# Seconds of work on two processor cores.
+# Sizes of the demo's image and field fits, each a few seconds on two processor cores.
 _BLOBS, _IMAGE_STEPS = 2_000, 300
 _FIELD = VolumeConfig((16, 32, 64), 40, rays_per_step=1 << 15)
 # Frames of the turntable.
@@ -50,7 +50,7 @@ _FRAMES = 120
 
 @dataclass
 class Devices:
-    """List every way to run here, what it does natively, and which one is taken by default, and why."""
+    """List the devices of this machine, their native operators, and the default device with the reason for it."""
 
     def run(self) -> None:
         from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
@@ -88,32 +88,32 @@ class Devices:
             get_device()
         absent = [f"{backend} ({why or why_no_torch_metal()})" for backend, why in _ABSENT.items() if backend not in count]
         if absent:
-            console.print(f"not here: {', '.join(absent)}")
+            console.print(f"not available: {', '.join(absent)}")
         asked = os.environ.get("SPLAT_DEVICE")
         if "metal" in count:
             why_not = why_no_metal_compiler()
-            say = f"cannot compile here: {why_not}" if why_not else "comes first, as Xcode's metal compiler answers"
-            instead = "mps, through torch, takes no Xcode, and MPS tensors without a copy"
+            say = f"cannot compile here: {why_not}" if why_not else "comes first, since Xcode's metal compiler works"
+            instead = "mps, through torch, needs no Xcode and uses MPS tensors without a copy"
             console.print(f"metal, through SlangPy, {say}; {instead}", soft_wrap=True)
-        reason = f"SPLAT_DEVICE={asked}" if asked else f"the first there is of {', '.join(preference())}"
-        console.print(f"→ is taken by default: {reason}. --device and SPLAT_DEVICE overrule it.")
+        reason = f"SPLAT_DEVICE={asked}" if asked else f"the first available of {', '.join(preference())}"
+        console.print(f"→ is the default: {reason}. --device and SPLAT_DEVICE override it.")
 
 
 @dataclass
 class SelfTestCommand(OnDevice):
-    """Run every kernel once on this machine's device, and compare with stored results of double precision.
+    """Run every kernel once on this machine's device and compare it with stored results in double precision.
 
-    The first time, kernels are compiled: without a GPU that keeps one processor core busy for two to three minutes. Later, all
-    of this takes ten to twenty seconds there. Prints a line a case: by how much its worst number is off, relative to the
-    reference, and by how much it may be. The exit code is 1 if a case failed.
-    The file --out has the same, versions, what the device says of itself and a few timings, but no names and no paths: please
-    attach it to an issue, whether or not all is well, above all from an Apple GPU. On a Mac both ways to its GPU are tested,
-    metal and mps, unless --device names one.
+    The first run compiles the kernels, which takes one processor core two to three minutes without a GPU; later runs take ten
+    to twenty seconds. Each case prints a line with its largest relative error and the allowed error. The exit code is 1 if a
+    case failed.
+    The file given by --out adds versions, properties of the device and a few timings, but no names and no paths. Please attach
+    it to an issue, even if all is well, especially from an Apple GPU. On a Mac, both metal and mps are tested unless --device
+    selects one.
 
     Example: splat selftest --out mac.json
     """
 
-    # Write the results here, as JSON.
+    # Write the results to this file, as JSON.
     out: Path = Path("splat-selftest.json")
 
     def run(self) -> None:
@@ -169,8 +169,8 @@ def _run(test: "SelfTest") -> None:
 
 @dataclass
 class Bench(OnDevice):
-    """Time the stages of a render and of a training step: medians, in milliseconds. With --quality, train instead, and measure
-    the PSNR of the held-out views against the time that training has taken until then.
+    """Time the stages of a render and of a training step: medians in milliseconds. With --quality, train instead and measure
+    the PSNR of held-out views over the training time.
 
     Examples:
       splat bench --data captures/fox --out benchmarks/rasterization.json
@@ -178,35 +178,35 @@ class Bench(OnDevice):
     """
 
     # Also time training steps on this capture, with 10,000 Gaussians from random points. With --quality: train on these
-    # captures; the embedded demo scene if there is none. NeRF-synthetic's keep their size and split.
+    # captures, by default on the embedded demo scene. NeRF-synthetic captures keep their size and split.
     data: tuple[Path, ...] = ()
-    # Write the figures here, as JSON.
+    # Write the figures to this file, as JSON.
     out: Path | None = None
     # Gaussians and image side of the random scene.
     gaussians: int = 100_000
     side: int = 512
-    # Repetitions; the median is reported.
+    # Number of repetitions; the median is reported.
     repeats: int = 11
-    # Train, and measure PSNR over time: by the clock and by processors, each run in a process of its own with all its set-up,
-    # without the time to evaluate.
+    # Train and measure PSNR over wall time and processor time. Each run is a process of its own; its times include the set-up
+    # but not the evaluation.
     quality: bool = False
-    # With --quality: divide the photographs' sides by these, one run each.
+    # With --quality: divide the sides of photographs by these, one run each.
     downscale: tuple[float, ...] = (8.0,)
     # With --quality: steps of a run.
     steps: int = 1000
-    # With --quality: Gaussians at the end; 0 is what `splat train` chooses.
+    # With --quality: final number of Gaussians; 0 is the default of `splat train`.
     budget: int = 0
-    # With --quality: runs that differ in everything random, of which means and spread are reported.
+    # With --quality: number of runs with different seeds; their mean and spread are reported.
     seeds: int = 3
-    # With --quality: how often a run is evaluated.
+    # With --quality: number of evaluations of a run.
     points: int = 8
-    # With --quality: draw the curves here, as SVG.
+    # With --quality: draw the curves into this file, as SVG.
     plot: Path | None = None
 
     def run(self) -> None:
         check_fields(self, {name: (1, most) for name, most in _MOST.items()})
         if not self.quality and (len(self.data) > 1 or self.plot):
-            raise SplatError("several captures in --data, and --plot, need --quality")
+            raise SplatError("several captures in --data, or --plot, need --quality; add it")
         for capture in self.data:
             require_capture(capture)
         if self.quality:
@@ -254,7 +254,7 @@ class Bench(OnDevice):
 
 
 def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """An SVG of PSNR in dB against processor seconds: a curve of means for each result and bars of one standard deviation."""
+    """Draw an SVG of PSNR in dB over processor seconds: mean curves with bars of one standard deviation."""
     from splat_py.base.files import atomic_path
     from splat_py.demo.page import Curve, curves_svg
 
@@ -272,13 +272,13 @@ def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
 
 @dataclass
 class Demo(OnDevice):
-    """Render a small embedded scene from known geometry, train on the pictures, fit an image and a radiance field, and leave a
-    page that shows all of it (index.html), with a scene, pictures and a video.
+    """Render a small embedded scene, train on the pictures, fit an image and a radiance field, and write a page with all
+    results (index.html), a scene, pictures and a video.
 
     Takes about two minutes on two processor cores without a GPU.
     """
 
-    # Folder for everything.
+    # Folder for the results.
     out: Path = Path("runs/demo")
     # Training steps.
     steps: int = 750
@@ -295,7 +295,7 @@ class Demo(OnDevice):
         from splat_py.scene.pictures import write_image
         from splat_py.train.run import RunFolder
 
-        # Fails before anything is made if there is no device.
+        # Without a device, fail before anything is written.
         device = get_device(self.device)
         data = write_demo_scene(self.out / "photographs")
         folder = RunFolder(self.out / "run")
@@ -327,8 +327,8 @@ class Demo(OnDevice):
         height, width, _ = iio.imread(photograph).shape
         adapter = device.adapter
         summary = (
-            f"{len(names)} photographs of {width}×{height} pixels were ray traced from a scene in closed form, and these "
-            f"systems learnt from them, on {adapter.name} ({adapter.backend}). Times include compiling shaders where needed."
+            f"{len(names)} photographs of {width}×{height} pixels were ray traced from an analytic scene; these systems "
+            f"learnt from them on {adapter.name} ({adapter.backend}). Times include compilation of shaders if needed."
         )
         index = self.out / "index.html"
         page.write_page(index, "splat_py: four systems", summary, sections)

@@ -1,4 +1,4 @@
-"""`splat export`, `splat edit`, `splat partition` and `splat merge`: scenes as files, as pages, edited, in cells."""
+"""`splat export`, `splat edit`, `splat partition` and `splat merge`: scene files, web pages, editing and cells."""
 
 import re
 import shlex
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from splat_py.scene.gaussians import Gaussians
 
 Three = tuple[float, float, float]
-# The run that `splat demo` leaves.
+# The run of `splat demo`.
 _DEMO = Path("runs/demo/run")
 
 
 @dataclass
 class Export:
-    """Write a scene to a file that other viewers read, or to a web page with the viewer inside.
+    """Write a scene to a file for other viewers, or to a web page that contains a viewer.
 
-    SCENE is a run's folder, as it is in its last checkpoint, or a file. OUT's ending says what is written: .ply, whole;
-    .compressed.ply .spz .sog .splat .ksplat, smaller and less exact (docs/files.md); .glb; or .html, one page that opens from
-    disk in any browser, without a network.
+    SCENE is a file, or a run's folder, whose last checkpoint is exported. The ending of OUT selects the format: .ply, lossless;
+    .compressed.ply, .spz, .sog, .splat or .ksplat, smaller and less exact (docs/files.md); .glb; or .html, a page that opens
+    from disk in any browser without a network.
 
-    With --playground, a page in which the kernels themselves draw the scene and fit pictures, as WGSL on WebGPU.
+    With --playground, write a page whose kernels, as WGSL on WebGPU, draw the scene and fit pictures.
 
     Examples:
       splat export runs/fox fox.html
       splat export runs/fox --playground fox.html
     """
 
-    # A run's folder, or a file of Gaussians; of a playground by default what `splat demo` has left in runs/demo.
+    # A run's folder or a scene file; for a playground by default the run of `splat demo` in runs/demo.
     scene: Annotated[Positional[Path | None], arg(metavar="SCENE")] = None
-    # The file.
+    # The file to write.
     out: Annotated[Positional[Path | None], arg(metavar="OUT")] = None
-    # Write this page and nothing else.
+    # Write only this page.
     playground: Annotated[Path | None, arg(metavar="PAGE.html")] = None
-    # For a page: capture whose first camera and upright it begins with; by default the one the run was trained on.
+    # For a page: capture with the initial camera and the up direction; by default the run's.
     data: Path | None = None
-    # Version of a .spz: 2, 3 or 4, which takes the package zstandard.
+    # Version of a .spz: 2, 3, or 4, which needs the package zstandard.
     spz_version: int = 3
 
     def run(self) -> None:
@@ -56,12 +56,12 @@ class Export:
 
     def _write_playground(self, page: Path) -> None:
         if self.out is not None:
-            raise SplatError(f"there are two files to write, {self.out} and {page}; write one after the other")
+            raise SplatError(f"{self.out} and {page} are two files to write; write them one at a time")
         if page.suffix.lower() not in (".html", ".htm"):
-            raise SplatError(f"{page} does not end in .html; a playground is a page")
+            raise SplatError(f"{page} does not end in .html; name a page for the playground")
         scene = self.scene or _DEMO
         if self.scene is None and not (scene / "run.json").exists():
-            raise SplatError(f"there is no scene in {scene}; name one, or make that by `splat demo`")
+            raise SplatError(f"{scene} has no scene; name another, or run `splat demo` to make it")
         require_scene(scene)
         from splat_py.scene.gaussians import Gaussians
         from splat_py.train.run import RunFolder, capture_of, learnt_of
@@ -79,7 +79,7 @@ class Export:
             dataset = capture_of(scene, None)
             if dataset is not None:
                 how |= {"cameras": [view.camera for view in dataset.views], "near": dataset.near}
-                # An environment that was learnt is in no kernel of the page's.
+                # The page's kernels do not draw a learnt environment.
                 if learnt_of(scene, config).environment is None:
                     how["background"] = tuple(map(float, dataset.background))
         with console.status("making the page"):
@@ -90,11 +90,11 @@ class Export:
     def _write(self, scene: Path, out: Path) -> None:
         is_page = out.suffix.lower() == ".html"
         if not is_page and (out.name.lower() == "meta.json" or not is_scene_file(out)):
-            raise SplatError(f"{out} does not end in {', '.join(ENDINGS)} or .html, which are written")
+            raise SplatError(f"{out} does not end in {', '.join(ENDINGS)} or .html; choose one of these")
         if self.data is not None and not is_page:
-            raise SplatError("--data is of pages, .html; a scene's file has no cameras")
+            raise SplatError("--data is for pages, .html; leave it out for a scene file, which has no cameras")
         if not is_scene_file(scene) and not scene.is_dir():
-            raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene's file")
+            raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene file")
         if is_scene_file(scene):
             require_scene(scene)
         gaussians, after = _gaussians(scene, out)
@@ -105,7 +105,7 @@ class Export:
 
             dataset = capture_of(scene, self.data)
             if dataset is None:
-                console.print("no capture is known: the page begins with a view of the whole scene (--data names one)")
+                console.print("no capture found: the page begins with a view of the whole scene; name a capture with --data")
             else:
                 cameras = [view.camera for view in dataset.views], dataset.background
         with console.status(f"writing {out}"):
@@ -115,7 +115,7 @@ class Export:
 
 
 def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
-    """The scene, and a clause on its steps."""
+    """The scene, and a clause with its number of steps."""
     if is_scene_file(scene):
         from splat_py.scene.gaussians import Gaussians
 
@@ -125,62 +125,62 @@ def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
 
     checkpoint = Checkpoint.load(RunFolder(scene).checkpoint)
     gaussians, config = checkpoint.gaussians(), checkpoint.config
-    # Other viewers do not read our comments of a .ply.
+    # Other viewers do not read the type from the .ply's comments.
     if gaussians.splat != "Gaussian" and out.suffix.lower() == ".ply":
-        console.print(f"splats are of type {config.splat}; other viewers know only Gaussians, and will draw these as such")
+        console.print(f"splats are of type {config.splat}; other viewers draw them as Gaussians")
     if config.environment:
-        print_error(f"{out} does not hold the environment that was learnt with the scene; what is behind it is lost")
+        print_error(f"{out} does not hold the learnt environment; the scene loses its background")
     if gaussians.features is not None:
-        console.print(f"colours are of type {config.color}; other viewers will show the same from all directions")
+        console.print(f"colours are of type {config.color}; other viewers show the same colour from all directions")
     return gaussians, f" after {checkpoint.step:,} steps"
 
 
 @dataclass
 class Edit:
-    """Crop, clean, move and merge scenes. The last file is written, all before it are read and merged;
-    a name's ending says the format: .ply .compressed.ply .spz .sog .splat .ksplat .glb (.sog folders are read by meta.json).
+    """Crop, clean, move and merge scenes. All files except the last are read and merged; the last is written. Endings select
+    formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
 
-    Done in this order, whatever the order of the options: merge; remove faulty ones; crop, in the coordinates of the
-    files that are read; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
+    The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; remove
+    floaters; keep harmonics; scale, then rotate about the origin, then translate.
 
     Example: splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
     """
 
-    # Scenes to read, and the one to write.
+    # Scenes to read, then the one to write.
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="IN [IN ...] OUT")]
-    # Leave out what holds NaN, infinity or a quaternion of zeros, and so has nowhere to be drawn.
+    # Remove Gaussians with NaN, infinity or a zero quaternion.
     remove_faulty: bool = False
-    # Keep what is in a box: the lowest corner's x y z, then the highest's.
+    # Keep Gaussians in a box: x y z of its lowest corner, then of its highest.
     crop: tuple[float, float, float, float, float, float] | None = None
-    # Keep what is in a sphere: its centre's x y z, then its radius.
+    # Keep Gaussians in a sphere: x y z of its centre, then its radius.
     crop_sphere: tuple[float, float, float, float] | None = None
-    # Remove what is faint, huge or isolated, by the three thresholds below.
+    # Remove faint, huge and isolated Gaussians, by the three thresholds below.
     remove_floaters: bool = False
     # Faint: opacity below this; 0 removes none.
     faint: float = 0.005
-    # Huge: standard deviation above this share of the scene's extent (and of half its distance from the middle).
+    # Huge: standard deviation above this share of the scene's extent, and above half its distance from the middle.
     huge: float = 0.5
-    # Isolated: its eight nearest others so many times farther than usual (and than five of its own standard deviations).
+    # Isolated: mean distance to the eight nearest neighbours above this multiple of the median, and above five deviations.
     isolated: float = 20.0
     # Keep spherical harmonics up to this degree, 0 to 3.
     sh_degree: int | None = None
-    # Multiply all lengths.
+    # Multiply all lengths by this.
     scale: float = 1.0
-    # Turn by degrees about the axis x, then y, then z.
+    # Rotate by degrees about the axis x, then y, then z.
     rotate: Three = (0.0, 0.0, 0.0)
-    # Move, in units of the result.
+    # Translate by x y z, in units of the result.
     translate: Three = (0.0, 0.0, 0.0)
-    # Version of a .spz that is written: 2, 3 or 4, which takes the package zstandard.
+    # Version of a written .spz: 2, 3, or 4, which needs the package zstandard.
     spz_version: int = 3
 
     def run(self) -> None:
         if len(self.files) < 2:
-            raise SplatError("name the files to read and, last, the one to write")
+            raise SplatError("name the files to read, then the file to write")
         *inputs, out = self.files
         for path in self.files:
             require_ending(path)
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
-            raise SplatError("--faint, --huge and --isolated say what --remove-floaters removes; give that as well")
+            raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
         for path in inputs:
             require_scene_file(path)
         from splat_py.scene.editing import merge
@@ -225,22 +225,22 @@ class Edit:
 class Partition:
     """Divide a capture whose scene is too large for one device into overlapping cells.
 
-    Each cell becomes a folder that `splat train` takes as it is. It names the photographs where they are, and has those that
-    were taken in the cell or see enough of it. Cells are trained one after the other, or on several machines; `splat merge`
-    puts them together, each without its margins.
+    Each cell becomes a folder for `splat train`. It refers to the photographs that were taken in the cell or see enough of it;
+    they are not copied. Train the cells one after the other or on several machines; `splat merge` joins them without their
+    margins.
 
     Example: splat partition captures/town --cells 3x2 --out runs/town
     """
 
     # Folder of the capture, as for `splat train`. It needs points.
     data: Annotated[Positional[Path], arg(metavar="DATA")]
-    # Folder to make, with one for each cell.
+    # Folder to create, with a subfolder for each cell.
     out: Path
-    # Along the direction in which cameras are spread most, and across.
+    # Number of cells along the direction of the cameras' largest spread, and across.
     cells: str = "2x2"
-    # By what share of its size a cell is widened at each side for training.
+    # Share of its size by which a cell is widened at each side for training.
     overlap: float = 0.2
-    # Hold out every so many photographs by name of the whole, from the first; 0 holds out none.
+    # Hold out every n-th photograph of the whole capture by name, from the first; 0 holds out none.
     test_every: int = 8
 
     def run(self) -> None:
@@ -249,9 +249,9 @@ class Partition:
         match = re.fullmatch(r"([0-9]{1,2})[x×]([0-9]{1,2})", self.cells)
         columns, rows = map(int, match.groups()) if match else (0, 0)
         if not 2 <= columns * rows <= MOST_CELLS:
-            raise SplatError(f"cells is {self.cells[:32]!r}; give columns and rows, such as 2x2, {MOST_CELLS} cells at most")
+            raise SplatError(f"cells is {self.cells[:32]!r}; give columns and rows, such as 2x2, at most {MOST_CELLS} cells")
         if not 0 <= self.overlap <= 1:
-            raise SplatError(f"overlap is {self.overlap}; it must be from 0 to 1, a share of a cell's size")
+            raise SplatError(f"overlap is {self.overlap}; it must be a share of a cell's size, 0 to 1")
         require_capture(self.data)
         from splat_py.scene.dataset import load_dataset
 
@@ -262,7 +262,7 @@ class Partition:
         console.print(f"{len(dataset.train)} photographs and {len(dataset.points[0]):,} points in {len(cells)} cells:")  # type: ignore[index]
         for cell in cells:
             console.print(f"{cell_name(cell.place)}: {len(cell.train)} photographs, {len(cell.points):,} points")
-        console.print("train each, with the same options, and put them together:")
+        console.print("train each cell with the same options, then merge them:")
         none = [] if dataset.test else ["--test-every", "0"]
         for cell in cells:
             folder = self.out / cell_name(cell.place)
@@ -275,17 +275,17 @@ class Partition:
 
 @dataclass
 class Merge:
-    """Put the cells of `splat partition` together, once each is trained in its folder `run`.
+    """Merge the cells of `splat partition` after each is trained in its folder `run`.
 
-    Each cell keeps the Gaussians within it, and loses those in the margins that it was trained with; outer cells do not end.
-    Scenes that are no cells are merged by `splat edit`.
+    Each cell keeps its own Gaussians and drops those in its margins; outer cells are unbounded. Use `splat edit` to merge other
+    scenes.
 
     Example: splat merge runs/town --out town.ply
     """
 
-    # The folder that `splat partition` made; or those of its cells, wherever they are now.
+    # The --out of `splat partition`, or the folders of its cells, which may have moved.
     cells: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER [FOLDER ...]")]
-    # The scene to write; its ending says the format, as for `splat edit`.
+    # The scene to write; its ending selects the format, as for `splat edit`.
     out: Path
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""`splat fit-image` and `splat fit-volume`: a picture as 2D Gaussians, and a capture as a radiance field."""
+"""`splat fit-image` and `splat fit-volume`: fit a picture with 2D Gaussians, or a capture with a radiance field."""
 
 import json
 import time
@@ -34,17 +34,17 @@ _RESULTS = "field.safetensors", "metrics.json"
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options of a fit that its run.json keeps for --resume."""
+    """Options of the fit; its run.json keeps them for --resume."""
 
-    # How many Gaussians.
+    # Number of Gaussians.
     blobs: int = 40_960
-    # Steps of Adam.
+    # Number of Adam steps.
     steps: int = 1_000
-    # Begin where the picture has detail, with its colours; or anywhere, in any colour.
+    # Initial Gaussians: at the picture's details in its colours, or at random places in random colours.
     init: Literal["detail", "random"] = "detail"
     # Red, green and blue from 0 to 1, behind a picture with alpha.
     background: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    # Seed of the Gaussians' first places.
+    # Seed of the initial Gaussians.
     seed: int = 42
 
     @classmethod
@@ -63,9 +63,9 @@ class ImageOptions:
 class FitImage(OnDevice):
     """Approximate a picture with 2D Gaussians.
 
-    The folder --out gets the picture as the Gaussians draw it (fit.png), the Gaussians (blobs.safetensors) and, if asked for,
-    a video of the fit (fit.mp4). Any size; grey, RGB or RGBA, 8 or 16 bits. What the fit was begun with (run.json) and where it
-    is (checkpoint.safetensors) are there, too, for --resume.
+    The picture may have any size; grey, RGB or RGBA; 8 or 16 bits. The folder --out gets the rendered Gaussians (fit.png), the
+    Gaussians (blobs.safetensors), with --video a video of the fit (fit.mp4), and for --resume the options (run.json) and a
+    checkpoint (checkpoint.safetensors).
 
     Example: splat fit-image photo.jpg --blobs 40960 --steps 1000 --out runs/photo --video
     """
@@ -77,9 +77,9 @@ class FitImage(OnDevice):
     options: OmitArgPrefixes[ImageOptions] = field(default_factory=ImageOptions)
     # Also write a video of the fit.
     video: bool = False
-    # How a pixel finds its Gaussians: tiles, group (of which auto takes the faster one), or autodiff, for at most 256.
+    # How a pixel finds its Gaussians: tiles, group, the faster of these (auto), or autodiff, for at most 256 Gaussians.
     method: Method = "auto"
-    # Continue the fit of this picture in --out, with the options it was begun with; a larger --steps extends it.
+    # Continue the fit of this picture in --out with its original options; a larger --steps extends it.
     resume: bool = False
 
     def run(self) -> None:
@@ -96,7 +96,7 @@ class FitImage(OnDevice):
             self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
 
     def _run(self, kept: Path, record: Path) -> None:
-        """With the folder locked: begin or resume a fit."""
+        """Begin or resume a fit, with the folder locked."""
         from splat_py.image.pictures import FitCheckpoint, read_picture
 
         if not self.resume:
@@ -114,7 +114,7 @@ class FitImage(OnDevice):
             self._fit(replace(options, steps=steps), picture, replace(checkpoint, steps=steps), kept, record)
 
     def _has_result(self, checkpoint: "FitCheckpoint") -> bool:
-        """Compare the saved blobs with the checkpoint's: a fit that was extended has older ones at first."""
+        """True if the saved blobs are the checkpoint's; after an extension they are older until the fit finishes."""
         import numpy as np
 
         from splat_py.image.pictures import ImageFit
@@ -143,7 +143,7 @@ class FitImage(OnDevice):
             bar.begin(options.steps, checkpoint.step if checkpoint else 0)
 
             def on_report(report: "FitReport") -> None:
-                # The first report comes when everything has proved valid, before the first checkpoint.
+                # The first report comes after all checks and before the first checkpoint.
                 while unwritten:
                     write_json(record, {"config": asdict(unwritten.pop())})
                 bar.update(report.step, report.psnr)
@@ -165,7 +165,7 @@ class FitImage(OnDevice):
         write_image(self.out / "fit.png", result.render(device=device))
         if self.video:
             write_video(self.out / "fit.mp4", (np.float32(1 / 255) * frame for frame in frames))
-        # At last: it says that the fit is finished.
+        # Written last: this file marks the fit as finished.
         result.save(self.out / "blobs.safetensors")
         console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
 
@@ -176,11 +176,11 @@ def _default_config() -> VolumeConfig:
 
 @dataclass
 class FitVolume(OnDevice):
-    """Fit a radiance field, a grid of density and view-dependent colour, a hash grid or Slang of your own, to a folder of posed
-    photographs.
+    """Fit a radiance field to a folder of posed photographs: a grid of density and view-dependent colour, a hash grid, or your
+    own Slang type.
 
-    DATA is what `splat train` takes. The box to fill is where the cameras look, if --box does not say otherwise. The folder
-    --out gets the field (field.safetensors), a checkpoint, held-out photographs beside their renders, metrics.json and a video.
+    DATA is as for `splat train`. The box of the field is where the cameras look, or --box. The folder given by --out gets the
+    field (field.safetensors), a checkpoint, held-out photographs beside their renders, metrics.json and a video.
 
     Example: splat fit-volume captures/fox --downscale 8 --out runs/fox-volume
     """
@@ -188,26 +188,26 @@ class FitVolume(OnDevice):
     data: OmitArgPrefixes[DataOptions]
     # Folder of the run.
     out: Path
-    # More steps a resolution than `volume.fit` takes, and fewer rays a step: photographs take turns.
+    # Settings of the fit, with more steps a resolution than `volume.fit` and fewer rays a step: photographs take turns.
     config: OmitArgPrefixes[VolumeConfig] = field(default_factory=_default_config)
     # Lower and upper corner of the box, six numbers in the capture's frame.
     box: tuple[float, float, float, float, float, float] | None = None
-    # Continue the run in --out from its last checkpoint, with the options it was begun with; --resolutions that begin with its
-    # own and go on extend it.
+    # Continue the run in --out from its last checkpoint with its original options; further --resolutions after its own extend
+    # it.
     resume: bool = False
-    # With --resume: compile the Slang source that the run carries, without its file being named again in --field. It could read
-    # and write any memory of yours.
+    # With --resume: compile the Slang source stored in the run without naming its file again in --field. Such code can read and
+    # write any of your memory.
     trust_source: bool = False
     # Also write the field here (.npz or .safetensors).
     export: Path | None = None
-    # Length of the video in frames, at 30 a second; 0 makes none.
+    # Length of the video in frames, at 30 a second; 0 makes no video.
     frames: int = 120
 
     def run(self) -> None:
         if not 0 <= self.frames <= MOST_FRAMES:
             raise SplatError(f"--frames is {self.frames}; it must be from 0 to {MOST_FRAMES:,}")
         if self.export is not None and self.export.suffix not in (".npz", ".safetensors"):
-            raise SplatError(f"--export {self.export} does not end in .npz or .safetensors")
+            raise SplatError(f"--export {self.export} does not end in .npz or .safetensors; use one of these")
         self.data.validate()
         path = self.out / "checkpoint.safetensors"
         if self.resume:
@@ -219,9 +219,9 @@ class FitVolume(OnDevice):
             self._run(path, self.out / "run.json")
 
     def _run(self, path: Path, record_path: Path) -> None:
-        """With the folder locked: begin or resume a fit."""
+        """Begin or resume a fit, with the folder locked."""
         if not self.resume:
-            # Another process may have been there in between.
+            # Another process may have run before the lock was taken.
             run_folder.refuse_existing(self.out, *_RESULTS)
         import numpy as np
 
@@ -244,9 +244,7 @@ class FitVolume(OnDevice):
             FIELD.refuse_another(self.out, recorded.config, checkpoint.config, config)
             record = recorded.resumed(self.out, record, _default_config(), explicit_options(), "resolutions")
             if checkpoint.step >= record.config.steps == self._steps_of_metrics():
-                console.print(
-                    run_folder.finished(self.out, "more --resolutions, after those it has, extend it"), soft_wrap=True
-                )
+                console.print(run_folder.finished(self.out, "further --resolutions after its own extend it"), soft_wrap=True)
                 if self.export is not None:
                     from splat_py.volume import HashRadianceField, RadianceField, SlangField
 
@@ -316,6 +314,6 @@ class FitVolume(OnDevice):
             points = None if dataset.points is None else dataset.points[0]
             cameras = orbit([view.camera for view in dataset.views], self.frames, points)
             write_video(self.out / "turntable.mp4", (draw(film_camera(camera, None)) for camera in track(cameras, "turntable")))
-        # At last: it says that the run is finished.
+        # Written last: this file marks the run as finished.
         write_json(self.out / "metrics.json", metrics)
         console.print(f"field, pictures and metrics are in {self.out}")

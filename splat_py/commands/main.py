@@ -1,4 +1,4 @@
-"""`splat`: parses the command line, runs the command, and says in one sentence what went wrong."""
+"""`splat`: parses the command line, runs the command, and reports an error in one sentence."""
 
 import signal
 import sys
@@ -39,21 +39,21 @@ Command = (
 )
 _DESCRIPTION = "Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version."
 _INTERRUPTED = (
-    "interrupted; what was finished is saved, and `--resume` continues a run of train, fit-image or fit-volume; a capture "
-    "goes on when its command is given again"
+    "interrupted; finished work is saved, and `--resume` continues a run of train, fit-image or fit-volume; run a capture's "
+    "command again to continue it"
 )
-_MEMORY = "memory does not suffice; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
+_MEMORY = "not enough memory; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
 
 
 def main() -> None:
-    """Entry point: errors of the user's are one sentence on the error stream and exit code 1."""
+    """Entry point. User errors print one sentence on stderr and exit with code 1."""
     terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
     launch = Launch()
     try:
         with suppress(SplatError):
             launch = launch_of()
-        # The first process prints for all.
+        # Only the first process prints.
         terminal.console.quiet = launch.rank > 0
         if sys.argv[1:] == ["--version"]:
             print(f"splat_py {__version__}", flush=True)
@@ -63,9 +63,9 @@ def main() -> None:
         if not (launch.alone or isinstance(command, Train)):
             raise SplatError(f"WORLD_SIZE is {launch.size}, but only train runs in several processes; start one")
         if isinstance(command, terminal.OnDevice):
-            # Refuses a name that means nothing before SlangPy is imported.
+            # Refuse an unknown name before SlangPy is imported.
             parse_device(command.device)
-        # The signal that ends the other processes must not come between this one and its last words.
+        # The signal that ends the other processes must not interrupt this one's last message.
         with signals_as_interrupts(signal.SIG_DFL if launch.alone else signal.SIG_IGN):
             command.run()
         sys.stdout.flush()
@@ -74,13 +74,13 @@ def main() -> None:
     except KeyboardInterrupt as interrupt:
         _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT), launch)
     except BrokenPipeError:
-        # Whoever read what is printed has gone, as `head` does. Where rich prints, it ends the program in the same way.
+        # The reader of the output has gone, as after `head`. rich ends the program in the same way.
         terminal.abandon_output()
         sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "splat_py":
             raise
-        _fail(f"the package {error.name} is missing; `pip install slang-splat` brings all that are needed", 1, launch)
+        _fail(f"the package {error.name} is missing; `pip install slang-splat` installs all required packages", 1, launch)
     except MemoryError as error:
         _fail(f"{_MEMORY}{f' ({error})' if str(error) else ''}", 1, launch)
     except OSError as error:

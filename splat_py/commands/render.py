@@ -1,4 +1,4 @@
-"""`splat render`, `splat eval` and `splat view`: a scene as pictures and videos, beside its photographs, in the browser."""
+"""`splat render`, `splat eval` and `splat view`: pictures and videos of a scene, its scores, and the viewer."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from splat_py.scene.camera import Camera
     from splat_py.train.evaluation import Scores, ViewScore
 
-# The names in splat_py/scene/camera_paths.py, which is too slow to import for an error.
+# The names in splat_py/scene/camera_paths.py, which is too slow to import before options are checked.
 _PATHS = ("orbit", "spiral", "dolly")
-# Frames of a video whose path has no times.
+# Default frames of a video on a path without times.
 _FRAMES = 240
-# A picture of so many pixels takes 2 GiB, the largest buffer.
+# A picture with this many pixels needs 2 GiB, the largest buffer.
 _MOST_PIXELS = (1 << 31) // 12
 
 
 @dataclass
 class SceneOptions:
-    """The scene that a command reads, and the capture that goes with it."""
+    """The scene and its capture."""
 
-    # A run's folder, or a scene's file; `splat view` takes a capture, too.
+    # A run's folder or a scene file; `splat view` also accepts a capture.
     scene: Annotated[Positional[Path], arg(metavar="SCENE")]
-    # Capture whose cameras and photographs to use; by default the one the run was trained on.
+    # Capture with the cameras and photographs to use; by default the run's.
     data: Path | None = None
-    # Divide the photographs' sides by this; by default as the run was trained.
+    # Divide the sides of photographs by this; by default as in training.
     downscale: float | None = None
-    # Slang files that the scene was trained with, named again.
+    # Slang files that the scene was trained with.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)
 
 
 @dataclass
 class Evaluate(OnDevice):
-    """Compare a scene with the photographs that were held out from training: by view PSNR, SSIM and, where it can
-    be, LPIPS, and PSNR once colours are matched, channel by channel, to the photograph's (gsplat's cc_psnr).
+    """Compare a scene with its held-out photographs: PSNR and SSIM of each view, LPIPS if available, and PSNR after matching
+    colours to the photograph's, channel by channel (gsplat's cc_psnr).
 
     SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data.
 
@@ -62,12 +62,12 @@ class Evaluate(OnDevice):
     """
 
     source: OmitArgPrefixes[SceneOptions]
-    # Write the scores here, as JSON.
+    # Write the scores to this file, as JSON.
     json: Path | None = None
     # Write photographs beside renders into this folder.
     pictures: Path | None = None
-    # Fail, saying why, where LPIPS cannot be computed: it takes torchvision, torchmetrics or lpips, and AlexNet's weights,
-    # which are never downloaded. Without this it is left out there.
+    # Fail if LPIPS cannot be computed. It needs torchvision, torchmetrics or lpips, and AlexNet's weights, which are never
+    # downloaded. Without this option unavailable LPIPS is left out.
     lpips: bool = False
 
     def run(self) -> None:
@@ -112,8 +112,8 @@ class Evaluate(OnDevice):
 class Render(OnDevice):
     """Render a scene: the views of its dataset, or a video on a path around it.
 
-    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data to know cameras,
-    unless the video's --path is a file of keyframes.
+    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data for cameras
+    unless the video's --path is a keyframe file.
 
     Example: splat render runs/fox --video orbit.mp4
     """
@@ -123,20 +123,20 @@ class Render(OnDevice):
     out: Path | None = None
     # File for a video around the scene (.mp4, .gif or .webm).
     video: Path | None = None
-    # Which views to render to --out.
+    # Views to render to --out.
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
     # Mode of pictures: colours; inverse depths, near ones bright; normals in the world's frame, x, y, z as red, green, blue;
-    # opacity; or the number of contributions that pixels were blended from.
+    # opacity; or the number of splats blended into each pixel.
     mode: Annotated[str, arg(metavar="color|depth|normals|alpha|contributions")] = "color"
-    # Path of the video's camera: around the scene, in a spiral, towards it, or keyframes that `splat view` has saved.
+    # Path of the video's camera: around the scene, in a spiral, towards it, or a keyframe file from `splat view`.
     path: Annotated[str, arg(metavar="orbit|spiral|dolly|FILE.json")] = "orbit"
-    # Length of the video in frames, at 30 a second; by default 240, and for keyframes as long as they say.
+    # Length of the video in frames, at 30 a second; by default 240, or the duration of the keyframes.
     frames: int | None = None
-    # Diameter of the camera's lens in world units: what is out of focus becomes blurred, by 32 views a picture. 0 is a pinhole.
+    # Diameter of the camera's lens in world units, which blurs everything out of focus with 32 views a picture; 0 is a pinhole.
     aperture: float = 0.0
-    # Depth that is in focus, with --aperture; by default the median one in the middle of the picture.
+    # Depth in focus with --aperture; by default the median depth in the middle of the picture.
     focus: float | None = None
-    # Multiply the pictures' sides by this; by default 1, and for a video what makes it at least 480 pixels high.
+    # Multiply the sides of pictures by this; by default 1, or for a video enough for a height of at least 480 pixels.
     scale: float | None = None
 
     def run(self) -> None:
@@ -180,7 +180,7 @@ class Render(OnDevice):
             console.print(f"the video is {self.video}")
 
     def _check(self) -> None:
-        """Refuse options that make no sense, before torch is imported."""
+        """Refuse invalid options before torch is imported."""
         if self.out is None and self.video is None:
             raise SplatError("nothing to render: name a folder with --out, a file with --video, or both")
         if self.views not in ("test", "train", "all"):
@@ -198,9 +198,9 @@ class Render(OnDevice):
         if self.focus is not None and not 0 < self.focus < float("inf"):
             raise SplatError(f"--focus is {self.focus}; it must be above 0")
         if self.path not in _PATHS and not self.path.lower().endswith(".json"):
-            raise SplatError(f"--path is {self.path!r}; use {', '.join(_PATHS)} or a .json of keyframes")
+            raise SplatError(f"--path is {self.path!r}; use {', '.join(_PATHS)} or a .json file of keyframes")
         if self.path != _PATHS[0] and self.video is None:
-            raise SplatError(f"--path {self.path} is that of a video; name its file with --video")
+            raise SplatError(f"--path {self.path} needs a video; name its file with --video")
         if self.video is not None:
             require_video_name(self.video)
         require_scene(self.source.scene, self.source.data)
@@ -220,27 +220,27 @@ class Render(OnDevice):
 class View(OnDevice):
     """Walk through a scene in the browser.
 
-    SCENE is a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), the folder of a training run, or that of a capture, of
-    which cameras, photographs and points are shown.
-    Open the address that is printed; Ctrl-C ends it. What pages save (a crop, a camera path, a video) goes to one folder.
+    SCENE is a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), the folder of a training run, or the folder of a
+    capture, which shows cameras, photographs and points. Open the printed address; Ctrl-C stops the viewer. Pages save crops,
+    camera paths and videos into the folder --out.
 
     Example: splat view runs/fox
     """
 
     source: OmitArgPrefixes[SceneOptions]
-    # Folder for what pages save; by default the run's, that of the file, or for a capture the current one.
+    # Folder for files that pages save; by default the run's, the scene file's, or for a capture the current one.
     out: Path | None = None
     # Address to listen on. 0.0.0.0 lets everybody on the network see the scene and press the buttons.
     host: str = "127.0.0.1"
-    # Port to listen on; where it is taken, one of the next.
+    # Port to listen on; if it is taken, one of the next.
     port: int = 8080
 
     def run(self) -> None:
         target, downscale = self.source.scene, self.source.downscale
         if not target.exists():
-            raise SplatError(f"{target} does not exist; name a scene's file, a run's folder or a capture")
+            raise SplatError(f"{target} does not exist; name a scene file, a run's folder or a capture")
         if target.is_file() and not is_scene_file(target):
-            raise SplatError(f"{target} ends in none of {', '.join(ENDINGS)}; name one that does, a run or a capture")
+            raise SplatError(f"{target} does not end in {', '.join(ENDINGS)}; name a scene file, a run or a capture")
         if downscale is not None and not 1 <= downscale < float("inf"):
             raise SplatError(f"--downscale is {downscale}; it must be 1 or more")
         from splat_py.viewer.page_server import OWN_NAMES, address_of, page_server, require_viewer
@@ -257,7 +257,7 @@ class View(OnDevice):
             with page_server(self.host, self.port) as server:
                 viewer = Viewer(server, scene)
                 if self.host not in OWN_NAMES:
-                    risk = "whoever reaches this machine can see the scene, and have files written to its folder"
+                    risk = "everybody who can reach this machine can see the scene and save files into its folder"
                     print_error(f"--host {self.host}: {risk}")
                 console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)", soft_wrap=True)
                 try:
@@ -265,6 +265,6 @@ class View(OnDevice):
                 finally:
                     viewer.close()
         except KeyboardInterrupt as interrupt:
-            # It is how a viewer ends.
+            # Ctrl-C is the normal end of a viewer.
             if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
                 raise

@@ -1,4 +1,4 @@
-"""The terminal that commands run in: the options given there, the console, progress bars, warnings and errors."""
+"""The terminal of commands: explicit options, the console, progress bars, warnings and errors."""
 
 import math
 import os
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# From when on the time that remains is believed, and when it is worth a warning.
+# Seconds after which the remaining time is reliable, and the remaining time that deserves a warning.
 _SURE_AFTER_SECONDS, _LONG_SECONDS = 2.0, 3600.0
 
-# Names of files are not markup, whatever brackets they have.
+# No markup: names of files may contain brackets.
 console = Console(highlight=False, markup=False, emoji=False)
 _errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
@@ -37,17 +37,17 @@ class OnDevice:
 
 
 def print_losses(out: Path, losses: Iterable[str]) -> None:
-    """Say which parts of a scene a file does not hold."""
+    """Print the parts of a scene that a file does not hold."""
     for loss in losses:
         print_error(f"{out} does not hold {loss}")
 
 
 def prepare_streams() -> None:
-    """Let the standard streams take any text: letters that the terminal has not become "?", a closed stream takes all."""
+    """Let the standard streams accept any text: characters that the terminal lacks become "?", a closed stream drops all."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            # The lowest free descriptor, so that no file of ours becomes the standard output of a child process.
+            # Occupy the lowest free descriptor; otherwise a later file would become a child process's standard output.
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -60,7 +60,7 @@ def silence() -> Iterator[None]:
 
 
 def abandon_output() -> None:
-    """After a broken pipe: nothing more is to be written when Python ends."""
+    """Drop further output after a broken pipe, or Python would fail to flush at exit."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
@@ -70,26 +70,26 @@ def print_error(message: object) -> None:
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as one line on the error stream, in the place of `warnings.showwarning`."""
+    """Print a warning as one line on stderr; replaces `warnings.showwarning`."""
     if not console.quiet:
         print_error(message)
 
 
 def explicit_options() -> frozenset[str]:
-    """Names of the fields that the command line sets: in what it was parsed to, an option that was given with its default's
-    value looks like one that was not."""
+    """The names of the fields that the command line sets. The parsed command does not tell an option with its default value
+    from an omitted one."""
     flags = (word.partition("=")[0] for word in sys.argv[1:] if word.startswith("--"))
     names = (flag.removeprefix("--").replace("-", "_") for flag in flags)
     return frozenset(name.removeprefix("no_") for name in names)
 
 
 def left_out(dataset: "Dataset") -> str:
-    """A clause on the pixels at the edges that undistorting leaves without a photograph, from the first photograph; or none."""
+    """A clause on the pixels that undistortion leaves empty at the edges of the first photograph, or an empty string."""
     first = dataset.train[0]
     view = dataset.views[first]
     whole = view.lens.is_pinhole or view.camera.distortion is not None
     share = 0.0 if whole else float((dataset.image(first)[..., 3] == 0).mean())
-    return f" (undistorted: {100 * share:.1f} % at the edges, which no photograph has, do not count)" if share else ""
+    return f" (undistorted: {100 * share:.1f} % at the edges are empty and do not count)" if share else ""
 
 
 def track(items: Iterable[_T], what: str) -> Iterable[_T]:
@@ -97,12 +97,12 @@ def track(items: Iterable[_T], what: str) -> Iterable[_T]:
 
 
 class FitBar:
-    """The progress of a fit on a device, a context: steps, steps per second, PSNR, the fit's own details, and the time that
-    remains. A software device that would take hours gets a warning that names the options `shortened_by`."""
+    """A context that shows the progress of a fit: steps, steps per second, PSNR, details of the fit, and the remaining time.
+    If a software device would take hours, it prints a warning that suggests the options `shortened_by`."""
 
     def __init__(self, device: "Device", shortened_by: str) -> None:
         self._progress = Progress(
-            # Narrow: in a terminal of 80 columns, everything is to stand on one line.
+            # Narrow enough for one line of 80 columns.
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
@@ -114,7 +114,7 @@ class FitBar:
         )
         self._device, self._shortened_by = device, shortened_by
         self._task: TaskID | None = None
-        # Time of the first report. Compiling comes before it.
+        # Time of the first report, after compilation.
         self._first: float | None = None
         self._compiled, self._compiling_since = 0, math.inf
         self._told = self._warned = False
@@ -129,7 +129,7 @@ class FitBar:
         self._progress.stop()
 
     def begin(self, steps: int, done: int = 0) -> None:
-        """Show a fit of so many steps, of which some are done already."""
+        """Show a fit of `steps` steps; `done` of them are already finished."""
         self._task = self._progress.add_task("fit", total=steps, completed=done, speed="", psnr="-- dB", details="")
 
     def update(self, done: int, psnr: float, details: str = "") -> None:
@@ -144,11 +144,11 @@ class FitBar:
         remaining, is_sure = task.time_remaining or 0.0, now - self._first > _SURE_AFTER_SECONDS
         if is_sure and remaining > _LONG_SECONDS and self._device.software and not self._warned:
             name, hours = self._device.adapter.name, remaining / 3600
-            print_error(f"about {hours:.0f} hours remain, since {name} is no GPU; {self._shortened_by} would shorten that")
+            print_error(f"about {hours:.0f} hours remain, since {name} is not a GPU; {self._shortened_by} would shorten that")
             self._warned = True
 
     def _compiles(self, _: str) -> None:
-        """Say that kernels are being compiled, if it takes longer than reading them."""
+        """Report the compilation of kernels if it takes longer than loading cached ones."""
         now = time.monotonic()
         self._compiled += 1
         self._compiling_since = min(self._compiling_since, now)

@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     from splat_py.train.trainer import StepReport, Trainer
     from splat_py.viewer.viewer import TrainingViewer
 
-# Photographs without a pose that are listed; all are in capture.json.
+# The most photographs without a pose to list; capture.json has all.
 _LISTED = 20
-# Folder in the run's for photographs' poses that were found first.
+# Subfolder of the run for a capture made from photographs without poses.
 _CAPTURED = "captured"
-# Share of the last value that the progress bar's PSNR keeps: single photographs differ by several dB.
+# Smoothing of the progress bar's PSNR, the share of the last value: photographs differ by several dB.
 _SMOOTHING = 0.95
 
 
 @dataclass
 class CaptureCommand:
-    """Find where photographs were taken, or the frames of a video, so that `splat train` can make a scene of them.
+    """Find the camera poses of photographs or of a video's frames, for `splat train`.
 
-    SOURCE is a folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video. What is black in a picture with a photograph's
-    name in its folder masks is ignored. Twenty photographs or more from all around, each with much of what the last one showed,
-    are a good capture; thirty take less than a minute on two cores. A capture that was interrupted goes on when it is called
-    again. Needs pycolmap: pip install 'slang-splat[capture]'.
-
+    SOURCE is a folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video. Its folder masks may hold pictures with the
+    photographs' names; their black pixels are ignored. A good capture has at least twenty photographs from all around that
+    overlap well; thirty take less than a minute on two cores. Run an interrupted capture again to continue it. Needs pycolmap:
+    pip install 'slang-splat[capture]'.
     Example: splat capture photos/ --out scene/ && splat train scene/ --out run/
     """
 
     source: Annotated[Positional[Path], arg(metavar="SOURCE")]
-    # Folder of the captured scene: the photographs upright, and a COLMAP model whose +z is up.
+    # Folder for the capture: upright photographs, and a COLMAP model whose +z is up.
     out: Path
+    # How poses are found.
     options: OmitArgPrefixes[CaptureOptions] = field(default_factory=CaptureOptions)
 
     def run(self) -> None:
         capture_with_progress(self.source, self.out, self.options)
-        console.print(f"the scene is in {self.out}; train on it with `splat train {self.out} --out RUN`", soft_wrap=True)
+        console.print(f"the capture is in {self.out}; train on it with `splat train {self.out} --out RUN`", soft_wrap=True)
 
 
 def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "CaptureReport":
-    """Capture with a progress bar a phase, and say what was found and what was not."""
+    """Make a capture with a progress bar for each phase, and report its result and the photographs without a pose."""
     options.validate()
     require_photographs(source)
     from splat_py.capture import capture
@@ -81,8 +81,8 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "
             progress.stop()
     total = len(report.registered) + len(report.unregistered)
     console.print(
-        f"{len(report.registered)} of {total} photographs have a pose; {report.points:,} points, {report.error:.2f} pixels "
-        f"from where they were seen; {sum(report.seconds.values()):.0f} s",
+        f"{len(report.registered)} of {total} photographs have a pose; {report.points:,} points, reprojection error "
+        f"{report.error:.2f} pixels; {sum(report.seconds.values()):.0f} s",
         soft_wrap=True,
     )
     for item in report.unregistered[:_LISTED]:
@@ -96,10 +96,10 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "
 class Train(OnDevice):
     """Turn photographs or a video into a scene of Gaussians.
 
-    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json) or a NeRF-synthetic one; or photographs or a
-    video without poses, which are found first, as `splat capture` does, and kept in the run's folder. That gets the scene
-    (scene.ply), a page to walk through it (scene.html), a checkpoint, held-out photographs beside their renders, and
-    metrics.json.
+    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json), a NeRF-synthetic folder, photographs or a
+    video. If there are no poses, training first runs `splat capture` and keeps its result in the run's folder. That folder also
+    gets the scene (scene.ply), a page to walk through it (scene.html), a checkpoint, held-out photographs beside their renders,
+    and metrics.json.
 
     Example: splat train captures/fox --downscale 4 --out runs/fox
 
@@ -110,11 +110,11 @@ class Train(OnDevice):
     config: OmitArgPrefixes[TrainConfig]
     # Folder of the run.
     out: Path
-    # Continue the run in --out from its last checkpoint, with the options it was begun with; a larger --steps extends it.
+    # Continue the run in --out from its last checkpoint with its original options; a larger --steps extends it.
     resume: bool = False
-    # With --resume: compile the Slang source that the run carries, without its file being named again.
+    # With --resume: compile the Slang source stored in the run without naming its file again.
     trust_source: bool = False
-    # Show the scene in the browser while it is trained; drawing takes at most a tenth of the time.
+    # Show the scene in the browser during training; drawing takes at most a tenth of the time.
     viewer: bool = False
 
     def run(self) -> None:
@@ -142,7 +142,7 @@ class Train(OnDevice):
         if captures:
             if ranks.first:
                 folder = self.out / _CAPTURED
-                # With --resume they may have been found before.
+                # With --resume, an earlier process may have made the capture.
                 if not (self.resume and find_model(folder)):
                     capture_with_progress(self.data.data, folder, CaptureOptions())
             ranks.wait()
@@ -173,7 +173,7 @@ class Train(OnDevice):
         self._write_page()
 
     def _write_page(self) -> None:
-        """The scene to walk through, if it is of what the page's viewer draws."""
+        """Write the page scene.html if it is outdated and its viewer can draw the scene."""
         from splat_py.train.run import RunFolder
 
         folder = RunFolder(self.out)
@@ -195,7 +195,7 @@ class Train(OnDevice):
 
 
 class _Progress:
-    """Feeds the bar with smoothed PSNR, at the size that photographs are compared at, Gaussians and memory."""
+    """Feeds the bar with smoothed PSNR, the number of Gaussians, the downscaling of photographs, and memory."""
 
     def __init__(self, bar: FitBar, viewer: "TrainingViewer | None") -> None:
         import psutil
@@ -213,7 +213,7 @@ class _Progress:
         camera = dataset.views[dataset.train[0]].camera
         console.print(
             f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
-            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} Gaussians to begin with; "
+            f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} initial Gaussians; "
             f"{trainer.memory.shown()}",
             soft_wrap=True,
         )
@@ -225,7 +225,7 @@ class _Progress:
         if self._viewer is not None:
             self._viewer.on_step(report)
         if report.divisor != self._divisor:
-            # Small photographs are easier.
+            # Restart the average: smaller photographs have a higher PSNR.
             self._divisor, self._psnr = report.divisor, None
         last, psnr = self._psnr, report.values.psnr
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr

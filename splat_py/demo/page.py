@@ -1,4 +1,4 @@
-"""The page that `splat demo` ends with: four systems with their pictures, curves and times, in one file without scripts."""
+"""The page that `splat demo` writes: four systems with their pictures, curves and times, in one file without scripts."""
 
 import json
 import math
@@ -28,24 +28,24 @@ from splat_py.train.run import RunFolder
 
 _WIDTH, _HEIGHT, _MARGIN = 520, 340, 48
 _COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
-# Sides of the picture of blobs over the photograph's.
+# Sides of the blobs' picture, as multiples of the photograph's.
 _ENLARGED = 4
-# Single photographs differ by several dB: points of a curve are means of so many around them.
+# Points of a curve are means over so many around them, since single photographs differ by several dB.
 _SMOOTHED = 9
-# Steps to the one colour, the share of the way that each goes, and repetitions of a timed pass.
+# Steps to the flat colour, the share of the remaining way that a step goes, and repetitions of a timed pass.
 _STEPS, _SHARE, _REPEATS = 40, 0.15, 5
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A label, and points: x, y, and half the bar through it, 0 for none."""
+    """A label, and points: x, y, and half the length of the bar through it, 0 for none."""
 
     label: str
     points: Sequence[tuple[float, float, float]]
 
 
 def curves_svg(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
-    """An `<svg>` of curves that have a point at least, x from 0 on."""
+    """Return an `<svg>` of curves, each with at least one point, with x from 0."""
     points = [point for curve in curves for point in curve.points]
     last = max(max(x for x, _, _ in points), 1e-9)
     low = min(y - bar for _, y, bar in points)
@@ -84,7 +84,7 @@ def curves_svg(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
 
 
 def _ticks(low: float, high: float) -> list[tuple[str, float]]:
-    """Labels and values of the round numbers between two."""
+    """Return labels and values of the round numbers between two."""
     wanted = (high - low) / 5
     power = math.floor(math.log10(wanted))
     step = next(nice * 10.0**power for nice in (1, 2, 5, 10) if nice * 10.0**power >= wanted * 0.999)
@@ -94,7 +94,7 @@ def _ticks(low: float, high: float) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture or a video that is a file, and what it shows."""
+    """A picture's or a video's file, and its caption."""
 
     path: Path
     caption: str
@@ -102,17 +102,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    title: str  # plain text, as `text`
+    title: str  # plain text, like `text`
     text: str
-    facts: Sequence[tuple[str, str]]  # names and values, the first of which are its time and its PSNR
+    facts: Sequence[tuple[str, str]]  # names and values, time and PSNR first
     curve: Curve  # PSNR in dB over seconds
     large: Sequence[Figure] = ()  # figures beside the curve
     figures: Sequence[Figure] = ()  # small ones below
-    links: Sequence[tuple[Path, str]] = ()  # files, and what the reader is told of them
+    links: Sequence[tuple[Path, str]] = ()  # files and the texts of their links
 
 
 def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]) -> None:
-    """Write a page, complete or not at all. Files are named relative to it."""
+    """Write a page atomically; links to files are relative to it."""
     template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     body = "\n".join(_section(path.parent, section) for section in sections)
     text = template.substitute(title=escape(title), summary=escape(summary), sections=body)
@@ -141,7 +141,7 @@ def _figure(folder: Path, figure: Figure) -> str:
 
 
 def _address(folder: Path, file: Path) -> str:
-    """A relative one, whatever the file is called."""
+    """Return a relative address, with the special characters of the file's name escaped."""
     return "./" + quote(Path(os.path.relpath(file, folder)).as_posix())
 
 
@@ -149,8 +149,8 @@ def scene_section(folder: RunFolder, video: Path) -> Section:
     metrics = folder.metrics()
     return Section(
         "A scene of 3D Gaussians",
-        "Trained from the photographs and their cameras; those that were held out are compared with its renders. The curve "
-        "falls where the steps go on with larger photographs, which are harder.",
+        "Trained on photographs and their cameras. Held-out photographs are compared with renders. The curve falls where "
+        "training continues with larger photographs, which are harder.",
         [
             _time(metrics["seconds"]),
             ("PSNR, held out", f"{metrics['held_out']['psnr']:.2f} dB"),
@@ -168,7 +168,7 @@ def scene_section(folder: RunFolder, video: Path) -> Section:
 def image_section(
     photograph: Path, out: Path, blobs: int, steps: int, device: Device, on_report: Callable[[FitReport], None]
 ) -> Section:
-    """A photograph as 2D Gaussians: fitted here, and drawn enlarged into the folder `out`."""
+    """Fit 2D Gaussians to a photograph, and draw them enlarged into the folder `out`."""
     curve, begin = [], time.perf_counter()
 
     def report(now: FitReport) -> None:
@@ -211,7 +211,7 @@ def field_section(folder: Path) -> Section:
 
 
 def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, device: Device) -> Section:
-    """The portable operator: the colours of white Gaussians are optimised until the flat colour is least wrong."""
+    """Show the portable operator: optimise the colours of white Gaussians to the flat colour with the least error."""
     target = torch.from_numpy(read_picture(photograph))
     height, width, _ = target.shape
     colors = torch.ones((len(gaussians), 3), requires_grad=True)
@@ -234,7 +234,7 @@ def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, de
             samples.append((time.perf_counter() - begin) * 1e3)
         milliseconds.append(float(np.median(samples)))
     difference = float((gradients[0] - gradients[1]).abs().max() / gradients[0].abs().max())
-    # The mean colour moves by the rate times ∂L/∂mean · Σ opacity² / N², and ∂L/∂mean is two thirds of what it is wrong by.
+    # The mean colour moves by the rate times ∂L/∂mean · Σ opacity² / N², and ∂L/∂mean is two thirds of its error.
     rate = 1.5 * _SHARE * len(gaussians) ** 2 / float((opacities**2).sum())
     curve, begin = [], time.perf_counter()
     for _ in range(_STEPS):
@@ -246,8 +246,8 @@ def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, de
     return Section(
         "The portable operator",
         "The smallest operator with the renderer's interface, in torch's primitives and in Slang: the mean of the "
-        "Gaussians' colours, weighted by opacity, fills the image. It makes no picture: it is what a new platform runs "
-        "first, and its gradients have a closed form. Here it learns the one colour that is least wrong.",
+        "Gaussians' colours, weighted by opacity, fills the image. It draws no picture: a new platform runs it first, and "
+        "its gradients have a closed form. Here it learns the flat colour with the least error.",
         [
             _time(curve[-1][0]),
             ("PSNR", f"{curve[-1][1]:.2f} dB"),

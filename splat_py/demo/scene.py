@@ -1,4 +1,4 @@
-"""The embedded scene: a small captured scene whose every surface is known in closed form, as a nerfstudio data set.
+"""The embedded scene: a small scene of surfaces that are known in closed form, as a nerfstudio data set.
 
 A still life on a round table, ray traced in NumPy under a lamp and a sky: fine texture (table, planet, box, torus),
 structures a pixel or two wide (wire pyramid, planet ring) and colour that depends on the view (glossy sphere). World frame:
@@ -26,13 +26,13 @@ from splat_py.scene.images import late_progress
 
 Point = tuple[float, float, float]
 
-SUBPIXELS = 3  # a side: 9 rays a pixel, each with its own direction to the lamp and to the sky
+SUBPIXELS = 3  # per side of a pixel: 9 rays, each with its own directions to lamp and sky
 LAMP = unit(np.array([0.55, -0.35, 0.85], np.float32))
 LAMP_COLOR = np.array([1.16, 1.09, 0.98], np.float32)
 SKY_COLOR = np.array([0.60, 0.69, 0.82], np.float32)
 BOUNCE_COLOR = np.array([0.10, 0.09, 0.08], np.float32)
 POINTS = 2000
-POINT_NOISE = 0.008  # metres; a third of a pixel at the table, as good structure from motion leaves
+POINT_NOISE = 0.008  # metres; a third of a pixel at the table, the error of good structure from motion
 LOOK_AT = np.array([0.0, 0.0, 0.3])
 CAMERA_DISTANCE = 4.1
 FIELD_OF_VIEW = np.deg2rad(45.0)
@@ -51,7 +51,7 @@ def rod(start: Point, end: Point, radius: float, texture: Texture) -> Surface:
 
 
 def pyramid(center: tuple[float, float], size: float, height: float) -> Iterator[Surface]:
-    """Wire edges about a pixel and a half wide, beads where they meet."""
+    """Yield wire edges about a pixel and a half wide, with beads where they meet."""
     x, y = center
     wire, bead = plain(0.86, 0.88, 0.92), plain(0.95, 0.62, 0.18)
     foot = 0.04
@@ -83,9 +83,9 @@ def still_life() -> tuple[Surface, ...]:
 
 @cache
 def light_samples() -> list[tuple[Array, Array]]:
-    """A direction to the lamp (a disc) and one to the sky (the upper hemisphere) for each ray of a pixel."""
+    """Return directions to the lamp (a disc) and to the sky (the upper hemisphere) for each ray of a pixel."""
     count = SUBPIXELS**2
-    order = np.random.default_rng(3).permutation(count)  # so that the lamp's direction says nothing of the sky's
+    order = np.random.default_rng(3).permutation(count)  # makes the directions to lamp and sky independent
     k = np.arange(count) + 0.5
     angle = k * np.pi * (3 - np.sqrt(5))
     radius = 0.13 * np.sqrt(k / count)
@@ -98,7 +98,7 @@ def light_samples() -> list[tuple[Array, Array]]:
 
 
 def lit(points: Array, normals: Array, direction: Array) -> Array:
-    """Cosine of a light's direction at each point, zero in its shadow [N]."""
+    """Return the cosine of a light's direction at each point, zero in its shadow [N]."""
     cosine = np.maximum(normals @ direction, 0)
     facing = np.flatnonzero(cosine > 0)
     origins = points[facing] + np.float32(EPSILON) * normals[facing]
@@ -112,7 +112,7 @@ def light(subpixel: int, points: Array, normals: Array, albedo: Array, gloss: Ar
     from_lamp, from_sky = lit(points, normals, lamp), lit(points, normals, sky)
     color = albedo * (from_lamp[:, None] * LAMP_COLOR + from_sky[:, None] * SKY_COLOR + BOUNCE_COLOR)
 
-    # Wide lobes only: a highlight is to challenge third-degree spherical harmonics, not to defeat them.
+    # Wide lobes only: a highlight should be hard for third-degree spherical harmonics, not impossible.
     cosine = dot(normals, -directions)
     mirrored = 2 * cosine[:, None] * normals + directions
     fresnel = 0.06 + 0.5 * (1 - np.clip(cosine, 0, 1)) ** 3
@@ -122,13 +122,13 @@ def light(subpixel: int, points: Array, normals: Array, albedo: Array, gloss: Ar
 
 
 def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: int, height: int) -> Array:
-    """The ground truth [height, width, 3] for any pinhole camera outside the objects: RGB from 0 to 1, display-referred."""
+    """Render the ground truth [height, width, 3] for a pinhole camera outside the objects: display RGB from 0 to 1."""
     return photograph(viewmat, K, (width, height), SUBPIXELS, still_life(), light)
 
 
 def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """viewmats [views, 4, 4] and K [3, 3]: a spiral down a dome, three turns from overhead to just above the table, all looking
-    at the centre. Every eighth view, the usual held-out ones, lies amid the others and a different way round the scene."""
+    """Return viewmats [views, 4, 4] and K [3, 3]: three turns of a spiral down a dome, from overhead to just above the table,
+    looking at the centre. Every eighth view, usually held out, lies amid the others and in another direction from the scene."""
     t = (np.arange(views) + 0.5) / views
     z = np.sin(np.deg2rad(66)) + t * (np.sin(np.deg2rad(12)) - np.sin(np.deg2rad(66)))
     azimuth = t * 3 * 2 * np.pi
@@ -142,13 +142,13 @@ def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np
 class Scenery:
     """Surfaces, and cameras that photograph them."""
 
-    label: str  # what a folder's transforms.json says that it holds
+    label: str  # names the scene in a folder's transforms.json
     recipe: int  # raised whenever the pictures change, so that an older folder is not mistaken for this scene
     # Numbers of views and of pixels a side → viewmats [views, 4, 4] and K [3, 3].
     cameras: Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]
     # A viewmat, K, width and height → the photograph [H, W, 3] from 0 to 1.
     render: Callable[[NDArray[np.float64], NDArray[np.float64], int, int], Array]
-    surfaces: Callable[[], tuple[Surface, ...]]  # → what there is to see
+    surfaces: Callable[[], tuple[Surface, ...]]  # → the surfaces of the scene
 
 
 def sparse_points(
@@ -157,7 +157,7 @@ def sparse_points(
     images: list[NDArray[np.uint8]],
     surfaces: tuple[Surface, ...],
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Points [P, 3] and colours [P, 3] as structure from motion leaves them: on visible surfaces, sparse, a little off."""
+    """Return points [P, 3] and colours [P, 3] as from structure from motion: on visible surfaces, sparse, a little off."""
     generator = np.random.default_rng(0)
     size = len(images[0])
     positions, colors = [], []
@@ -176,11 +176,11 @@ def sparse_points(
 
 
 def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: int = 128) -> Path:
-    """Write the scene as a nerfstudio data set, or do nothing where `folder` already holds it. Returns `folder`.
+    """Write the scene as a nerfstudio data set, or do nothing if `folder` already holds it. Returns `folder`.
 
     The folder gets `transforms.json` (camera → world, OpenGL axes), `images/000.png` … and `points.ply` with about 2000 points
-    to start from. The same arguments give the same files, and the folder appears whole or not at all. The default takes five
-    seconds on one core.
+    to start from. The same arguments give the same files, and the folder is written atomically. The default takes five seconds
+    on one core.
 
     Args:
         views: number of photographs, at least 2.
@@ -202,7 +202,7 @@ def write_scenery(folder: str | os.PathLike[str], scenery: Scenery, views: int, 
         with atomic_folder(folder) as temporary:
             write_dataset(temporary, scenery, recipe)
     except SplatError:
-        if not holds(folder, recipe, scenery.label):  # it does when another process was quicker
+        if not holds(folder, recipe, scenery.label):  # another process may have been quicker
             raise
     return folder
 

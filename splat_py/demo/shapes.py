@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-Array = NDArray[np.floating]  # float32 on every ray
+Array = NDArray[np.floating]  # float32 for rays
 # Linear RGB albedo [N, 3] as a function of the point [N, 3] in the shape's frame.
 Texture = Callable[[Array], Array]
-# Linear RGB [N, 3] of a subpixel's number, and of points, normals and albedos [N, 3], glosses [N] and rays' directions [N, 3].
+# (subpixel, points, normals, albedos [N, 3], glosses [N], directions of rays [N, 3]) → linear RGB [N, 3].
 Light = Callable[[int, Array, Array, Array, Array, Array], Array]
 
-# Metres from a surface within which a ray does not hit it again.
+# Metres from its origin within which a ray hits nothing, so that it does not hit its own surface.
 EPSILON = 2e-3
 
 
@@ -35,26 +35,26 @@ class Shape(Protocol):
         """Radius of a sphere around the origin that holds the shape."""
 
     def hit(self, origins: Array, directions: Array) -> Array:
-        """Distance along each unit direction to the first point of the surface [N], `inf`: none."""
+        """Return the distance along each unit direction to the first point of the surface [N]; `inf`: none."""
 
     def normal(self, points: Array) -> Array:
-        """Outward unit normals at points of the surface [N, 3]."""
+        """Return the outward unit normals at points of the surface [N, 3]."""
 
 
 def first_of(enter: Array, leave: Array) -> Array:
-    """The hit with a convex body that a ray enters and leaves at these distances, seen from outside."""
+    """Return the hit, from outside, with a convex body that a ray enters and leaves at these distances."""
     return np.where((enter < leave) & (enter > EPSILON), enter, np.float32(np.inf))
 
 
 def between_planes(position: Array, slope: Array, half: Array | float) -> tuple[Array, Array]:
-    """Where `position + t slope` enters and leaves [-half, half]."""
+    """Return the t at which `position + t slope` enters and leaves [-half, half]."""
     slope = np.where(np.abs(slope) < 1e-9, np.float32(1e-9), slope)
     a, b = (-half - position) / slope, (half - position) / slope
     return np.minimum(a, b), np.maximum(a, b)
 
 
 def between_roots(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """Where `a t² + 2 b t + c` is negative, for a > 0; an empty interval (inf, -inf) where it never is."""
+    """Return the ends of the interval in which `a t² + 2 b t + c` is negative, for a > 0; (inf, -inf) if it never is."""
     a = np.maximum(a, np.float32(1e-12))
     discriminant = b * b - a * c
     root = np.sqrt(np.maximum(discriminant, 0))
@@ -101,7 +101,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Cylinder:
-    """Around the z axis, with caps."""
+    """A cylinder around the z axis, with caps."""
 
     radius: float
     half: float
@@ -128,7 +128,7 @@ class Cylinder:
 
 @dataclass(frozen=True)
 class Torus:
-    """Around the z axis; `ring` is the radius of the circle, `tube` the thickness around it."""
+    """A torus around the z axis; `ring` is the radius of the circle, `tube` that of the tube around it."""
 
     ring: float
     tube: float
@@ -138,7 +138,7 @@ class Torus:
         return self.ring + self.tube
 
     def hit(self, origins: Array, directions: Array) -> Array:
-        # Sphere tracing inside the flat cylinder around the torus: as exact as float32 and free of quartics.
+        # Sphere tracing inside the flat cylinder around the torus is as exact as float32, and needs no quartics.
         enter, leave = Cylinder(self.ring + self.tube, self.tube).interval(origins, directions)
         t = np.maximum(enter, np.float32(EPSILON))
         alive = np.flatnonzero(t < leave)
@@ -175,7 +175,7 @@ def waves(frequency: float) -> tuple[Array, Array]:
 
 
 def noise(points: Array, frequency: float) -> Array:
-    """Smooth, band-limited noise in about [-1, 1]: a sum of plane waves [N]."""
+    """Return smooth, band-limited noise in about [-1, 1]: a sum of plane waves [N]."""
     directions, phases = waves(frequency)
     return np.sin(points @ directions + phases).sum(axis=-1) / np.float32(5.0)
 
@@ -200,7 +200,7 @@ def table(points: Array) -> Array:
 
 
 def planet(points: Array) -> Array:
-    """Bands of cloud, stirred."""
+    """Turbulent bands of cloud."""
     height = points[:, 2] / 0.36 + 0.16 * noise(points, 5.0) + 0.05 * noise(points, 17.0)
     bands = 0.5 + 0.5 * np.sin(17 * height)
     storms = np.clip(noise(points, 8.0) - 0.25, 0, 1) * 1.6
@@ -209,7 +209,7 @@ def planet(points: Array) -> Array:
 
 
 def stripes(points: Array) -> Array:
-    """Diagonal stripes, a thin line between them."""
+    """Diagonal stripes with a thin line between them."""
     phase = (points @ np.array([1.0, 0.75, 1.25], np.float32)) / np.float32(0.17) % 1
     color = mix(rgb(0.05, 0.52, 0.50), rgb(0.98, 0.76, 0.24), phase < 0.5)
     return mix(color, rgb(0.10, 0.12, 0.18), np.abs(phase - 0.5) < 0.07)
@@ -244,15 +244,15 @@ class Surface:
 
 
 def turn(x: float = 0.0, z: float = 0.0) -> Array:
-    """Rotation about x, then about z, in degrees."""
+    """Return the rotation about x, then about z, in degrees."""
     return Rotation.from_euler("xz", (x, z), degrees=True).as_matrix().astype(np.float32)
 
 
 def trace(surfaces: Sequence[Surface], origins: Array, directions: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Distance to the first surface along each ray [N] (`inf`: none), and its index in `surfaces` [N] (-1: none)."""
+    """Return the distance to the first surface along each ray [N] (`inf`: none), and its index in `surfaces` [N] (-1: none)."""
     distance = np.full(len(origins), np.inf, np.float32)
     index = np.full(len(origins), -1)
-    # Rays that pass a shape's enclosing sphere, a little large against rounding, need not be tried.
+    # Skip rays that miss a shape's bounding sphere, which is enlarged a little against rounding.
     centers = np.array([surface.center for surface in surfaces], np.float32)
     bounds = np.array([[surface.shape.bound + 0.01] for surface in surfaces], np.float32)
     along = dot(origins, directions) - centers @ directions.T
@@ -270,7 +270,7 @@ def trace(surfaces: Sequence[Surface], origins: Array, directions: Array) -> tup
 
 
 def radiance(surfaces: Sequence[Surface], light: Light, origins: Array, directions: Array, subpixel: int) -> Array:
-    """Display-space RGB in [0, 1] along each ray [N, 3], black where there is nothing."""
+    """Return display-space RGB in [0, 1] along each ray [N, 3], black where it hits nothing."""
     distance, index = trace(surfaces, origins, directions)
     color = np.zeros_like(directions)
     hit = np.flatnonzero(index >= 0)
@@ -294,8 +294,8 @@ def photograph(
     surfaces: Sequence[Surface],
     light: Light,
 ) -> Array:
-    """A camera's picture [height, width, 3] of a width and height: the mean over so many subpixels a side, in display space,
-    where alpha blending happens."""
+    """Return a camera's picture [height, width, 3] of `size` (width, height): the mean over `subpixels` subpixels a side, in
+    display space, where alpha blending happens."""
     width, height = size
     rotation, translation = np.asarray(viewmat)[:3, :3], np.asarray(viewmat)[:3, 3]
     to_world = rotation.T @ np.linalg.inv(K)

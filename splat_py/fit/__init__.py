@@ -1,1 +1,1 @@
-"""Parts that the fits of Gaussians, images and volumes share; the steps themselves stay with them."""
+"""Parts that the fits of Gaussians, images and volumes share; the training steps themselves stay in their own packages."""

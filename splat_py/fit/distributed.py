@@ -1,4 +1,4 @@
-"""Several processes that train one scene, through torch.distributed: they add up what each has found, and stay equal."""
+"""Training of one scene in several processes, through torch.distributed: they add up their gradients and stay equal."""
 
 import os
 import socket
@@ -20,9 +20,9 @@ from splat_py.fit.process import Launch, launch_of
 from splat_py.gpu.arrays import Array, Bridge
 from splat_py.gpu.device import Device, adapters, choose, get_device
 
-# A viewer may hold the first process for long; one that has died closes its connections, which the others notice at once.
+# A viewer may pause the first process for long; a process that dies closes its connections, which the others notice at once.
 _PATIENCE = timedelta(days=7)
-# Seconds between two looks at the store, and within which all processes have to be there.
+# Seconds between two looks at the store, and seconds within which all processes must join.
 _LOOK_EVERY, _MEET_SECONDS = 0.05, 300.0
 
 
@@ -30,10 +30,10 @@ _LOOK_EVERY, _MEET_SECONDS = 0.05, 300.0
 class Ranks(Launch):
     """The processes of a training; alone by default. The first one reports and writes.
 
-    Every method that is collective is called by all of them, in the same order. It raises RankLostError if one is gone.
+    All processes call every collective method, in the same order. It raises RankLostError if a process is gone.
     """
 
-    # For tensors in the host's memory, and for those of CUDA devices, if each process has its own.
+    # Groups for tensors in host memory, and for CUDA tensors if each process has its own device.
     _host: Any = None
     _cuda: Any = None
 
@@ -42,53 +42,53 @@ class Ranks(Launch):
         return self.rank == 0
 
     def own(self, batch: int) -> slice:
-        """Which photographs of a step are this process'."""
+        """Return the slice of a step's photographs that this process renders."""
         each = batch // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def batch_of(self, batch: int) -> int:
-        """Photographs a step: `batch`, or one for each process if it is 0; SplatError if they cannot be divided evenly."""
+        """Return the photographs per step: `batch`, or one per process if it is 0; SplatError if they do not divide evenly."""
         if batch % self.size:
-            raise SplatError(f"batch is {batch}, which {self.size} processes cannot divide evenly; start as many as divide it")
+            raise SplatError(f"batch is {batch}, which {self.size} processes cannot divide evenly; choose a multiple")
         return batch or self.size
 
     def add_up(self, arrays: Sequence[Array]) -> None:
-        """Each array becomes its sum over all processes. Collective; nothing that uses the arrays may be running."""
+        """Replace each array by its sum over all processes. Collective; no kernel that uses the arrays may be running."""
         self._exchange(arrays, self._in_order)
 
     def take_largest(self, arrays: Sequence[Array]) -> None:
-        """Each array becomes the largest of all processes, element by element. As `add_up`."""
+        """Replace each array by the largest values of all processes, element by element. As `add_up`."""
         self._exchange(arrays, lambda values, group: dist.all_reduce(values, dist.ReduceOp.MAX, group))
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sums of numbers. Collective."""
+        """Return the sums of numbers over all processes. Collective."""
         return list(self._reduced(torch.tensor(values, dtype=torch.float64), dist.ReduceOp.SUM).tolist())
 
     def largest(self, values: Sequence[int]) -> list[int]:
-        """The largest whole numbers. Collective."""
+        """Return the largest whole numbers of all processes. Collective."""
         return list(self._reduced(torch.tensor(values, dtype=torch.int64), dist.ReduceOp.MAX).tolist())
 
     def largest_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The largest of all processes, element by element. Collective."""
+        """Return the largest values of all processes, element by element. Collective."""
         return self._reduced(torch.from_numpy(values), dist.ReduceOp.MAX).numpy()
 
     def wait(self) -> None:
-        """For all of them to come here. Collective."""
+        """Wait until all processes call this. Collective."""
         self.largest([0])
 
     def leave(self) -> None:
-        """When nothing is left that is collective, the group may go."""
+        """Destroy the process group; called when no collective call remains."""
         if self._host is dist.group.WORLD and dist.is_initialized() and not self.alone:
             dist.destroy_process_group()
 
     def require_equal(self, arrays: Sequence[Array], step: int) -> None:
-        """Raise SplatError unless all processes have the same. Collective."""
+        """Raise SplatError unless all processes have the same arrays. Collective."""
         if self.alone:
             return
         sums = [_checksum(array) for array in arrays]
         if self.largest(sums) != [-value for value in self.largest([-value for value in sums])]:
             raise SplatError(
-                f"the processes have parted after step {step:,}: their Gaussians are no longer the same; use devices and "
+                f"the processes have diverged after step {step:,}: their Gaussians are no longer the same; use devices and "
                 "drivers of one kind, and resume from the last checkpoint"
             )
 
@@ -97,7 +97,7 @@ class Ranks(Launch):
             return
         parts = [array.tensor().reshape(-1) for array in arrays]
         sizes = [len(part) for part in parts]
-        # Equal shares, one for each process.
+        # Pad to equal shares, one for each process.
         parts.append(parts[0].new_zeros(-sum(sizes) % self.size))
         together = torch.cat(parts)
         together = together.cpu() if self._cuda is None else together
@@ -109,8 +109,8 @@ class Ranks(Launch):
             array.write(part.reshape(array.shape))
 
     def _in_order(self, values: torch.Tensor, group: Any) -> None:
-        """Sums in place, the first process' values first: the same bits as one process has that adds one after another, which a
-        library's sum of more than two would not promise."""
+        """Sum in place, the first process's values first, with the same bits as one process that adds one after another. A
+        library's sum of more than two would not promise this."""
         shares = torch.empty_like(values)
         dist.all_to_all_single(shares, values, group=group)
         first, *others = shares.chunk(self.size)
@@ -129,8 +129,8 @@ ALONE = Ranks()
 
 
 def device_of(launch: Launch, name: str | None = None) -> Device:
-    """The device of a process: if a machine has several of a kind, each process has the next one. `name` and errors are as of
-    `get_device`; a name with an index is the device of all."""
+    """Return the device of a process: if a machine has several of a kind, each process gets the next one. `name` and errors are
+    as for `get_device`; all processes share a device that is named with an index."""
     if launch.alone or ":" in (name or os.environ.get("SPLAT_DEVICE", "")):
         return get_device(name)
     backend = choose(name).backend
@@ -139,9 +139,9 @@ def device_of(launch: Launch, name: str | None = None) -> Device:
 
 
 def joined(device: Device, launch: Launch | None = None) -> Ranks:
-    """Meet the other processes, if there are any, with the device that this one trains on; a process group that
-    torch.distributed has already is used, or else `launch`, by default what the environment says. SplatError if that
-    contradicts itself, or the others do not come."""
+    """Meet the other processes, if there are any, with the device that this one trains on. Uses the process group that
+    torch.distributed already has, or else `launch`, by default from the environment. SplatError if the launch contradicts
+    itself, or the other processes do not come."""
     if not dist.is_available():
         raise SplatError("this torch was built without torch.distributed; train in one process, or install another torch")
     if dist.is_initialized():
@@ -154,11 +154,11 @@ def joined(device: Device, launch: Launch | None = None) -> Ranks:
     try:
         store = launch.store(_MEET_SECONDS)
         store.set(here[launch.rank], "")
-        # Within the store's own wait no signal would be acted on.
+        # The store's own wait would delay signals.
         until = time.monotonic() + _MEET_SECONDS
         while not store.check(here):
             if time.monotonic() > until:
-                raise RuntimeError(f"not all of {launch.size} have come within {_MEET_SECONDS:.0f} seconds")
+                raise RuntimeError(f"not all of {launch.size} processes have joined within {_MEET_SECONDS:.0f} seconds")
             time.sleep(_LOOK_EVERY)
         dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=_PATIENCE)
     except RuntimeError as error:
@@ -167,7 +167,7 @@ def joined(device: Device, launch: Launch | None = None) -> Ranks:
 
 
 def _grouped(device: Device, launch: Launch, host: Any) -> Ranks:
-    """With NCCL, if every process has a CUDA device of its own whose memory torch shares."""
+    """Make the groups; NCCL's only if every process has its own CUDA device whose memory torch shares."""
     own = (socket.gethostname(), device.adapter.luid) if device.memory.bridge is Bridge.CUDA else None
     devices: list[Any] = [None] * launch.size
     with _peers():
@@ -179,7 +179,7 @@ def _grouped(device: Device, launch: Launch, host: Any) -> Ranks:
 
 @contextmanager
 def _peers() -> Iterator[None]:
-    """Around what needs the other processes."""
+    """Turn errors of torch.distributed into RankLostError."""
     try:
         yield
     except RuntimeError as error:
@@ -187,6 +187,6 @@ def _peers() -> Iterator[None]:
 
 
 def _checksum(array: Array) -> int:
-    """A sum that depends on an array's bits and on which rows they are in."""
+    """Return a sum that depends on an array's bits and on the rows that they are in."""
     rows = array.tensor().reshape(array.shape[0], -1).view(torch.int32).sum(1, dtype=torch.int64)
     return int((rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum()) % (1 << 62)

@@ -1,5 +1,5 @@
-"""A fit's process. Signals are acted on between its steps, never within one, and leave a checkpoint; those that end a command
-end it as Ctrl-C does. Torchrun says in the environment which of several processes it is, and one of them tells why all end."""
+"""The process of a fit. Signals take effect between its steps, never within one, and leave a checkpoint. Signals that end a
+command end it as Ctrl-C does. Torchrun's environment numbers the processes of a launch, and one of them reports why all end."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ from splat_py.base.errors import RankLostError, SplatError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-# Signals that Ctrl-C, `kill` and a terminal that closes send, where the system knows them.
+# Signals of Ctrl-C, `kill` and a closing terminal, if the system has them.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-# For a store that has gone with the process that had it.
+# Timeout for a store that is gone with its process.
 _STORE_SECONDS = 3.0
-# The store's key of how many processes have told the user why they end.
+# The store's key of the number of processes that have reported why they end.
 _TOLD = "splat_py/told"
 _ADVICE = "start several processes with torchrun --nproc-per-node N -m splat_py train ..., or unset WORLD_SIZE to train in one"
 
@@ -40,7 +40,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
-    """Within this context SIGTERM and SIGHUP raise what Ctrl-C does, where nobody handles or ignores them."""
+    """Let SIGTERM and SIGHUP raise what Ctrl-C does within this context, unless they are handled or ignored already."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
@@ -55,14 +55,14 @@ def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Itera
 
 
 class Interrupts:
-    """Within this context the first signal is only noted, for `act`; a second one does at once what it does elsewhere.
+    """Within this context the first signal is only noted, for `act`; a second one acts at once, as outside the context.
 
-    Only the main thread can handle signals; in others this does nothing. Handlers other than Python's own stay: a signal that
-    is ignored, as by nohup, is ignored.
+    Only the main thread can handle signals; in other threads this does nothing. Handlers other than Python's own stay: an
+    ignored signal, as with nohup, stays ignored.
     """
 
     def __init__(self) -> None:
-        # The signal that has come.
+        # The signal that was received.
         self.number: int | None = None
         self._handlers: dict[int, Any] = {}
 
@@ -77,7 +77,7 @@ class Interrupts:
         self._restore()
 
     def act(self) -> None:
-        """Raise Interrupted if a signal has come. To be called between steps."""
+        """Raise Interrupted if a signal has come. Call this between steps."""
         if self.number is not None:
             raise Interrupted(self.number)
 
@@ -93,8 +93,8 @@ class Interrupts:
 
 @contextmanager
 def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[tuple[Interrupts, Callable[[], None]]]:
-    """Around a fit's loop: the signals that it acts on between its steps, and the function that it saves a checkpoint with, to
-    `path` if there is one; also called when the fit is interrupted, or another process of it has ended."""
+    """Wrap a fit's loop. Yields the signals to act on between steps, and a function that saves a checkpoint to `path` if there
+    is one. It is also called when the fit is interrupted, or another of its processes has ended."""
 
     def keep() -> None:
         if path is not None:
@@ -124,7 +124,7 @@ class Launch:
     port: int = 0
     # True if the store at that address is torchrun's own, which outlives the processes.
     outlives: bool = False
-    # Processes of its machine.
+    # Number of processes on its machine.
     local_size: int = 1
 
     @property
@@ -132,28 +132,28 @@ class Launch:
         return self.size == 1
 
     def store(self, seconds: float) -> "Store":
-        """Where the processes leave each other notes; RuntimeError if nobody has one there."""
+        """Open the store in which the processes leave each other notes; RuntimeError if there is none at the address."""
         from torch._C._distributed_c10d import TCPStore
 
         serves, timeout = self.rank == 0 and not self.outlives, timedelta(seconds=seconds)
-        # Notes may be left before all processes are there.
+        # Do not wait for workers: notes may be left before all processes are there.
         return TCPStore(self.address, self.port, None, serves, timeout, wait_for_workers=False, multi_tenant=True)
 
     def speaks(self) -> bool:
-        """True if this process is the first of all that end to say why; what the others would say follows from it, or is the
-        same."""
+        """True if this process is the first to end and therefore reports why; the reasons of the others follow from it, or are
+        the same."""
         if self.alone:
             return True
         try:
             return self.store(_STORE_SECONDS).add(_TOLD, 1) == 1
         except (ImportError, RuntimeError):
-            # Gone with the first process, or never there.
+            # The store is gone with the first process, or never existed.
             return self.rank == 0 or not self.outlives
 
 
 def launch_of(environment: Mapping[str, str] = os.environ) -> Launch:
-    """The launch that torchrun has described; one process alone if it has said nothing. SplatError if its variables contradict
-    each other, or some are missing."""
+    """Return the launch that torchrun's environment describes, or a single process without one. SplatError if the variables
+    contradict each other, or some are missing."""
     size = _number(environment, "WORLD_SIZE", 1, 1 << 16, 1)
     if size == 1:
         return Launch()

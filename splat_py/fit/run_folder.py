@@ -1,5 +1,5 @@
-"""A run's folder: one process at a time writes to it. run.json says what the run was begun with, and options that contradict it
-are refused. Files of tensors, which somebody else may have made, are checked before anything of them is used."""
+"""A run's folder: one process at a time writes to it. run.json holds the options that the run was begun with; contradicting
+options are refused. Files of tensors may come from a stranger, and are checked before they are used."""
 
 import errno
 import os
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 
 _NAME = ".lock"
-# Names of files that are not complete yet: `atomic_path`'s of those that runs write, and safetensors' within it.
+# Names of incomplete files: those of `atomic_path` for the files that runs write, and safetensors' within it.
 _TEMPORARY = re.compile(
     r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable|capture)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
     r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
 )
 _FOLDERS = (".", "held-out")
-# Errors of a file that another process has locked.
+# Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, made if it does not exist, and remove what killed processes have left half written.
+    """Lock a run's folder, which is made if it does not exist, and remove what killed processes have left half written.
 
-    The system locks a file there for as long as this process lives, so that one that was killed, at whatever moment, holds
-    nothing. Folders that were made and stayed empty are removed again. SplatError if another process holds the folder, or it
-    cannot be written to; a warning if the disk knows no locks.
+    The system holds the lock on a file there only while this process lives, so a killed process never blocks the folder. New
+    folders that stay empty are removed again. SplatError if another process holds the folder, or it cannot be written to; a
+    warning if the disk has no file locks.
     """
     absent, lock = _make(folder), folder / _NAME
     try:
@@ -51,14 +51,14 @@ def run_lock(folder: Path) -> Iterator[None]:
         finally:
             _release(lock, handle)
     finally:
-        # Others are not empty, or another process' by now.
+        # Other folders are not empty, or belong to another process by now.
         with suppress(OSError):
             for path in absent:
                 path.rmdir()
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make a folder and its parents; returns those that did not exist, the innermost first."""
+    """Make a folder and its parents; return those that did not exist, the innermost first."""
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def _remove_temporary(folder: Path) -> None:
 
 
 def _take(lock: Path) -> int:
-    """The locked file, open."""
+    """Open and lock the file."""
     while True:
         try:
             handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
@@ -86,8 +86,8 @@ def _take(lock: Path) -> int:
             if error.errno in _LOCKED:
                 os.close(handle)
                 raise SplatError(f"{lock.parent} is in use by another run; wait for it or choose another --out") from error
-            warnings.warn(f"{lock.parent} is on a disk that knows no locks; let no other run write there", stacklevel=4)
-        # Whoever held it may just have removed it: what is locked then is not what the next process will find.
+            warnings.warn(f"{lock.parent} is on a disk without file locks; let no other run write there", stacklevel=4)
+        # The previous holder may just have removed the file; the next process would then lock another one.
         with suppress(OSError):
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
@@ -107,7 +107,7 @@ def _lock(handle: int) -> None:
 
 
 def _release(lock: Path, handle: int) -> None:
-    # Removed while it is locked, lest another process' lock be removed; Windows removes no open file.
+    # Remove the file while it is locked, so that no other process's lock is removed; Windows removes no open file.
     if sys.platform != "win32":
         lock.unlink(missing_ok=True)
     os.close(handle)
@@ -127,7 +127,7 @@ def refuse_contradictions(
 
     Args:
         recorded, asked, defaults: three instances of one dataclass of options.
-        given: names of options that were given even if they have their default's value; others were if they have not.
+        given: names of options that count as given even if they have their default's value; others do if they have not.
         free: names of fields that may differ.
     """
     for name in (field.name for field in fields(recorded)):
@@ -138,8 +138,8 @@ def refuse_contradictions(
 
 
 def extended(out: Path, name: str, given: Collection[str], recorded: Any, asked: Any, default: Any) -> Any:
-    """The length of a run that is resumed, a number of steps or a sequence of stages: its own, or a greater one if asked for;
-    SplatError if a shorter or another one is."""
+    """Return the length of a resumed run, a number of steps or a sequence of stages: its own, or a longer one if `asked`;
+    SplatError if `asked` is shorter or different."""
     if name not in given and asked == default:
         return recorded
     longer = asked >= recorded if isinstance(recorded, int) else asked[: len(recorded)] == recorded
@@ -149,7 +149,7 @@ def extended(out: Path, name: str, given: Collection[str], recorded: Any, asked:
 
 
 def refuse_existing(out: Path, *results: str) -> None:
-    """Raise SplatError if a run that begins would overwrite a checkpoint, or one of these files."""
+    """Raise SplatError if a new run would overwrite a checkpoint, or one of these files."""
     if (out / "checkpoint.safetensors").exists():
         raise SplatError(f"{out} already holds a run; continue it with --resume, or choose another --out")
     for name in results:
@@ -158,7 +158,7 @@ def refuse_existing(out: Path, *results: str) -> None:
 
 
 def require_checkpoint(out: Path) -> None:
-    """Raise SplatError if there is nothing to resume in a run's folder."""
+    """Raise SplatError if a run's folder has no checkpoint to resume from."""
     path = out / "checkpoint.safetensors"
     if not path.exists():
         raise SplatError(f"{path} does not exist; there is no checkpoint to resume from")
@@ -179,7 +179,7 @@ def _words(value: Any) -> str:
 
 @contextmanager
 def removed_without(checkpoint: Path, record: Path) -> Iterator[None]:
-    """Around a run from the moment it writes its record: one that fails before it has a checkpoint has done nothing."""
+    """Remove the record if a run fails before it has a checkpoint; wrap the run from the moment it writes its record."""
     try:
         yield
     except BaseException:
@@ -190,46 +190,46 @@ def removed_without(checkpoint: Path, record: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunRecord(Generic[Config]):
-    """The record of a run. It is written when the run begins, and again only where it is extended or its capture was moved."""
+    """The record of a run, written when the run begins, and again only if it is extended or its capture was moved."""
 
     data: DataOptions
     config: Config
-    # The fingerprint of the dataset; None in runs that are older than it.
+    # The dataset's fingerprint; None in the records of older versions.
     dataset: str | None = None
 
     def save(self, path: Path, **extra: Any) -> None:
-        """Write to a file, atomically, with what else a command wants to be in it."""
+        """Write to a file, atomically, with `extra` entries of a command."""
         from splat_py.base.files import write_json
 
         write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
 
     def changes(self, before: "RunRecord[Config]") -> bool:
-        """True if a run that goes on is longer than its record says, or its capture elsewhere."""
+        """True if a resumed run is longer than its record says, or its capture was moved."""
         return (self.config, self.data.data) != (before.config, before.data.data)
 
     @classmethod
     def load(cls, path: Path, config: Callable[[Any], Config]) -> "RunRecord[Config]":
-        """Read what `save` wrote, in any version; `config` makes a configuration of what the file holds. SplatError if the file
-        is missing or damaged."""
+        """Read what `save` wrote, in any version; `config` turns the file's dictionary into a configuration. SplatError if the
+        file is missing or damaged."""
         from splat_py.base.files import parse_json, reason
 
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
             dataset = content.get("dataset")
             if not isinstance(dataset, str | None):
-                raise TypeError("its dataset is no fingerprint")
+                raise TypeError("its dataset is not a fingerprint")
             return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset)
         except FileNotFoundError as error:
             raise SplatError(f"{path.parent} is not the folder of a training run: it has no {path.name}") from error
-        # Text or JSON that is none are ValueErrors, as is a SplatError.
+        # Invalid text and JSON raise ValueErrors, and SplatError is one.
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise SplatError(f"{path} is damaged; train again, or name a .ply and its --data ({reason(error)})") from error
 
     def resumed(
         self, out: Path, asked: "RunRecord[Config]", defaults: Config, given: Collection[str], length: str
     ) -> "RunRecord[Config]":
-        """The record of this run when it goes on; SplatError if an option contradicts the run's. The field `length` of the
-        configuration may be extended, and the folder asked for is where the capture is now."""
+        """Return the record of this run when it is resumed; SplatError if an option contradicts the run's. The field `length`
+        of the configuration may be extended, and the folder in `asked` is where the capture is now."""
         folder = asked.data.data
         refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
         refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))
@@ -241,8 +241,8 @@ class RunRecord(Generic[Config]):
         return replace(self, data=data, config=config)
 
     def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> "tuple[RunRecord[Config], Dataset]":
-        """The dataset, as `DataOptions.load` has it, and the record with its fingerprint; SplatError if the run was begun with
-        another one."""
+        """Load the dataset as `DataOptions.load` does; return it with the record and its fingerprint. SplatError if the run was
+        begun with another dataset."""
         from splat_py.scene.dataset import fingerprint
 
         dataset = self.data.load(memory_limit_bytes)
@@ -257,7 +257,7 @@ class RunRecord(Generic[Config]):
 
 @contextmanager
 def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None]:
-    """Around `load_tensors` and what becomes of them: SplatError if the file is missing, with the clause `absent`, or is not
+    """Wrap `load_tensors` and the use of its tensors. SplatError if the file is missing, with the clause `absent`, or is not
     `what` it should be, with `advice`."""
     from safetensors import SafetensorError
 
@@ -272,7 +272,7 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
 
 
 def whole_number(header: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    """A field of a header; ValueError if it is missing, or no integer from `low` to `high`."""
+    """Return a field of a header; ValueError if it is missing, or not an integer from `low` to `high`."""
     value = header.get(name)
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is {str(value)[:40]!r}; it must be a whole number from {low} to {high}")
@@ -280,7 +280,7 @@ def whole_number(header: Mapping[str, Any], name: str, low: int, high: int) -> i
 
 
 def require_layout(layout: "Layout", shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str] | None = None) -> None:
-    """Raise ValueError unless a file has these tensors, of these shapes, all float32 but those in `dtypes`, and no others."""
+    """Raise ValueError unless a file has exactly these tensors, of these shapes, float32 except for those in `dtypes`."""
     if layout.keys() != shapes.keys():
         name = min(layout.keys() ^ shapes.keys())
         raise ValueError(f"there is {'a' if name in layout else 'no'} tensor {name!r}")
@@ -291,9 +291,9 @@ def require_layout(layout: "Layout", shapes: Mapping[str, tuple[int, ...]], dtyp
 
 
 def require_finite(tensors: "Mapping[str, NDArray[Any]]", squares: tuple[str, ...] = ()) -> None:
-    """Raise ValueError if a number is not finite, or below 0 in one of `squares`."""
+    """Raise ValueError if a number is not finite, or is negative in one of `squares`."""
     import numpy as np
 
     for name, values in tensors.items():
         if not np.isfinite(values).all() or (name in squares and (values < 0).any()):
-            raise ValueError(f"{name} holds numbers that no fit leaves: NaN, infinity, or a negative mean of squares")
+            raise ValueError(f"{name} holds NaN, infinity, or a negative mean of squares")

@@ -1,5 +1,5 @@
-"""Steps of all fits: photographs on the device and which of them a step compares with, Adam's constants, random keys, steps in
-flight, and that they stay finite."""
+"""Steps that all fits share: photographs on the device and their order, Adam's constants, random keys, steps in flight, and
+checks for NaN and infinity."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.device import Device
 
-# How often the host reads the status where that costs a copy.
+# Steps between the host's reads of the status, if a read costs a copy.
 _STATUS_EVERY = 32
-# Photographs stay on the device up to so many bytes, where nobody says another number.
+# Default limit in bytes of the photographs that stay on the device.
 _BUDGET = 1 << 30
-# So many of the others are loaded before their step.
+# Number of other photographs that are loaded before their step.
 AHEAD = 4
 
 
@@ -46,22 +46,22 @@ class Adam:
     beta2: float = 0.999
 
     def of_batch(self, size: int) -> Self:
-        """The constants for steps whose gradients are means over so many samples, if those above are for one, beside learning
-        rates that are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient
-        Algorithms", as gsplat's simple_trainer.py has it). Averages over less than a step are none."""
+        """Return the constants for means over `size` samples, if these constants are for one sample, beside learning rates that
+        are √size times as large (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", as in
+        gsplat's simple_trainer.py). Moments that would average over less than one step are none."""
         if size == 1:
             return self
         betas = (max(1 - size * (1 - beta), 0.0) for beta in (self.beta1, self.beta2))
         return replace(self, epsilon=self.epsilon / math.sqrt(size), **dict(zip(("beta1", "beta2"), betas, strict=True)))
 
     def settings(self, step: int, rate: float = 0.0) -> AdamSettings:
-        """The numbers of `step`, counted from 0."""
+        """Return the settings of `step`, counted from 0."""
         corrections = (1 - beta ** (step + 1) for beta in (self.beta1, self.beta2))
         return AdamSettings(rate, self.beta1, self.beta2, self.epsilon, *corrections)
 
 
 class Use(IntEnum):
-    """Purposes of random numbers; no two share any."""
+    """Purposes of random numbers; no two purposes share any."""
 
     SPLIT = 0
     RELOCATION = 1
@@ -70,13 +70,13 @@ class Use(IntEnum):
 
 
 def random_key(seed: int, step: int, use: Use) -> dict[str, Any]:
-    """Two words, as the uniforms `key0` and `key1` of kernels."""
+    """Return two words for the kernels' uniforms `key0` and `key1`."""
     low, high = np.random.SeedSequence((seed, step, use)).generate_state(2)
     return {"key0": int(low), "key1": int(high)}
 
 
 class Overflow(NamedTuple):
-    """The sizes that the lists of the first step that did not fit needed, as kernels/status.slang writes it; all 0 if all
+    """The list sizes that the first step that did not fit needed, as kernels/status.slang writes them; all 0 if every step
     fitted."""
 
     isect_count: int
@@ -85,15 +85,15 @@ class Overflow(NamedTuple):
 
 
 class StepsInFlight(ABC):
-    """A fit that sends steps to its device in order, `Tuning.steps_ahead` of them ahead of the one that it waits for.
+    """A fit that sends steps to its device in order, up to `Tuning.steps_ahead` of them before it waits for one.
 
-    A step whose lists did not fit changes nothing, nor does any after it. Once the host notices, it reserves more and goes
-    back to that step, so that the result is that of lists which always fitted.
+    If the lists of a step do not fit, neither it nor any later step changes anything. Once the host notices, it reserves more
+    and goes back to that step, so that the result is the same as with lists that always fitted.
     """
 
     def __init__(self, device: Device, step: int) -> None:
         self.device = device
-        # The next one to send, and how many have ever been sent.
+        # The next step to send, and the number of steps ever sent.
         self._step = self._sent = step
         # An `Overflow`, [3] uint32, on the device.
         self._status = device.memory.array(np.zeros(3, np.uint32))
@@ -102,7 +102,7 @@ class StepsInFlight(ABC):
 
     @property
     def step(self) -> int:
-        """Steps that have been sent to the device, or after `finish` have been done."""
+        """Steps that have been sent to the device; after `finish`, steps that are done."""
         return self._step
 
     def advance(self) -> None:
@@ -110,7 +110,7 @@ class StepsInFlight(ABC):
         self._send()
 
     def finish(self) -> None:
-        """Wait until every step that was sent has been done, and repeat those whose lists did not fit."""
+        """Wait until every step that was sent is done, and repeat those whose lists did not fit."""
         self._retire(0)
         while self._step < self._sent:
             self._send()
@@ -119,14 +119,14 @@ class StepsInFlight(ABC):
 
     @abstractmethod
     def _submit(self, step: int) -> int:
-        """Send a step; returns the number of its submission."""
+        """Send a step; return the number of its submission."""
 
     @abstractmethod
     def _reserve_lists(self, overflow: Overflow) -> None:
-        """Make lists large enough for what did not fit."""
+        """Enlarge the lists to hold what did not fit."""
 
-    def _on_done(self, step: int) -> None:  # noqa: B027, a fit need not be told
-        """Called for every step that is done and counts; for every 32nd where reading from the device costs a copy."""
+    def _on_done(self, step: int) -> None:  # noqa: B027, an optional hook
+        """Called for every step that is done and counts; only for every 32nd if reading from the device costs a copy."""
 
     def _send(self) -> None:
         self._submissions.append((self._step, self._submit(self._step)))
@@ -158,7 +158,7 @@ class StepsInFlight(ABC):
 def check_finite(arrays: Mapping[str, NDArray], step: int) -> None:
     """Raise a SplatError that names the first array which holds NaN or infinity after `step` steps."""
     for name, values in arrays.items():
-        # The sum is finite if all are, unless it overflows; it needs no array of its own.
+        # A finite sum means finite values, and a sum needs no array; it may overflow, so check the values too.
         with np.errstate(over="ignore", invalid="ignore"):
             total = values.sum(dtype=np.float64)
         if not np.isfinite(total) and not np.isfinite(values).all():
@@ -173,10 +173,10 @@ def diverged(name: str, step: int) -> SplatError:
 
 
 class Photographs:
-    """Photographs on the device, by view. Those that come first stay, up to a limit; the others are streamed.
+    """Photographs on the device, by view. The first ones stay, up to a limit; the others are streamed.
 
-    Each epoch takes all of them in a new order. Of a share f of them that stays, f of the steps find theirs; of as many that
-    were used last, far fewer would. `load` is called in any thread.
+    Each epoch uses all photographs in a new order. If a share f of them stays, a share f of the steps find theirs; a cache of
+    the most recently used ones would serve far fewer. `load` is called in any thread.
     """
 
     def __init__(self, memory: Memory, load: Callable[[int], NDArray], limit_bytes: int | None = None) -> None:
@@ -202,7 +202,7 @@ class Photographs:
         return array
 
     def prefetch(self, views: Iterable[int]) -> None:
-        """Load those of these that are not there, in other threads and in this order, `AHEAD` of them ahead at most."""
+        """Load those of `views` that are not there, in other threads and in this order, at most `AHEAD` of them ahead."""
         self._wanted = list(views)
         self._load_ahead()
 
@@ -210,18 +210,18 @@ class Photographs:
         while self._wanted and len(self._ahead) < AHEAD:
             view = self._wanted.pop(0)
             if view not in self._resident and view not in self._ahead:
-                # Its threads end with it.
+                # The pool's threads end with this object.
                 self._pool = self._pool or ThreadPoolExecutor(AHEAD, "photographs")
                 self._ahead[view] = self._pool.submit(self._load, view)
 
 
 def views_at(step: int, count: int, each: int, seed: int) -> list[int]:
-    """The `each` of `count` views that a step takes: a new random order every epoch, a function of step and seed alone."""
+    """Return the `each` of `count` views that a step uses: a new random order every epoch, from step and seed alone."""
     epoch, position = divmod(step, count // each)
     order = np.random.default_rng((seed, epoch)).permutation(count)
     return [int(view) for view in order[position * each : (position + 1) * each]]
 
 
 def psnr_of(squared_error: float) -> float:
-    """Peak signal-to-noise ratio in dB, from the mean squared error of values from 0 to 1."""
+    """Return the peak signal-to-noise ratio in dB, from the mean squared error of values from 0 to 1."""
     return -10 * float(np.log10(max(squared_error, 1e-10)))

@@ -1,8 +1,8 @@
-"""How the gradients of many pixels add up in one Gaussian, and what torch's wish for determinism means for that.
+"""How a Gaussian's gradients add up over many pixels, also with torch's deterministic algorithms.
 
-The ways are those of parallel/gradient_accumulation.slang; benchmarks/README.md has what they cost. In software, waves have
-eight lanes and barriers cost as much as all the rest: the sum over a wave is the default. On GPUs too, until one has been
-measured: it needs neither group-shared memory nor barriers.
+The strategies are those of parallel/gradient_accumulation.slang; benchmarks/README.md has their costs. The sum over a wave is
+the default: in software, waves have eight lanes, and barriers cost as much as all the rest. It is also the default on GPUs
+until one is measured, because it needs neither group-shared memory nor barriers.
 """
 
 import warnings
@@ -19,8 +19,8 @@ _SLANG_TYPES = {"pixel": "PerPixel", "wave": "PerWave", "group": "PerGroup", "pa
 
 
 def accumulation(device: "Device", name: Accumulate) -> str:
-    """The Slang type for a way to add up gradients: "auto" is the device's, or "pair" where torch is to be deterministic;
-    SplatError if the name means nothing."""
+    """Return a strategy's Slang type: "auto" is the device's, or "pair" if torch uses deterministic algorithms; SplatError if
+    the name is unknown."""
     import torch
 
     if name == "auto":
@@ -31,8 +31,8 @@ def accumulation(device: "Device", name: Accumulate) -> str:
 
 
 def alert_not_deterministic(what: str) -> None:
-    """Where gradients add up atomically, in any order: SplatError, or a warning, if `torch.use_deterministic_algorithms` asks
-    for one."""
+    """Raise SplatError, or warn, if `torch.use_deterministic_algorithms` is on, for gradients that add up atomically, in any
+    order."""
     import torch
 
     if not torch.are_deterministic_algorithms_enabled():

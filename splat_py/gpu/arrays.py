@@ -1,7 +1,7 @@
-"""Arrays in device memory, and how NumPy and torch share them, or copy where they cannot.
+"""Arrays in device memory, which NumPy and torch share, or copy if sharing is impossible.
 
 On software Vulkan a device address is a host address, so host arrays and tensors alias device memory. On CUDA torch shares
-the pointer, and where torch itself dispatches the kernels, arrays are its tensors. Elsewhere (SlangPy's Metal, Vulkan on a GPU)
+the pointer. If torch itself dispatches the kernels (MPS), arrays are its tensors. Otherwise (SlangPy's Metal, Vulkan on a GPU)
 data is copied.
 """
 
@@ -26,12 +26,12 @@ _USAGE = (
     | spy.BufferUsage.copy_destination
 )
 _MEBIBYTE = 1 << 20
-# Freed buffers kept for reuse. On software Vulkan the first touch of fresh memory costs 12 ms for 20 MB, against 1 ms.
+# Freed buffers kept for reuse. On software Vulkan the first touch of fresh memory costs 12 ms for 20 MB, of reused memory 1 ms.
 MOST_FREE_BYTES = 512 * _MEBIBYTE
 
 
 class Bridge(Enum):
-    """How host and device memory meet."""
+    """How host and device share memory."""
 
     ALIAS = "device memory is host memory"
     CUDA = "torch tensors on the same GPU"
@@ -50,24 +50,24 @@ class Memory:
         self._device = device
         self._free: dict[int, list[spy.Buffer]] = {}
         self._free_bytes = 0
-        # Aliased arrays by address, so that a tensor that came from one finds its buffer again.
+        # Aliased arrays by address: a tensor that was made from one finds its buffer again.
         self.aliased: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
     @property
     def free_bytes(self) -> float:
-        """Memory that is left, where the host knows (`Bridge.ALIAS`); else infinity."""
+        """Free memory in bytes if the host knows it (`Bridge.ALIAS`); else infinity."""
         return psutil.virtual_memory().available if self.bridge is Bridge.ALIAS else math.inf
 
     def empty(self, shape: tuple[int, ...] | int, dtype: DTypeLike = np.float32, *, by_address: bool = False) -> "Array":
-        """An array with undefined contents, which kernels may reach by 64-bit addresses; SplatError if it is larger than
-        kernels can index, or than the memory that is left."""
-        # NumPy's integers would wrap when they are multiplied.
+        """Allocate an array with undefined contents, with `by_address` if kernels reach it by 64-bit addresses. SplatError if
+        it is larger than kernels can index, or than free memory."""
+        # Products of NumPy's integers would wrap.
         sides = tuple(map(int, shape)) if isinstance(shape, tuple) else (int(shape),)
         self.limits.check_array(sides, np.dtype(dtype), by_address)
         return Array(self, sides, np.dtype(dtype))
 
     def array(self, values: NDArray | torch.Tensor) -> "Array":
-        """An array holding `values`: the very memory of a tensor that aliases one of ours, else a copy."""
+        """Return an array holding `values`: the array itself that a tensor aliases, else a copy."""
         if isinstance(values, torch.Tensor):
             owner, shape, dtype = self.owner_of(values), tuple(values.shape), np.dtype(str(values.dtype).removeprefix("torch."))
             whole = owner is not None and values.is_contiguous() and values.storage_offset() == 0
@@ -87,17 +87,17 @@ class Memory:
         return self.array(np.zeros(shape, np.float32))
 
     def arange(self, count: int) -> "Array":
-        """0, 1, … count - 1, uint32."""
+        """An array of 0, 1, … count - 1, uint32."""
         return self.array(np.arange(count, dtype=np.uint32))
 
     def owner_of(self, tensor: torch.Tensor) -> "Array | None":
-        """The array whose memory a tensor looks at, if it is one of ours."""
+        """The array whose memory a tensor aliases, or None."""
         if self.bridge is not Bridge.ALIAS or tensor.device.type != "cpu" or tensor.numel() == 0:
             return None
         return self.aliased.get(tensor.untyped_storage().data_ptr())
 
     def take(self, nbytes: int) -> spy.Buffer:
-        """A buffer of at least `nbytes`."""
+        """Take a buffer of at least `nbytes`, from the pool or new."""
         size = bucket(nbytes)
         if self._free.get(size):
             buffer = self._free[size].pop()
@@ -112,13 +112,13 @@ class Memory:
         try:
             return self._allocate(size)
         except (RuntimeError, MemoryError):
-            # The buffers that are kept for reuse may be what is missing.
+            # Releasing the buffers kept for reuse may free enough memory.
             self._drop_free()
         try:
             return self._allocate(size)
         except (RuntimeError, MemoryError) as error:
             raise SplatError(
-                f"too little memory: the device holds {self.live_bytes / _MEBIBYTE:.0f} MiB of ours and cannot give "
+                f"too little memory: splat_py holds {self.live_bytes / _MEBIBYTE:.0f} MiB on the device and cannot get "
                 f"{size / _MEBIBYTE:.0f} MiB more; use fewer Gaussians, smaller images (--downscale) or close other programs"
             ) from error
 
@@ -128,7 +128,7 @@ class Memory:
         return self._device.create_buffer(size=size, struct_size=4, usage=_USAGE)
 
     def give_back(self, buffer: spy.Buffer) -> None:
-        """Keep a buffer that nobody looks at any more for the next one of its size."""
+        """Keep a buffer that is no longer in use, to reuse it at its size."""
         self.live_bytes -= buffer.size
         if self._free_bytes + buffer.size > MOST_FREE_BYTES:
             self._drop_free()
@@ -142,8 +142,8 @@ class Memory:
 
 
 class Array:
-    """A shape and a type over a buffer of the device, somebody else's or by default one of the pool's, which goes back there
-    with the last reference."""
+    """A shape and a type over a device buffer: a given one, or by default one from the pool, which returns there with the
+    last reference."""
 
     def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype, buffer: spy.Buffer | None = None) -> None:
         self.shape = shape
@@ -152,7 +152,7 @@ class Array:
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes) if buffer is None else buffer
         self._memory = memory
-        # The array that this is another view of.
+        # The array that this one is a view of.
         self._owner: Array | None = None
         if buffer is None:
             weakref.finalize(self, memory.give_back, self.buffer).atexit = False
@@ -162,23 +162,23 @@ class Array:
         """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
         view = copy(self)
         view.dtype = np.dtype(np.uint32)
-        # The memory goes back with this array.
+        # Keeps this array, and so its buffer, alive.
         view._owner = self
         return view
 
     def numpy(self) -> NDArray:
-        """The contents: the device's own memory where that is the host's (`Bridge.ALIAS`), else a copy."""
+        """The contents: the device's own memory if the host shares it (`Bridge.ALIAS`), else a copy."""
         if self._memory.bridge is Bridge.ALIAS:
             return np.asarray(_HostView(self))
         flat = self.buffer.to_numpy().view(np.uint8)[: self.nbytes]
         return flat.view(self.dtype).reshape(self.shape)
 
     def tensor(self) -> torch.Tensor:
-        """The contents as a torch tensor: shared where that is possible (`Bridge`), else copied to the CPU."""
+        """The contents as a torch tensor: shared if possible (`Bridge`), else copied to the CPU."""
         if self._memory.bridge is Bridge.MPS or (self._memory.bridge is Bridge.CUDA and self.size):
             tensor = self.buffer.to_torch(getattr(spy.DataType, self.dtype.name), list(self.shape))
             if self._memory.bridge is Bridge.CUDA:
-                # The buffer goes back to its pool with this array, which has to live as long as anybody looks.
+                # The buffer returns to its pool with this array, so the tensor's storage keeps the array alive.
                 tensor.untyped_storage().array = self
             return tensor
         if self._memory.bridge is Bridge.ALIAS:
@@ -186,18 +186,18 @@ class Array:
         return torch.from_numpy(self.numpy())
 
     def write(self, values: NDArray | torch.Tensor) -> None:
-        """Overwrite the contents. On an aliasing device nothing that uses the array may still be running."""
+        """Overwrite the contents. On an aliasing device, no running kernel may use the array."""
         if self.size == 0:
             return
         if isinstance(values, torch.Tensor):
             values = values.detach()
             if self._memory.bridge is Bridge.MPS:
-                # torch's own commands come in the same order as ours.
+                # torch's own commands and the kernels run in the same order.
                 self.tensor().copy_(values.reshape(self.shape))
                 return
             if self._memory.bridge is Bridge.CUDA and values.is_cuda:
                 self.tensor().copy_(values.reshape(self.shape))
-                # Our kernels run on the device's own stream.
+                # Kernels run on the device's own stream, not on torch's.
                 torch.cuda.current_stream(values.device).synchronize()
                 return
             values = values.cpu().numpy()
@@ -209,7 +209,7 @@ class Array:
 
 
 class _HostView:
-    """Shows an array's memory to NumPy and keeps the array alive as long as anybody looks."""
+    """Show an array's memory to NumPy, and keep the array alive while NumPy uses it."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -222,6 +222,6 @@ class _HostView:
 
 
 def bucket(nbytes: int) -> int:
-    """Round up to 16, or to an eighth of the power of two below: similar sizes share buffers, at most 1/8 is wasted."""
+    """Round up to a multiple of 16, or of 1/8 of the power of two below: similar sizes share buffers, at most 1/8 is wasted."""
     step = max(16, 1 << max(nbytes.bit_length() - 4, 0))
     return max(-(-nbytes // step) * step, 16)

@@ -1,5 +1,5 @@
-"""Functions that torch differentiates: each keeps its state as long as torch keeps the graph, is differentiated once, and
-breaks the graphs of torch's compiler."""
+"""Helpers for autograd functions, which keep their state as long as torch keeps the graph, are differentiable once, and break
+the graphs of torch.compile."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,12 +15,12 @@ _R = TypeVar("_R")
 
 
 def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function that talks to a device: torch.compile calls it as it is, between its graphs. It raises SplatError if an
-    argument is inside a transformation of torch.func."""
+    """Decorate a function that uses a device: torch.compile breaks its graph and calls the function directly. The function
+    raises SplatError if an argument is inside a transformation of torch.func."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        # Asked while the compiler traces, which has loaded what `disable` needs; to load that takes longer than to render.
+        # The tracing compiler has already loaded what `disable` needs; loading it takes longer than a render.
         if torch.compiler.is_dynamo_compiling():
             return torch.compiler.disable(function)(*args, **kwargs)
         if any(map(_is_transformed, (*args, *kwargs.values()))):
@@ -39,32 +39,32 @@ def _is_transformed(value: Any) -> bool:
 
 
 def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
-    """Keep `state` for the backward pass, until torch frees the graph. Changing one of the `tensors` that it was made from in
-    place before the backward pass is an error."""
-    # It lives as long as the graph holds the tensor, or another one with its memory.
+    """Keep `state` for the backward pass, until torch frees the graph. torch raises an error if one of its source `tensors` is
+    changed in place before that."""
+    # The state lives as long as the graph holds this tensor, or another one with its storage.
     handle = torch.empty(0)
     handle.untyped_storage().state = state  # type: ignore[attr-defined]
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    # Hooks of checkpointing drop the tensor, and give back that of a second forward pass. Others may give back a copy.
+    # Checkpointing's hooks return this tensor from a second forward pass, with its state; other hooks may return a copy.
     if hooks is not None and hooks[0].__module__ != "torch.utils.checkpoint":
         ctx.state = state
     ctx.save_for_backward(handle, *tensors)
 
 
 def load_state(ctx: Any) -> Any:
-    """The state that `save_state` has kept."""
+    """Return the state that `save_state` kept."""
     handle = ctx.saved_tensors[0]
     return ctx.state if hasattr(ctx, "state") else handle.untyped_storage().state
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass whose results cannot be differentiated again: that raises, as they would be taken for constants."""
+    """Decorate a backward pass: differentiating its results raises SplatError, instead of taking them for constants."""
 
     @wraps(backward)
     def once(ctx: Any, *gradients: Tensor | None) -> Any:
         if any(map(_is_transformed, gradients)):
             raise SplatError(
-                "gradients of splat_py's cannot be taken in batches; leave is_grads_batched and vectorize out, "
+                "splat_py's gradients cannot be computed in batches; leave is_grads_batched and vectorize out, "
                 "and differentiate one output after another"
             )
         context = _Context(ctx)
@@ -72,7 +72,7 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
             results = backward(context, *gradients)
         if not torch.is_grad_enabled():
             return results
-        # Whoever differentiates in what they depend on has to come by here.
+        # A second derivative by any of these passes through `_Constant`, which raises.
         sources = [t for t in (*context.saved_tensors, *gradients) if t is not None and t.requires_grad]
         marker = torch.zeros((), requires_grad=True)
         return tuple(result if result is None else _Constant.apply(result, marker, *sources) for result in results)
@@ -81,7 +81,7 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Context:
-    """autograd's context with its tensors, which hooks allow to be unpacked once."""
+    """autograd's context with its saved tensors, which hooks allow to be unpacked only once."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
@@ -92,10 +92,8 @@ class _Context:
 
 
 def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:
-    """The backward pass of a gradient."""
-    raise SplatError(
-        "a gradient of splat_py's cannot be differentiated again; leave create_graph out, or detach what it goes into"
-    )
+    """Raise SplatError, as the backward pass of a gradient."""
+    raise SplatError("splat_py's gradients cannot be differentiated again; leave create_graph out, or detach the gradient")
 
 
 class _Constant(torch.autograd.Function):

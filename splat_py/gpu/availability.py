@@ -1,6 +1,6 @@
-"""The names of devices, what a machine must have for each, and why one is not here.
+"""The names of devices, the requirements of each, and why one is missing.
 
-Nothing heavy is imported, so that commands refuse unknown names at once.
+This module imports nothing heavy, so commands refuse unknown names at once.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ _METAL_ADVICE = (
 )
 _LOADER_ADVICE = "install the Vulkan loader (package libvulkan1) and a driver (package mesa-vulkan-drivers, if there is no GPU)"
 _DRIVER_ADVICE = "install a driver, the software one if there is no GPU: package mesa-vulkan-drivers, Mesa 23 or later"
-_NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's present driver"
+_NEWER_DRIVER_ADVICE = "install Mesa 23 or later (on Debian 12 from bookworm-backports) or the GPU vendor's current driver"
 
 
 def parse_device(name: str | None) -> tuple[str, int]:
-    """Backend and index of `name`, or of the environment variable SPLAT_DEVICE: "vulkan:1" is the second of Vulkan's. The
-    backend is empty where neither says one. SplatError if the name means nothing."""
+    """Split `name`, or the environment variable SPLAT_DEVICE, into backend and index: "vulkan:1" is Vulkan's second device. The
+    backend is empty if neither is set; SplatError if the name is unknown."""
     asked = name or os.environ.get("SPLAT_DEVICE") or ""
     backend, _, index = asked.partition(":")
     if asked and (backend not in BACKENDS or not re.fullmatch("[0-9]{0,4}", index)):
@@ -36,7 +36,7 @@ def parse_device(name: str | None) -> tuple[str, int]:
 
 
 def why_no_device() -> str:
-    """Why there is no adapter, and what to do."""
+    """Say why there is no adapter, and what to do."""
     if platform.system() == "Darwin":
         return _METAL_ADVICE
     if not has_loader():
@@ -45,7 +45,7 @@ def why_no_device() -> str:
 
 
 def why_not_opened(backend: str, adapter: str, error: RuntimeError) -> str:
-    """Why there is an adapter but no device, and what to do."""
+    """Say why an adapter cannot be opened, and what to do."""
     reason = str(error).strip().split("\n")[0].rstrip(".!")
     what = f"cannot open {adapter} through {backend}"
     if backend == "metal":
@@ -64,7 +64,7 @@ def why_not_opened(backend: str, adapter: str, error: RuntimeError) -> str:
 
 _LIBRARY = {"Windows": "vulkan-1.dll", "Darwin": "libvulkan.1.dylib"}.get(platform.system(), "libvulkan.so.1")
 
-# Without it SlangPy opens no device. Debian 12's own Mesa, 22.3.6, has everything else.
+# SlangPy opens no device without this extension, the only one that Debian 12's own Mesa, 22.3.6, lacks.
 NEEDED_EXTENSION = "VK_KHR_shader_non_semantic_info"
 
 # Vulkan's structures as C lays them out; the first four begin with their type and a pointer to the next one.
@@ -74,7 +74,7 @@ _DRIVER = "iPi256s256s4s"  # identifier, name, version in words, conformance
 _PROPERTIES = "iPIIIIi256s"  # versions of Vulkan and of the driver, vendor, device, kind, the adapter's name
 _EXTENSION = "256sI"
 _DRIVER_TYPE, _PROPERTIES_TYPE = 1000196000, 1000059001
-# The cache's identifier, limits and sparse properties behind the adapter's name.
+# Enough bytes for the fields after the adapter's name: cache identifier, limits, sparse properties.
 _MOST_PROPERTIES = 1024
 _VULKAN_1_2 = 1 << 22 | 2 << 12
 
@@ -84,13 +84,13 @@ class Driver:
     """A driver for one adapter."""
 
     adapter: str
-    # As it calls itself: "Mesa 25.0.7 (LLVM 15.0.6)".
+    # The driver's own words, such as "Mesa 25.0.7 (LLVM 15.0.6)".
     version: str
     extensions: frozenset[str]
 
 
 def has_loader() -> bool:
-    """True if the library is installed through which programs reach Vulkan drivers."""
+    """True if the Vulkan loader is installed, the library that reaches the drivers."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -99,7 +99,7 @@ def has_loader() -> bool:
 
 
 def drivers() -> list[Driver]:
-    """Every driver that the loader can load, one entry an adapter; empty without a loader or a driver."""
+    """List the drivers that the loader can load, one entry per adapter; empty without a loader or a driver."""
     if not has_loader():
         return []
     vulkan = ctypes.CDLL(_LIBRARY)
@@ -129,7 +129,7 @@ def _driver(vulkan: ctypes.CDLL, adapter: ctypes.c_void_p) -> Driver:
     found = ctypes.create_string_buffer(struct.calcsize(_EXTENSION) * count.value)
     vulkan.vkEnumerateDeviceExtensionProperties(adapter, None, ctypes.byref(count), found)
     extensions = frozenset(_text(extension) for extension, _ in struct.iter_unpack(_EXTENSION, found))
-    # A driver older than Vulkan 1.2 need not say what it calls itself.
+    # Drivers older than Vulkan 1.2 need not report their version in words.
     return Driver(_text(name), _text(version) or f"for Vulkan {api >> 22}.{api >> 12 & 0x3FF}.{api & 0xFFF}", extensions)
 
 
@@ -145,9 +145,9 @@ def _text(name: bytes) -> str:
 
 # The torch device of tensors that Metal kernels read and write.
 TORCH_DEVICE = "mps"
-# compile_shader came with 2.6, and lists as arguments and numbers of threads soon after.
+# compile_shader came with torch 2.6; lists as arguments and as thread counts came soon after.
 _TORCH = (2, 7)
-# From then on torch compiles Metal 3.1.
+# From this version on, torch compiles Metal 3.1.
 _MACOS = 14
 _PATIENCE = 20.0
 
@@ -162,9 +162,9 @@ def why_no_torch_metal() -> str:
         return "torch finds no Metal device"
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < _TORCH or not hasattr(torch.mps, "compile_shader"):
-        return f"torch {torch.__version__} is too old; it takes {_TORCH[0]}.{_TORCH[1]} or later"
+        return f"torch {torch.__version__} is too old; splat_py needs {_TORCH[0]}.{_TORCH[1]} or later"
     if not torch.backends.mps.is_macos_or_newer(_MACOS, 0):
-        return f"macOS {platform.mac_ver()[0]} is too old; it takes {_MACOS} or later"
+        return f"macOS {platform.mac_ver()[0]} is too old; splat_py needs {_MACOS} or later"
     return ""
 
 
@@ -173,10 +173,10 @@ def why_no_metal_compiler() -> str:
     """A clause that says why Apple's `metal`, which SlangPy's Metal backend calls, does not answer; "" if it does."""
     if platform.system() != "Darwin":
         return "only on macOS"
-    # Without any developer tools, whatever else is called here would open a window that offers to install them.
+    # Without developer tools, any other call would open a window that offers to install them.
     if not _answers("xcode-select", "-p"):
         return "no Xcode is selected (xcode-select -p)"
-    # Since Xcode 26 there is a `metal` to be found that only says which component is missing: it has to be run.
+    # Since Xcode 26, an existing `metal` may only report that a component is missing, so run it.
     if not _answers("xcrun", "-sdk", "macosx", "metal", "--version"):
         return "Xcode's metal compiler does not answer (xcrun -sdk macosx metal --version)"
     return ""

@@ -1,9 +1,9 @@
-"""The arguments of a kernel, compared with those of a dispatch.
+"""The bindings of a kernel, and checks of a dispatch's arguments against them.
 
-A kernel's globals are buffers, numbers, and structs of both. A struct's value is a Python object with the struct's fields as
-its attributes, most often a dataclass: `viewmats` of `uniform Cameras cameras` is `cameras.viewmats`. Names are Slang's, in
-Python's spelling: `isectOffsets` is `isect_offsets`. An attribute that is None leaves its buffers unbound, which is right where
-a specialisation does not read them.
+A kernel's globals are buffers, numbers, and structs of both. A struct's value is a Python object, most often a dataclass, with
+the struct's fields as attributes: `viewmats` of `uniform Cameras cameras` is `cameras.viewmats`. Slang's names have Python's
+spelling: `isectOffsets` is `isect_offsets`. An attribute that is None leaves its buffers unbound, for specialisations that do
+not read them.
 """
 
 import re
@@ -22,14 +22,14 @@ from splat_py.gpu.sources import Globals, declared, mentioned
 
 Uniform: TypeAlias = int | float | spy.uint2
 
-# Told from None, which is a value.
+# Distinct from None, which is a valid value.
 _LACKING = object()
 
 _VECTOR = re.compile(r"vector<(\w+), *(\d)>")
-# Where a name of Slang's begins another word.
+# The beginning of another word in a Slang name.
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
 
-# By a buffer's elements: what an array holds, and a multiple of how many of them.
+# By a buffer's element type: an array's dtypes, and the multiple that its size must be.
 _ELEMENTS = {
     "float": ((np.float32,), 1),
     "float2": ((np.float32,), 2),
@@ -53,7 +53,7 @@ def _is_number(value: Any) -> bool:
     return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 
 
-# By a uniform's type: whether a value fits, and what fits.
+# By a uniform's type: a test for values that fit, and a description of them.
 _SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (_is_number, "a number"),
     "uint": (lambda value: _is_integer(value, 0, (1 << 32) - 1), "an integer from 0 to 2³² - 1"),
@@ -64,18 +64,18 @@ _SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Bindings:
-    """The buffers and uniforms of an entry point. A dispatch may bind others, too: most entry points of a module are bound
-    alike. Where a specialisation switches a buffer off, it is bound to None."""
+    """The buffers and uniforms of an entry point. A dispatch may bind the module's other globals too, so that entry
+    points can be bound alike. A buffer that a specialisation switches off is bound to None."""
 
-    kernel: str  # what errors call it
-    known: Globals  # all that there are in its modules
-    needed: Globals  # those that it refers to
+    kernel: str  # its name in errors
+    known: Globals  # all globals of its modules
+    needed: Globals  # the globals that it refers to
 
     @classmethod
     def of(
         cls, module: str, entry: str, constants: Mapping[str, Any] | None = None, layout: spy.ProgramLayout | None = None
     ) -> Self:
-        """The bindings of an entry point of slang/kernels/<module>.slang, from its program, or as declared if there is none."""
+        """The bindings of an entry point of slang/kernels/<module>.slang, from its program, or without one from the source."""
         path = f"kernels/{module}"
         types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
         return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry, types))
@@ -86,7 +86,7 @@ class Bindings:
 
     @cached_property
     def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
-        """By argument, the attributes that lead to each buffer and number in it, its name here, and whether it is a buffer."""
+        """By argument: the attributes that lead to each buffer and number in it, the global's name, and True for a buffer."""
         found: dict[str, list[tuple[tuple[str, ...], str, bool]]] = {}
         for name in (*self.known.buffers, *self.known.uniforms):
             argument, *attributes = (in_python(part) for part in name.split("."))
@@ -94,13 +94,13 @@ class Bindings:
         return found
 
     def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
-        """The uniforms and buffers of a dispatch, by the names of `known`, from its arguments; BindingError if one lacks a
-        field of its struct, or has an array that its struct has not."""
+        """Return the uniforms and buffers of a dispatch by their names in `known`; BindingError if an argument lacks a field of
+        its struct, or has an array that the struct lacks."""
         uniforms: dict[str, Uniform] = {}
         buffers: dict[str, Array | None] = {}
         for argument, value in arguments.items():
             if argument == "options" and argument not in self._arguments:
-                # It has values of `extern` names alone.
+                # Here, `options` only sets `extern` names.
                 continue
             if argument not in self._arguments:
                 known = ", ".join(self._arguments) or "none"
@@ -110,11 +110,11 @@ class Bindings:
                 for attribute in attributes:
                     if found is None:
                         break
-                    # Properties cost time: none is asked for twice.
+                    # Properties cost time: read each only once.
                     found = getattr(found, attribute, _LACKING)
                     if found is _LACKING:
                         kind = type(value).__name__
-                        raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, of {name}")
+                        raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, for {name}")
                 if is_buffer:
                     buffers[name] = found
                 elif found is not None:
@@ -123,15 +123,13 @@ class Bindings:
         return uniforms, buffers
 
     def _check_fields(self, argument: str, kind: type) -> None:
-        """Once for each class of a value: all arrays that it always has are its struct's."""
+        """Check once per class of a value that the struct has all its array fields."""
         if (argument, kind) in self._checked:
             return
         arrays = {field.name for field in (fields(kind) if is_dataclass(kind) else ()) if field.type in ("Array", Array)}
         unknown = arrays - {attributes[0] for attributes, *_ in self._arguments[argument] if attributes}
         if unknown:
-            raise BindingError(
-                f"{self.kernel}: {argument} is a {kind.__name__}, whose {', '.join(sorted(unknown))} its struct lacks"
-            )
+            raise BindingError(f"{self.kernel}: {argument} is a {kind.__name__}; its struct lacks {', '.join(sorted(unknown))}")
         self._checked.add((argument, kind))
 
     @cached_property
@@ -141,7 +139,7 @@ class Bindings:
 
     @cached_property
     def paths(self) -> dict[str, tuple[tuple[str, ...], str]]:
-        """Where a buffer or a number lies, the global and fields, and then the last field, by its name in flat source."""
+        """By flattened name, the path to a buffer or a number: the global and its fields, and then the last field."""
         found = {}
         for name, flat in self.flat.items():
             *path, field = ["params", name] if name in self.known.block else name.split(".")
@@ -175,7 +173,7 @@ class Bindings:
 
 
 def in_python(name: str) -> str:
-    """A name of Slang's in Python's spelling: `isectOffsets` is isect_offsets, `finalT` is final_T."""
+    """A Slang name in Python's spelling: `isectOffsets` is isect_offsets, `finalT` is final_T."""
     return _WORD.sub(lambda word: "_" + (word[1].lower() if word[2] else word[1]), name)
 
 
@@ -204,5 +202,5 @@ def reflected(layout: spy.ProgramLayout) -> Globals:
 
 
 def _name(kind: spy.TypeReflection) -> str:
-    """A scalar's or vector's, as it is written in Slang."""
+    """The name of a scalar or vector type, as written in Slang."""
     return _VECTOR.sub(r"\1\2", kind.full_name)

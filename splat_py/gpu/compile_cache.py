@@ -1,13 +1,13 @@
-"""Compiled kernels, kept between processes: without them, every process compiles for two seconds before its first
-image and its first gradient, with them for 0.2 (software Vulkan, two cores).
+"""Compiled kernels, kept between processes: with them, a process compiles for 0.2 seconds before its first image and its
+first gradient, without them for two (software Vulkan, two cores).
 
-SlangPy keeps kernels in a database that is mapped into memory: a damaged one ends the process. So each process works on a copy
-of its own in the system's temporary folder, made from a file whose name is its own checksum:
+SlangPy keeps kernels in a database that is mapped into memory, and a damaged one crashes the process. So each process works on
+its own copy in the system's temporary folder, made from a file that is named by its checksum:
 
     <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/kernels-<checksum>.mdb
 
-The copy is kept as such a file when kernels have been added. What is damaged, or cannot be read or written, costs compiling.
-Metal source that was emitted lies in the same folder, a file a kernel (`EmissionCache`).
+A copy with new kernels is stored as such a file. Files that are damaged, or cannot be read or written, only cost compile time.
+Emitted Metal source lies in the same folder, one file per kernel (`EmissionCache`).
 """
 
 import atexit
@@ -32,16 +32,16 @@ from splat_py.gpu.emission import EmittedKernel, emit
 from splat_py.gpu.kernels import specialisation_source
 from splat_py.gpu.sources import shader_folder
 
-# Folders that are kept: each edit of a shader makes one.
+# Number of folders to keep: each edit of a shader makes a new one.
 _KEPT_FOLDERS = 6
-# A process that is killed has kept what it compiled up to so many seconds before.
+# Seconds between stores: a killed process loses only the kernels compiled since the last one.
 _KEEP_EVERY_SECONDS = 10.0
 _COPY_PREFIX = "splat_py-kernels-"
 
 
 class CompileCache:
-    """This process' copy of the kernels that were compiled before. It warns once if what is stored is damaged, or the folder
-    cannot be read or written."""
+    """This process's copy of the stored kernels. It warns once if they are damaged, or if the folder cannot be read or
+    written."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
@@ -49,7 +49,7 @@ class CompileCache:
         self._kept_at = time.monotonic()
         self._process = os.getpid()
         self._warned = False
-        # The copy's, for SlangPy; None if none can be made.
+        # The copy's folder, for SlangPy; None without a copy.
         self.folder: Path | None = None
         try:
             _remove_abandoned_copies()
@@ -71,15 +71,15 @@ class CompileCache:
         atexit.register(self._close)
 
     def kernel_is_due(self) -> None:
-        """Before another kernel is compiled: keep the others, unless that was done a moment ago."""
+        """Store the copy before another kernel is compiled, unless that was done a moment ago."""
         if time.monotonic() - self._kept_at > _KEEP_EVERY_SECONDS:
             self.keep()
 
     def keep(self) -> None:
-        """Store the copy, if there is something new in it."""
+        """Store the copy if it has new kernels."""
         self._kept_at = time.monotonic()
         try:
-            # Only pages that nothing refers to yet are written to, so that a copy is whole at any moment.
+            # The database only writes pages that nothing refers to yet, so the file is consistent at any moment.
             content = self._database(self.folder).read_bytes() if self.folder else b""
             checksum = _checksum(content)
             if not content or checksum == self._checksum:
@@ -95,7 +95,7 @@ class CompileCache:
             self._warn(f"cannot be written ({getattr(error, 'strerror', None) or error})")
 
     def _read(self) -> bytes | None:
-        """The newest stored kernels that are not damaged; others are removed."""
+        """Return the newest stored kernels that are intact, and remove damaged ones."""
         for file in sorted(self._kept.glob("kernels-*.mdb"), key=_age):
             try:
                 content = file.read_bytes()
@@ -112,7 +112,7 @@ class CompileCache:
         return None
 
     def _close(self) -> None:
-        # A forked child inherits this, but not the copy.
+        # A forked child inherits this call, but the copy belongs to its parent.
         if os.getpid() == self._process and self.folder is not None:
             self.keep()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -124,7 +124,7 @@ class CompileCache:
 
     @staticmethod
     def _database(folder: Path) -> Path:
-        """SlangPy's path of it."""
+        """SlangPy's path of the database in a folder."""
         return folder / "rhi" / "data.mdb"
 
 
@@ -145,7 +145,7 @@ def _age(path: Path) -> float:
 
 
 def _prune(root: Path) -> None:
-    """Remove the folders of other versions of the shaders, but for those that were used last."""
+    """Remove the folders of other shader versions, except the last ones used."""
     with suppress(OSError):
         folders = [folder for folder in root.iterdir() if folder.is_dir()]
         for folder in sorted(folders, key=_age)[_KEPT_FOLDERS:]:
@@ -161,8 +161,8 @@ def _remove_abandoned_copies() -> None:
 
 
 class EmissionCache:
-    """Metal source that was emitted before, as emitting takes the compiler up to a second a kernel. The first line of a file is
-    a checksum of the rest."""
+    """Emitted Metal source, kept because emitting takes up to a second per kernel. A file's first line is a checksum of the
+    rest."""
 
     def __init__(self) -> None:
         self._folder = cache_folder(shader_folder()) / "metal"

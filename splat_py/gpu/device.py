@@ -1,8 +1,8 @@
-"""Which GPU, through which backend, and why.
+"""The choice of a GPU and its backend, and the open device.
 
-Metal on macOS first, through SlangPy where Apple's compiler answers, else through torch; then CUDA where torch has it, then
-Vulkan on hardware, then Vulkan in software. `--device` on the command line and the environment variable SPLAT_DEVICE overrule
-that.
+By default, Metal on macOS comes first, through SlangPy if Apple's compiler works, else through torch; then CUDA if torch has
+it; then Vulkan on hardware; then Vulkan in software. `--device` on the command line and the environment variable SPLAT_DEVICE
+override this order.
 """
 
 import math
@@ -35,7 +35,7 @@ _TYPES = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
-# Slang's warnings of arrays that link-time constants size, and of variables in derivatives that it makes itself.
+# Slang's warnings about arrays sized by link-time constants, and about variables in derivatives that it generates.
 _MUTED_WARNINGS = ["31000", "41035"]
 
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
@@ -58,7 +58,7 @@ _FEATURES = {Operator.FLOAT_ATOMICS: spy.Feature.atomic_float, Operator.WAVES: s
 def native_operators(backend: str, reported: Collection[spy.Feature]) -> frozenset[Operator]:
     """The operators that a backend's device supports natively, from the features that SlangPy reports for it.
 
-    Kernels need waves; they make do with compare-and-swap where there are no float atomics. Metal has both and reports neither.
+    Kernels need waves; without float atomics they use compare-and-swap. Metal has both and reports neither.
     """
     is_metal = backend in ("metal", "mps")
     own = frozenset(operator for operator, feature in _FEATURES.items() if is_metal or feature in reported)
@@ -72,25 +72,25 @@ class Tuning:
     # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int = 16
     pixels_per_thread: int = 2
-    # Radix sort: digit, threads and pairs a thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
+    # Radix sort: digit, threads, pairs per thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
     sort_digit_bits: int = 5
     sort_threads: int = 128
     sort_items: int = 32
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
-    # True if a wave's lanes read a splat from the lane that has tested it, or all load it again.
+    # True if a wave's lanes read a splat from the lane that tested it; if False, all load it again.
     broadcast_from_lane: bool = False
-    # Splats of a tile that one dispatch blends, a multiple of 64; None where a workgroup may run as long as it likes.
+    # Splats of a tile that one dispatch blends, a multiple of 64; None if a workgroup may run for any time.
     segment: int | None = None
-    # Training steps sent ahead: while one runs, the host records the next. In software both would want the same cores.
+    # Training steps sent ahead: while one runs, the host records the next. In software both would need the same cores.
     steps_ahead: int = 2
 
 
-# Chosen on paper: docs/gpus.md has the predictions, and what would refute them.
+# Chosen from the predictions in docs/gpus.md, which also says what would refute them.
 _GPU_TUNING = Tuning()
-# The watchdog of macOS ends a workgroup after about two seconds.
+# macOS stops a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
-# AMD's GPUs, mostly: in waves of 64, two pixels a thread make a wave's block of pixels too large (docs/gpus-amd.md).
+# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md).
 _VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1)
 _SOFTWARE_TUNING = Tuning(
     pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256, broadcast_from_lane=True, steps_ahead=0
@@ -105,9 +105,9 @@ def tuning_of(backend: str) -> Tuning:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One way to run: a backend and the adapter it would use."""
+    """A backend and the adapter that it would use."""
 
-    # metal, mps, cuda, vulkan or software: what `--device` takes.
+    # metal, mps, cuda, vulkan or software, as for `--device`.
     backend: str
     name: str
     luid: tuple[int, ...] = field(repr=False)
@@ -117,9 +117,9 @@ class Device:
     """An open device: its memory, its kernels, its tuning.
 
     Args:
-        handle: SlangPy's device, or what stands in for it.
-        features: what SlangPy reports.
-        recorder: the class of `record`.
+        handle: SlangPy's device, or a stand-in.
+        features: the features that SlangPy reports.
+        recorder: the class that `record` creates.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Device:
         self.handle = handle
         self.memory = memory
         self.kernels = kernels
-        # The profile of recordings that have none of their own.
+        # The profile of recordings without their own.
         self.profile: Profile | None = None
         self.software = adapter.backend == "software"
         self.tuning = tuning_of(adapter.backend)
@@ -149,7 +149,7 @@ class Device:
         return Operator.FLOAT_ATOMICS in self.operators
 
     def shortcoming(self, *operators: Operator) -> str | None:
-        """A clause that says which of these the device does not support natively; None if it supports all."""
+        """Name the operators that the device does not support natively, as a clause; None if it supports all."""
         missing = ", ".join(operator.value for operator in operators if operator not in self.operators)
         return f"{self.adapter.name} does not support {missing} through {self.adapter.backend}" if missing else None
 
@@ -174,7 +174,7 @@ class Device:
 
     @contextmanager
     def profiled(self) -> Iterator[Profile]:
-        """Measure the stages of what is recorded meanwhile: `profile.collect()` then has the seconds of each."""
+        """Measure the stages of everything recorded in this context: `profile.collect()` returns the seconds of each."""
         before, self.profile = self.profile, Profile(self.handle)
         try:
             yield self.profile
@@ -182,10 +182,10 @@ class Device:
             self.profile = before
 
     def wait(self, submission: int) -> None:
-        """Wait until what `Recorder.submit` sent has been done.
+        """Wait until the commands of a `Recorder.submit` have run.
 
         Raises:
-            DeviceLostError: it will never be.
+            DeviceLostError: the device stopped working.
         """
         with translate_device_lost():
             self.handle.wait_for_submit(submission)
@@ -193,7 +193,7 @@ class Device:
 
 @cache
 def adapters() -> tuple[Adapter, ...]:
-    """Every adapter of every backend, the one that is taken by default first."""
+    """Every adapter of every backend, the default first."""
     found: list[Adapter] = []
     for backend in ("metal", "cuda", "vulkan"):
         if backend == "metal" and platform.system() != "Darwin":
@@ -210,26 +210,26 @@ def adapters() -> tuple[Adapter, ...]:
 
 
 def preference() -> list[str]:
-    """The backends, the one that is taken where all are there first."""
+    """The backends in order of preference."""
     backends = list(availability.BACKENDS)
     if platform.system() == "Darwin" and availability.why_no_metal_compiler():
-        # SlangPy's Metal opens, and cannot compile.
+        # SlangPy's Metal opens, but cannot compile.
         backends.append(backends.pop(0))
     return backends
 
 
 def choose(name: str | None = None) -> Adapter:
-    """The adapter for `name`, or for SPLAT_DEVICE, or the best there is; NoDeviceError if there is no such device here.
+    """Return the adapter for `name`, or for SPLAT_DEVICE, or the default; NoDeviceError if this machine has no such device.
 
-    A name is metal, mps, cuda, vulkan, software, or one of these with an index behind a colon (`vulkan:1`); SplatError if it
-    means nothing."""
+    A name is metal, mps, cuda, vulkan, software, or one of these with an index after a colon (`vulkan:1`); SplatError if it is
+    unknown."""
     backend, position = availability.parse_device(name)
     candidates = [adapter for adapter in adapters() if backend in ("", adapter.backend)]
     if position >= len(candidates):
         asked = name or os.environ.get("SPLAT_DEVICE")
         others = ", ".join(sorted({adapter.backend for adapter in adapters()}))
         wanted = f"no device {asked!r} here" if asked else "no device that can run compute shaders was found"
-        raise NoDeviceError(f"{wanted}; there is {others}" if others else f"{wanted}: {availability.why_no_device()}")
+        raise NoDeviceError(f"{wanted}; available: {others}" if others else f"{wanted}: {availability.why_no_device()}")
     return candidates[position]
 
 
@@ -242,7 +242,7 @@ def _open(adapter: Adapter) -> Device | NoDeviceError:
 
 
 def open_device(adapter: Adapter) -> Device:
-    """An adapter's device, anew; NoDeviceError if its driver is too old or broken."""
+    """Open an adapter's device anew; NoDeviceError if its driver is too old or broken."""
     if adapter.backend == "mps":
         place = torch.device(availability.TORCH_DEVICE)
         return Device(adapter, cast(spy.Device, TorchQueue()), TensorMemory(place), TorchKernels(place), recorder=TorchRecorder)
@@ -273,19 +273,19 @@ def compiler_options(backend: str) -> spy.SlangCompilerOptions:
         {
             "include_paths": [spy.SHADER_PATH, str(shader_folder())],
             "disable_warnings": _MUTED_WARNINGS,
-            # Mesa optimises all the same: kernels as fast, compiled sooner.
+            # Mesa optimises anyway: kernels are as fast, and compile sooner.
             "optimization": getattr(spy.SlangOptimizationLevel, "none" if backend == "software" else "default"),
         }
     )
 
 
 def get_device(name: str | Device | None = None) -> Device:
-    """The device for `name` (see `choose`), opened once a process; of a device itself that one, so that whatever takes a device
-    takes its name, too.
+    """Return the device for `name` (see `choose`), opened once per process. A `Device` is returned unchanged, so functions
+    accept devices and their names alike.
 
     Raises:
-        NoDeviceError: there is no such device here, or its driver is too old or broken.
-        SplatError: the name means nothing.
+        NoDeviceError: this machine has no such device, or its driver is too old or broken.
+        SplatError: the name is unknown.
     """
     if isinstance(name, Device):
         return name
@@ -300,8 +300,8 @@ def get_device(name: str | Device | None = None) -> Device:
 
 
 def slang_device() -> Device:
-    """The device whose compiler session compiles and calls functions of Slang: the default one. Where torch dispatches the
-    kernels there is no session, and SlangPy's Metal has it, which compiles that far without Xcode, and calls with it."""
+    """The device that compiles and calls Slang functions: the default one, or SlangPy's Metal if torch dispatches the kernels,
+    which has no compiler session. SlangPy's Metal compiles these functions without Xcode, but calls them only with it."""
     device = get_device()
     return get_device("metal") if device.adapter.backend == "mps" else device
 
@@ -312,7 +312,7 @@ def cuda_index(adapter: Adapter) -> int:
 
 
 def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
-    """torch's CUDA context on an adapter: only within one context can its tensors be shared."""
+    """torch's CUDA context on an adapter: tensors can be shared only within one context."""
     torch.cuda.init()
     with torch.cuda.device(cuda_index(adapter)):
         torch.cuda.current_stream()
@@ -320,8 +320,8 @@ def _torch_context(adapter: Adapter) -> list[spy.NativeHandle]:
 
 
 def device_for(tensor: torch.Tensor, device: str | Device | None = None) -> Device:
-    """The device that renders a torch tensor: that which is asked for, or CUDA for CUDA tensors and torch's Metal for MPS
-    tensors, which need no copy there, if SPLAT_DEVICE says nothing else; else the default."""
+    """The device that renders a torch tensor: `device` if given; without SPLAT_DEVICE, CUDA for CUDA tensors and torch's Metal
+    for MPS tensors, which need no copy there; else the default."""
     if device is None and not os.environ.get("SPLAT_DEVICE"):
         if tensor.is_cuda:
             return get_device(f"cuda:{tensor.device.index or 0}")
@@ -331,12 +331,12 @@ def device_for(tensor: torch.Tensor, device: str | Device | None = None) -> Devi
 
 
 def shares_host_memory(device: Device) -> bool:
-    """True if arrays of the device and of the host are in the same memory: in software, and on a Mac."""
+    """True if device and host share their memory: in software, and on a Mac."""
     return device.memory.bridge is Bridge.ALIAS or device.adapter.backend in ("metal", "mps")
 
 
 def free_bytes(device: Device) -> float:
-    """Free device memory; infinity if the backend does not report it, as through Vulkan, or beside a torch without CUDA."""
+    """Free device memory in bytes; infinity if the backend does not report it (Vulkan, or CUDA if torch lacks CUDA)."""
     if shares_host_memory(device):
         return psutil.virtual_memory().available
     if device.adapter.backend == "cuda" and torch.cuda.is_available():
@@ -345,10 +345,10 @@ def free_bytes(device: Device) -> float:
 
 
 def process_bytes() -> int:
-    """Host memory of this process."""
+    """Host memory of this process in bytes."""
     return psutil.Process().memory_info().rss
 
 
 def persistent_groups() -> int:
-    """Workgroups that share work on CPU drivers (slang/kernels/cpu/volume.slang): one a core, 8 at most."""
+    """Workgroups that share work on CPU drivers (slang/kernels/cpu/volume.slang): one per core, at most 8."""
     return min(psutil.cpu_count() or 1, 8)

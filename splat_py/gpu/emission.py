@@ -1,7 +1,7 @@
-"""Metal, CUDA and WebGPU source of any kernel, and SPIR-V, from the very compiler that SlangPy ships, on any machine.
+"""Metal, CUDA and WebGPU source of any kernel, and SPIR-V, emitted on any machine by the compiler that SlangPy ships.
 
-SlangPy compiles for the device it runs on; the compiler library inside it can emit for every target. This drives that library's
-C interface: a session, a request a kernel, arguments as on slangc's command line.
+SlangPy compiles for its own device, but its compiler library can emit for every target. This module drives that library's C
+interface: one session, a request per kernel, arguments as on slangc's command line.
 """
 
 import ctypes
@@ -16,16 +16,16 @@ from typing import Any, Literal, NamedTuple, Self
 from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.sources import scope, shader_folder
 
-# Places in a COM interface's table of functions (ISlangBlob), after the three of ISlangUnknown.
+# Indices in the function table of a COM interface (ISlangBlob), after the three of ISlangUnknown.
 _BLOB_POINTER, _BLOB_SIZE = 3, 4
 
 
 class CompilerError(Exception):
-    """The Slang compiler rejected something; the message is its own."""
+    """The Slang compiler rejected its input; the message is the compiler's."""
 
 
 class _Library:
-    """The functions in use, typed, and one session for all requests."""
+    """The library's functions, with types, and one session for all requests."""
 
     def __init__(self) -> None:
         spec = importlib.util.find_spec("slangpy")
@@ -63,7 +63,7 @@ def _library() -> _Library:
 
 
 def _run(arguments: list[str], result_of: Any) -> Any:
-    """Compile as slangc would with `arguments`, and hand the finished request to `result_of`."""
+    """Compile as slangc would with `arguments`, and pass the finished request to `result_of`."""
     library = _library()
     request = library.create_request(library.session)
     try:
@@ -79,7 +79,7 @@ def _run(arguments: list[str], result_of: Any) -> Any:
 
 
 def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
-    """The entry point's. Threads of a workgroup are 0 where they follow from constants of another module."""
+    """The entry point's code and workgroup size, which is 0 if constants of another module define it."""
     library, size, threads = _library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
     code = library.code(request, 0, ctypes.byref(size))
     library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
@@ -99,15 +99,15 @@ def _container(request: int) -> bytes:
 
 
 class EmittedKernel(NamedTuple):
-    """Source of one entry point, and what the source does not say."""
+    """Source of one entry point, and its workgroup size, which the source does not state."""
 
     source: str
-    # Threads of a workgroup; in WGSL 0 where they follow from constants of another module.
+    # Threads of a workgroup; 0 in WGSL if constants of another module define them.
     threads: tuple[int, int, int]
 
 
 class _Imports:
-    """The modules that kernels import, compiled when the first asks for it: reading the text for each takes longer than all the
+    """The modules that kernels import, each compiled once: parsing their text for each kernel takes longer than all the
     rest."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class _Imports:
         self._compiled: set[str] = set()
 
     def prepare(self, module: str) -> None:
-        """Compile all that slang/<module>.slang imports, each after what it imports itself."""
+        """Compile all imports of slang/<module>.slang, each after its own imports."""
         for name in scope(module)[0].imports:
             source = shader_folder() / f"{name}.slang"
             if name in self._compiled or not source.is_file():
@@ -134,9 +134,9 @@ def _imports() -> _Imports:
     return _Imports()
 
 
-# The compiler keeps some of its state by thread: a session that several take in turns makes Slang 2026.5 crash.
+# The compiler keeps some state per thread: Slang 2026.5 crashes if several threads use a session in turns.
 _thread = ThreadPoolExecutor(1)
-# Where source says how many threads a workgroup has along x.
+# A workgroup's number of threads along x in emitted source.
 _THREADS = {
     "metal": re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U"),
     "cuda": re.compile(r" = groupThread_0\(\w+, (\d+)U"),
@@ -144,11 +144,11 @@ _THREADS = {
 
 
 def emit(target: Literal["metal", "cuda", "wgsl"], module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
-    """An entry point of slang/kernels/<module>.slang as source of another language, its `extern` names set to `constants`.
+    """Emit an entry point of slang/kernels/<module>.slang in another language, its `extern` names set to `constants`.
 
-    NVRTC compiles the CUDA source as it is; `WgslKernel.of` says what WGSL binds. The values travel as in `KernelCache`: in a
-    small module of their own, compiled by the same compiler and linked, as types of a caller's own are. CompilerError has what
-    the compiler refuses."""
+    NVRTC compiles the CUDA source unchanged; `WgslKernel.of` lists the bindings of WGSL. As in `KernelCache`, the values form a
+    small module, which is compiled and linked like modules of the caller's own types. CompilerError has the compiler's
+    message."""
     code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
     source = code.decode().rstrip("\0")
     if target in _THREADS:
@@ -161,7 +161,7 @@ def emit(target: Literal["metal", "cuda", "wgsl"], module: str, entry: str, cons
 
 
 def emit_spirv(module: str, entry: str, constants: dict[str, Any]) -> bytes:
-    """The same as SPIR-V, whose entry point is `main`."""
+    """Emit an entry point as SPIR-V, under the name `main`."""
     return _thread.submit(_emit_here, "spirv", module, entry, constants).result()[0]
 
 
@@ -169,25 +169,25 @@ class WgslField(NamedTuple):
     """A number of a uniform block."""
 
     name: str
-    # In bytes.
+    # Bytes from the block's beginning.
     offset: int
-    # As WGSL calls it.
+    # WGSL's name.
     type: str
 
 
 class WgslKernel(NamedTuple):
-    """WGSL of one entry point, and what it binds."""
+    """WGSL of one entry point, and its bindings."""
 
     source: str
-    # Names by binding, all in group 0, of a struct's field `struct_field`; only what the entry point uses.
+    # Names by binding, all in group 0, for those that the entry point uses; a struct's field is `struct_field`.
     buffers: dict[int, str]
-    # Binding of the uniform block and the numbers in it; -1 if nothing in it is used.
+    # Binding of the uniform block, and the numbers in it; -1 if none is used.
     uniforms: int
     fields: list[WgslField]
 
     @classmethod
     def of(cls, source: str) -> Self:
-        """The bindings that source declares, which is less than its modules do: the compiler has dropped what is not used."""
+        """Read the bindings that emitted source declares; the compiler has dropped unused ones."""
         buffers = {int(binding): name for binding, name in _WGSL_STORAGE.findall(source)}
         blocks = _WGSL_UNIFORM.findall(source)
         assert len(blocks) < 2, "a kernel's numbers are all in `params`, or none is"
@@ -198,7 +198,7 @@ class WgslKernel(NamedTuple):
 
 
 def _add_fields(source: str, structure: str, prefix: str, offset: int, fields: list[WgslField]) -> int:
-    """Add the numbers of a structure that begins at `offset`; where it ends."""
+    """Add the numbers of a structure that begins at `offset`; return its end."""
     body = re.search(rf"struct {structure}\s*\{{(.*?)\}}", source, re.DOTALL)
     assert body is not None
     end = offset
@@ -215,7 +215,7 @@ def _add_fields(source: str, structure: str, prefix: str, offset: int, fields: l
 _WGSL_STORAGE = re.compile(r"@binding\((\d+)\) @group\(0\) var<storage, (?:read|read_write)> (?:globalParams_)?(\w+)_\d+ :")
 _WGSL_UNIFORM = re.compile(r"@binding\((\d+)\) @group\(0\) var<uniform> (?:params|globalParams)_\d+ : (\w+);")
 _WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (\w+(?:<u32>)?)")
-# Bytes of what uniform blocks hold.
+# Bytes of the types in uniform blocks.
 WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 
 
@@ -238,7 +238,7 @@ def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) 
         if constants:
             linked += compiled("constants", specialisation_source(module, constants))
         kernel = str(shader_folder() / "kernels" / f"{module}.slang")
-        # With no -o the text is printed and not kept.
+        # Without -o the text is printed, not kept.
         output = ["-o", str(Path(folder, f"kernel.{target}"))]
         what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
         return _run([kernel, *include, *linked, *what, *output], _code_and_threads)

@@ -1,16 +1,16 @@
 """Compiling, specialising and dispatching the entry points of `slang/kernels`.
 
-A kernel is specialised when it is linked: the values of its `extern` constants and types are the cache key, and what they
-switch off is not in the binary. Everything else, buffers and numbers, is bound by name when it is dispatched, and compared with
-what the kernel takes (`Bindings`).
+A kernel is specialised when it is linked: the values of its `extern` constants and types are the cache key, and code that they
+switch off is not in the binary. Buffers and numbers are bound by name when the kernel is dispatched, and checked against its
+globals (`Bindings`).
 
-Structs: what belongs together is one struct on both sides. Slang declares a struct of buffers and numbers and a global of it,
-`uniform Cameras cameras;`; Python has a frozen dataclass with the same fields; a dispatch names the pair.
+Structs exist on both sides: Slang declares a struct of buffers and numbers and a global of its type, `uniform Cameras
+cameras;`; Python has a frozen dataclass with the same fields; a dispatch passes it under the global's name.
 
     recorder.dispatch("project", "projectForward", linear_groups(splats.count), gaussians=gaussians, cameras=cameras, …)
 
-Arguments are the kernel's globals, in Python's spelling; capitals are values of its `extern` names. Attributes of dataclasses
-are such values, too: `camera_model` is that of `CameraModel`, `tile_size` that of `TILE_SIZE`.
+Arguments are the kernel's globals, in Python's spelling; capitalised arguments are values of its `extern` names. Attributes of
+dataclasses can be such values, too: `camera_model` sets `CameraModel`, `tile_size` sets `TILE_SIZE`.
 """
 
 import hashlib
@@ -33,18 +33,18 @@ from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
 
-# Timestamps of a profile.
+# The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-# Threads of a workgroup, and workgroups of a row of them.
+# Threads per workgroup, and workgroups per row of a grid.
 _THREADS = constant("parallel/threads", "THREADS")
 _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
 
 
 def linear_groups(count: int) -> tuple[int, int, int]:
-    """Workgroups for one thread an element (parallel/threads.slang)."""
+    """Workgroups for one thread per element (parallel/threads.slang)."""
     check_threads(count, _THREADS * _GROUPS_PER_ROW)
     groups = -(-count // _THREADS)
     return min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1
@@ -52,16 +52,16 @@ def linear_groups(count: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class UserType:
-    """A type of a user's, to be the value of an `extern struct`: its name, and the source of the module that declares it."""
+    """A user's type as the value of an `extern struct`: its name, and the source of the module that declares it."""
 
     name: str
     text: str
-    # A generic type of ours, of which the value is that of this one.
+    # A generic type of splat_py's that wraps this one.
     adapter: str = ""
 
     @property
     def module(self) -> str:
-        """The module's name for the compiler: the same text is the same module."""
+        """The module's name for the compiler: equal texts are one module."""
         return f"user_{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
 
     def __str__(self) -> str:
@@ -69,8 +69,8 @@ class UserType:
 
 
 def specialising(module: str, entry: str, constants: dict[str, Any]) -> dict[str, Any]:
-    """Without those of the module's constants that neither the entry point refers to nor a type that it is given: kernels would
-    differ in nothing."""
+    """Drop the module's constants that neither the entry point nor a given type refers to: kernels would be equal without
+    them."""
     path = f"kernels/{module}"
     types = tuple(sorted(value for value in constants.values() if isinstance(value, str)))
     unused = declared(path).externs - mentioned(path, entry, types).externs
@@ -78,8 +78,8 @@ def specialising(module: str, entry: str, constants: dict[str, Any]) -> dict[str
 
 
 def constants_in(module: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a module's `extern` names in a dispatch's arguments: capitals, and attributes of dataclasses that differ
-    from the values without a specialisation."""
+    """The values of a module's `extern` names in a dispatch's arguments: capitalised arguments, and attributes of dataclasses
+    that differ from the default values."""
     found = {name: value for name, value in arguments.items() if name[0].isupper()}
     for argument in arguments.values():
         for name, attribute, default in _externs_of(module, cast(Hashable, type(argument))):
@@ -91,7 +91,7 @@ def constants_in(module: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str | int]]:
-    """`extern` names, a dataclass's attributes of these names that are no arrays, and values without a specialisation."""
+    """The `extern` names that a dataclass has as attributes, except arrays; the attributes; and the default values."""
     if not is_dataclass(kind):
         return []
     arrays = {field.name for field in fields(kind) if "Array" in str(field.type)}
@@ -101,15 +101,15 @@ def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str | int]]:
 
 
 def _value_of(value: str) -> str | int:
-    """A constant as it is written in Slang: a number, true or false; or else the name of a type."""
+    """Read a value written in Slang: a number, true or false; or else the name of a type."""
     return {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdecimal() else value)
 
 
 def specialisation_source(module: str, constants: dict[str, Any]) -> str:
-    """Slang source of the small module that gives the `extern` names of a kernel's modules their values.
+    """Write the small Slang module that sets the `extern` names of a kernel's modules.
 
-    Values may come from files, and source is code: nothing becomes part of it but numbers and names of the kernel's own types.
-    BindingError if there is no such name, or its value is something else than its type's."""
+    Values may come from files, and source is code: only numbers and names of the kernel's own types become part of it.
+    BindingError if a name is unknown, or a value has the wrong type."""
     sources = scope(f"kernels/{module}")
     externs = {name: kind for source in sources for name, kind in source.externs.items()}
     imports, exports = set(), []
@@ -118,9 +118,9 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
             raise BindingError(f"{module}: there is no constant {name} to specialise; there are {', '.join(externs) or 'none'}")
         what, kind = externs[name]
         if what == "struct" and isinstance(value, UserType):
-            # A caller's own code, which they have compiled (splat_py/shaders); never a file's.
+            # Code that the caller has compiled (splat_py/shaders), never code from a scene's file.
             if not _NAME.fullmatch(value.name):
-                raise BindingError(f"{module}: {name} is {value.name!r}, which is no name of a type")
+                raise BindingError(f"{module}: {name} is {value.name!r}, which is not a type's name")
             types = _types(sources, kind)
             imports |= {value.module, *types.get(kind, ()), *types.get(value.adapter, ())}
             own = f"{value.adapter}<{value.name}>" if value.adapter else value.name
@@ -138,7 +138,7 @@ def specialisation_source(module: str, constants: dict[str, Any]) -> str:
 
 
 def _types(sources: tuple[Source, ...], interface: str) -> dict[str, list[str]]:
-    """The types that implement an interface, their aliases and itself, by name: the modules that declare them."""
+    """By name, the modules that declare an interface, a type that implements it or an alias of one."""
     heads = [(source.name, found) for source in sources for found in source.declarations if found.name not in source.externs]
     types = {found.name for _, found in heads if interface in found.words and found.name[0].isupper()}
     types |= {found.name for _, found in heads if found.type == "typealias" and not types.isdisjoint(found.words)}
@@ -170,12 +170,12 @@ class KernelCache:
     def __init__(self, device: spy.Device) -> None:
         self._device = device
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
-        # Told of each kernel that is to be compiled, or read from the folder of compiled ones: the name of its entry point.
+        # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
         self.observers: list[Callable[[str], None]] = []
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
-        """The entry point of `slang/kernels/<module>.slang`, its `extern` names set to `constants`, if it refers to them;
-        SplatError if a caller's own code cannot be compiled there."""
+        """Return the kernel of an entry point of `slang/kernels/<module>.slang`, with the `constants` that it refers to as
+        values of its `extern` names; SplatError if a caller's own code cannot be compiled in it."""
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         if key not in self._kernels:
@@ -187,7 +187,7 @@ class KernelCache:
                 own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
                 if own is None or isinstance(error, BindingError) or "error" not in str(error):
                     raise
-                # The compiler refuses some code only where kernels are linked with it.
+                # The compiler refuses some code only when a kernel is linked with it.
                 raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return self._kernels[key]
 
@@ -206,7 +206,7 @@ class KernelCache:
 
 
 class Profile:
-    """How long each stage of recordings took, by the device's own clock. Metal has none: there, `collect` finds nothing."""
+    """The times of recorded stages by the device's own clock. Metal has none: `collect` then returns nothing."""
 
     def __init__(self, device: spy.Device) -> None:
         self._available = device.has_feature(spy.Feature.timestamp_query)
@@ -216,13 +216,13 @@ class Profile:
             self._pool = device.create_query_pool(spy.QueryType.timestamp, _MOST_MARKS)
 
     def mark(self, encoder: spy.CommandEncoder, name: str) -> None:
-        """The stage `name` begins here; an empty name ends the last one."""
+        """Begin the stage `name`; an empty name ends the last one."""
         if self._available and len(self._names) < _MOST_MARKS:
             encoder.write_timestamp(self._pool, len(self._names))
             self._names.append(name)
 
     def collect(self) -> dict[str, float]:
-        """Seconds in each stage since the last call; the recordings must have finished."""
+        """Return the seconds in each stage since the last call; the recordings must have finished."""
         seconds: dict[str, float] = defaultdict(float)
         if self._names:
             ticks = np.array(self._pool.get_results(0, len(self._names)), dtype=np.int64)
@@ -243,13 +243,13 @@ class Recorder:
         self._memory = memory
         self._profile = profile
         self._encoder = device.create_command_encoder()
-        # Arrays in use go back to their pool only after the recorder: what is recorded must not find them with other contents.
+        # Keeps arrays in use out of their pool as long as the recorder lives: nothing else may overwrite them.
         self._arrays: list[Array] = []
 
     def dispatch(self, module: str, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
-        """Run an entry point over `groups` workgroups; an empty grid is no work. `arguments` are the globals that the entry
-        point refers to, see above, and values of `extern` names; other globals of the module are ignored. BindingError if the
-        kernel takes something else, SplatError if the device does not take so many workgroups."""
+        """Run an entry point over `groups` workgroups; an empty grid does nothing. `arguments` are the globals that the entry
+        point refers to (see above) and values of `extern` names; other globals of the module are ignored. BindingError if the
+        arguments do not fit the kernel, SplatError if the device does not allow so many workgroups."""
         if 0 in groups:
             return
         self._memory.limits.check_dispatch(groups)
@@ -264,7 +264,7 @@ class Recorder:
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
-        """Record a dispatch of what has been checked; a struct's fields are named `struct_field`, as compilers flatten them."""
+        """Record a dispatch with checked arguments; a struct's fields are named `struct_field`, as compilers flatten them."""
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
             structs: dict[tuple[str, ...], spy.ShaderCursor] = {(): cursor}
@@ -276,28 +276,28 @@ class Recorder:
             compute.dispatch_compute(spy.uint3(*groups))
 
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
-        """An array for nobody but what is recorded here."""
+        """Allocate an array that only this recorder's commands use."""
         array = self._memory.empty(shape, dtype)
         self._arrays.append(array)
         return array
 
     def copy(self, source: Array, target: Array, at: int) -> None:
-        """Into `target`, from byte `at`."""
+        """Copy `source` into `target`, from byte `at` on."""
         self._arrays += [source, target]
         self._encoder.copy_buffer(target.buffer, at, source.buffer, 0, source.nbytes)
 
     def clear(self, array: Array) -> None:
-        """Fill with zeros."""
+        """Fill an array with zeros."""
         self._arrays.append(array)
         self._encoder.clear_buffer(array.buffer)
 
     def stage(self, name: str) -> None:
-        """Everything from here to the next stage counts as `name` in a profile."""
+        """Count everything from here to the next stage as `name` in a profile."""
         if self._profile is not None:
             self._profile.mark(self._encoder, name)
 
     def submit(self, wait: bool = True) -> int:
-        """Send the commands off; returns the submission's number."""
+        """Submit the commands, and return the submission's number."""
         self.stage("")
         with translate_device_lost():
             submission = self._device.submit_command_buffer(self._encoder.finish())

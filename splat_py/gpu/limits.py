@@ -1,4 +1,4 @@
-"""Limits of a buffer, an index and a dispatch: sizes are checked by arithmetic, before anything is allocated."""
+"""Limits of buffers, indices and dispatches, checked by arithmetic before anything is allocated."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from splat_py.base.errors import SplatError
 
 # Kernels number elements and threads with 32 bits.
 _INDICES = 1 << 32
-# Vulkan drivers may address a buffer by signed 32-bit bytes, as llvmpipe does; SlangPy does not tell which do.
+# Vulkan drivers may address a buffer by signed 32-bit bytes, as llvmpipe does; SlangPy does not report which do.
 _VULKAN_BYTES = 1 << 31
 _GIBIBYTE = 1 << 30
-# A sum of counts that no longer fits its 32 bits (kernels/prefix_sum.slang).
+# The value of a sum of counts that exceeds 32 bits (kernels/prefix_sum.slang).
 SATURATED = _INDICES - 1
 
 
@@ -28,13 +28,13 @@ class Limits:
     @classmethod
     def of(cls, device: spy.Device) -> Self:
         """The limits that SlangPy reports for a device."""
-        # SlangPy's CPU target says 0.
+        # SlangPy's CPU target reports 0.
         x, y, z = (int(n) or 65535 for n in device.info.limits.max_compute_dispatch_thread_groups)
         vulkan = device.info.type == spy.DeviceType.vulkan
         return cls(_VULKAN_BYTES if vulkan else 4 * _INDICES, (x, y, z))
 
     def check_array(self, shape: tuple[int, ...], dtype: np.dtype, by_address: bool = False) -> None:
-        """Raise SplatError if a kernel could not index an array. No buffer limits one that is reached by 64-bit addresses."""
+        """Raise SplatError if a kernel could not index an array; by 64-bit addresses it may exceed the limit of a buffer."""
         size, most = math.prod(shape), self.buffer_bytes
         if size >= _INDICES * (4 if by_address else 1) or (size * dtype.itemsize > most and not by_address):
             advice = "use smaller images (--downscale), fewer Gaussians (--max-gaussians) or a smaller grid (--resolutions)"
@@ -52,9 +52,9 @@ class Limits:
             raise self._too_large(f"{what} with {channels} channels would take", nbytes, advice)
 
     def check_intersections(self, count: int, groups_of: int) -> None:
-        """Raise SplatError if 32 bits, a buffer or a dispatch do not hold lists of so many intersections of splats with tiles,
-        of which a workgroup sorts `groups_of`."""
-        # torch numbers them with signed integers.
+        """Raise SplatError if tile lists of `count` intersections exceed 32 bits, a buffer or a dispatch; a workgroup sorts
+        `groups_of` intersections."""
+        # torch indexes intersections with signed integers.
         most = min(self.buffer_bytes // 4, self.groups[0] * groups_of, _INDICES // 2 - 1)
         if count > most:
             number = f"more than {SATURATED - 1:,}" if count >= SATURATED else f"{count:,}"
@@ -71,22 +71,22 @@ class Limits:
             raise self._too_large(what, nbytes, "use lower --resolutions or a lower --sh-degree")
 
     def check_dispatch(self, groups: tuple[int, int, int]) -> None:
-        """Raise SplatError if the device does not take so many workgroups."""
+        """Raise SplatError if the device does not allow so many workgroups."""
         if any(n > most for n, most in zip(groups, self.groups, strict=True)):
             raise SplatError(
-                f"the work takes {'×'.join(map(str, groups))} workgroups, and this device takes "
+                f"the work needs {'×'.join(map(str, groups))} workgroups, but this device allows "
                 f"{'×'.join(map(str, self.groups))} at once; use fewer cameras, smaller images (--downscale) or fewer Gaussians"
             )
 
     def _too_large(self, what_takes: str, nbytes: int, advice: str) -> SplatError:
         taken, most = (f"{count / _GIBIBYTE:,.1f} GiB" for count in (nbytes, self.buffer_bytes))
-        return SplatError(f"{what_takes} {taken}, and a kernel of this device indexes {most} at most; {advice}")
+        return SplatError(f"{what_takes} {taken}, but a kernel on this device indexes {most} at most; {advice}")
 
 
 def check_threads(count: int, per_row: int) -> None:
-    """Raise SplatError if 32 bits do not number threads, one an element, in rows of which the last is whole."""
+    """Raise SplatError if 32 bits cannot number one thread per element, in whole rows of threads."""
     if count + per_row > _INDICES:
         raise SplatError(
-            f"{count:,} elements are too many for one dispatch, which numbers {_INDICES - per_row:,}; "
+            f"{count:,} elements are too many for one dispatch, which allows {_INDICES - per_row:,}; "
             "use fewer cameras, smaller images (--downscale) or fewer Gaussians"
         )

@@ -1,4 +1,4 @@
-"""Messages of SlangPy and its compiler, a page each, as a clause or a sentence."""
+"""The messages of SlangPy and its compiler, often a page long, shortened to a clause or a sentence."""
 
 import re
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from splat_py.base.errors import DeviceLostError
 from splat_py.base.files import reason
 
-# The usual mistake where the compiler says something else.
+# Hints at the usual mistake behind a compiler's message.
 _HINTS = {
-    "does not match interface requirement$": "; it has to be static, to have the interface's arguments and, if that has it, "
+    "does not match interface requirement$": "; it must be static, with the interface's arguments and, if that has it, "
     "[Differentiable]",
     "is not accessible": "; leave out the declaration of a module, or make it public",
     "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
@@ -18,21 +18,21 @@ _HINTS = {
 
 
 def first_error(messages: str) -> str:
-    """The first of Slang's messages, of one line or with a drawing, as a clause."""
+    """Return Slang's first error message, of one line or with a drawing, as a clause."""
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
     if what is None:
         return reason(ValueError(messages))
     said = what[1][:200].rstrip(".")
     hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said)), "")
-    # Errors that are only found where kernels are linked have no line.
+    # Errors from linking have no line.
     return f"line {line[1] or line[2]}: {said}{hint}" if line else f"{said}{hint}"
 
 
 @contextmanager
 def translate_device_lost() -> Iterator[None]:
-    """Say in a sentence what SlangPy says in a page when a call to the driver failed, as a DeviceLostError. Other errors, of
-    compilation for one, are left as they are."""
+    """Turn SlangPy's page about a failed driver call into a DeviceLostError of one sentence. Other errors, such as those of
+    compilation, pass unchanged."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""The parameters of an entry point of emitted Metal source: buffers by number, and blocks of numbers and where they lie.
+"""The parameters of an entry point of emitted Metal source: buffers by number, and the layout of blocks of numbers.
 
-There is no reflection of Metal source, and none is needed: the compiler writes every parameter with its attribute.
+Metal source has no reflection, and needs none: the compiler writes every parameter with its attribute.
 """
 
 import re
@@ -18,14 +18,14 @@ _FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
 class Field(NamedTuple):
     """A number or a pointer in a block."""
 
-    # As C has it, a pointer's with a star.
+    # The C type, with a star for a pointer.
     type: str
     offset: int
 
 
 @dataclass(frozen=True)
 class Block:
-    """A structure behind a buffer, in the layout of C's. The fields of a structure in it are named `struct_field`."""
+    """A structure in a buffer, laid out as in C. The fields of inner structures are named `struct_field`."""
 
     fields: dict[str, Field]
     size: int
@@ -42,7 +42,7 @@ class Block:
         return [name for name, field in self.fields.items() if field.type.endswith("*")]
 
     def pack(self, values: Mapping[str, Any], unset: int = 0) -> bytes:
-        """The block with these of its fields, pointers as addresses. The bytes of others hold `unset`."""
+        """Pack the given fields, pointers as addresses. The bytes of other fields are `unset`."""
         block = bytearray([unset]) * self.size
         for name, (kind, offset) in self.fields.items():
             if name in values:
@@ -53,14 +53,14 @@ class Block:
 
 
 def _lay_out(source: str, structure: str, prefix: str, offset: int, fields: dict[str, Field]) -> tuple[int, int]:
-    """Add the fields of a structure that begins at `offset`; where it ends, and its alignment."""
+    """Add the fields of a structure that begins at `offset`; return its end and its alignment."""
     body = re.search(rf"^struct {structure}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
     assert body, f"no structure {structure}"
     end, alignment = offset, 1
     for kind, stars, name in _FIELD.findall(body[1]):
         name = prefix + stem(name)
         if not stars and not kind.endswith("*") and kind not in _FORMATS:
-            # The inner structure's own alignment is known once its fields are: they are laid out twice.
+            # The inner structure's alignment is known only after its fields, so they are laid out twice.
             _, align = _lay_out(source, kind, f"{name}_", 0, {})
             end, _ = _lay_out(source, kind, f"{name}_", -(-end // align) * align, fields)
         else:
@@ -74,14 +74,14 @@ def _lay_out(source: str, structure: str, prefix: str, offset: int, fields: dict
 
 
 class Parameter(NamedTuple):
-    """One of an entry point's."""
+    """A parameter of an entry point."""
 
     type: str
-    # As in the Slang source, without the number that makes it unique here; of a struct's field, `struct_field`.
+    # As in the Slang source, without the emitted numeric suffix; a struct's field is `struct_field`.
     name: str
-    # `buffer`, or what the thread is told of itself.
+    # `buffer`, or the name of a built-in value such as a thread's index.
     attribute: str
-    # Metal's, of a buffer; else -1.
+    # Metal's number of a buffer; else -1.
     number: int
 
 
@@ -90,7 +90,7 @@ class MetalParameters:
     """The parameters of an entry point."""
 
     parameters: list[Parameter]
-    # By the names of the buffers that hold them: `params`, and `globalParams` for globals that are no buffers.
+    # By the name of the block's buffer: `params`, and `globalParams` for globals other than buffers.
     blocks: dict[str, Block]
 
     @classmethod
@@ -103,12 +103,12 @@ class MetalParameters:
 
     @cached_property
     def buffers(self) -> dict[str, int]:
-        """Metal's number of each buffer, those of blocks among them."""
+        """Metal's number of each buffer, including those of blocks."""
         return {parameter.name: parameter.number for parameter in self.parameters if parameter.attribute == "buffer"}
 
 
 def stem(name: str) -> str:
-    """A name as in the Slang source, without the number that makes it unique in what is emitted."""
+    """A name as in the Slang source, without the emitted numeric suffix."""
     return re.sub(r"_\d+$", "", name).removeprefix("globalParams_")
 
 

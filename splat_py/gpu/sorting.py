@@ -9,7 +9,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.sources import constant
 
-# Values that a workgroup of the prefix sum takes.
+# Values per workgroup of the prefix sum.
 _SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 
 
@@ -18,10 +18,10 @@ class PrefixSum:
 
     def __init__(self, device: Device, count: int) -> None:
         self.count = count
-        # [count + 1] totals of all values before each, and of all; [1] the latter once more.
+        # [count + 1] sums of all values before each, then the total; [1] the total again.
         self.offsets = device.memory.empty(count + 1, np.uint32)
         self.total = device.memory.empty(1, np.uint32)
-        # One block more than the values need where they fill theirs: the total has a place too.
+        # The total needs a place too: one more block if the values fill theirs.
         self._blocks = count // _SCAN_BLOCK + 1
         self.block_sums = device.memory.empty(self._blocks, np.uint32)
 
@@ -51,8 +51,8 @@ class RadixSort:
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
     def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
-        """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, says how many pairs there are. Returns either the
-        arrays given, overwritten, or ones that this object owns."""
+        """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, is the number of pairs. Return either the given
+        arrays, overwritten, or arrays that this object owns."""
         source, target = Pairs(keys, values), self._pairs
         for shift in range(0, bits, self._tuning.sort_digit_bits):
             for entry in ("countBlockDigits", "scatter"):

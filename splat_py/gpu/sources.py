@@ -1,9 +1,9 @@
-"""Facts that the Slang sources say and reflection does not: the values of constants, and what an entry point refers to.
+"""Facts from the Slang sources that reflection lacks: the values of constants, and the globals that an entry point refers to.
 
 Reflection lists the globals of every module that a kernel is linked from, used or not. Here, declarations are read as sets of
-words: one counts if the entry point mentions its name, or anything does that the entry point mentions. Methods count if their
-type is mentioned and their name is, and derivatives that attributes name if anything is differentiated. What a specialisation
-switches off is mentioned all the same.
+words: a declaration counts if the entry point mentions its name, directly or through other declarations. A method counts if
+its type and its name are mentioned; a derivative that an attribute names counts if anything is differentiated. Code that a
+specialisation switches off counts, too.
 """
 
 import ast
@@ -30,7 +30,7 @@ _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # Integers are divided towards 0, as in Slang.
+    # Integer division rounds towards 0, as in Slang.
     ast.Div: lambda a, b: a / b if float in (type(a), type(b)) else int(a / b),
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
@@ -38,17 +38,17 @@ _OPERATORS: dict[type, Any] = {
 
 
 def shader_folder() -> Path:
-    """Where the Slang sources lie: inside the installed package, or beside it in a checkout."""
+    """The folder of the Slang sources: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "slang"
     return installed if installed.is_dir() else package.parent / "slang"
 
 
 def constant(module: str, name: str) -> Any:
-    """The value of a `static const` of slang/<module>.slang or of what it imports: a number, or of vectors a tuple of them.
+    """Return the value of a `static const` of slang/<module>.slang or its imports: a number, or a tuple for a vector.
 
-    An `extern` constant has its value without a specialisation. KeyError if there is none of this name;
-    ValueError if its value takes more than numbers, names, + - * / << and >>."""
+    An `extern` constant has its default value. KeyError if the name is unknown; ValueError if the value needs more than
+    numbers, names, + - * / << and >>."""
     for source in scope(module):
         if name in source.constants:
             return _evaluated(f"slang/{source.name}.slang", name, source.constants[name], partial(constant, source.name))
@@ -56,8 +56,8 @@ def constant(module: str, name: str) -> Any:
 
 
 def constant_of(text: str, name: str, default: Any = None) -> Any:
-    """The value of a `static const` of Slang source, made of numbers and of its own constants; `default` if there is none,
-    ValueError if its value takes more than that."""
+    """Return the value of a `static const` in Slang source, made of numbers and the source's own constants; `default` if the
+    source has none, ValueError if the value needs more."""
     constants = dict(_CONSTANT.findall(_IGNORED.sub(" ", text)))
 
     def value_of(name: str) -> Any:
@@ -94,16 +94,16 @@ class Declaration:
     """A function, a type or a variable, and the words that it is made of."""
 
     name: str
-    # Names; names behind a dot, which stays behind a type's name; names in attributes.
+    # Names; names after a dot, with the dot if it follows a type's name; names in attributes.
     words: frozenset[str]
     parts: frozenset[str]
     derivatives: frozenset[str]
-    # A type's.
+    # Members of a type.
     members: "tuple[Declaration, ...]" = ()
-    # A variable's; a buffer's is its elements'.
+    # The type of a variable, or of a buffer's elements.
     type: str = ""
     is_buffer: bool = False
-    # True of a global that is a number, or a struct of buffers and numbers.
+    # True for a global that is a number, or a struct of buffers and numbers.
     is_uniform: bool = False
     is_static: bool = False
 
@@ -117,22 +117,22 @@ class Source:
         self._text = _IGNORED.sub(" ", text)
         self.imports = [imported.replace(".", "/") for imported in _IMPORT.findall(self._text)]
         self.constants = dict(_CONSTANT.findall(self._text))
-        # Names that a specialisation gives a value: ("constant", its type) or ("struct", its interface).
+        # Names that a specialisation sets: ("constant", its type) or ("struct", its interface).
         constants, types = _EXTERN_CONSTANT.findall(self._text), _EXTERN_TYPE.findall(self._text)
         self.externs = {name: ("constant", kind) for kind, name, _ in constants}
         self.externs |= {name: ("struct", interface) for name, interface, _ in types}
-        # The values that they have without one, as they are written.
+        # Their default values, as written.
         self.defaults = {name: value for _, name, value in constants} | {name: value for name, _, value in types}
 
     @cached_property
     def declarations(self) -> tuple[Declaration, ...]:
-        """All but members of types."""
+        """All declarations except members of types."""
         return _declarations(_TOKEN.findall(_DOT.sub(".", self._text)))
 
 
 @cache
 def scope(module: str) -> tuple[Source, ...]:
-    """slang/<module>.slang, and all that it imports, directly or not."""
+    """slang/<module>.slang and all its imports, direct and indirect."""
     found = {module: Source(module)}
     for name in found[module].imports:
         if (shader_folder() / f"{name}.slang").is_file():
@@ -152,7 +152,7 @@ def _declarations(tokens: list[str]) -> tuple[Declaration, ...]:
 
 
 def _declaration(tokens: list[str]) -> Declaration:
-    """From all its tokens but the last one, a semicolon or a brace."""
+    """Parse a declaration from its tokens, without the last one, a semicolon or a brace."""
     start = 0
     while tokens[start] == "[":
         start = tokens.index("]", start) + 1
@@ -170,7 +170,7 @@ def _declaration(tokens: list[str]) -> Declaration:
     )
     if "(" in head:
         name = _function_name(head)
-        # Its own name does not refer to another's, such as an entry point's of an imported module.
+        # Its own name is no reference to another declaration, such as an imported module's entry point.
         words = _words(tokens) - ({name} if tokens.count(name) == 1 else set())
         return Declaration(name, words, parts, derivatives, is_static="static" in head)
     while head[-1] == "]":
@@ -183,7 +183,7 @@ def _declaration(tokens: list[str]) -> Declaration:
 
 
 def _function_name(head: list[str]) -> str:
-    """The name that stands before the parameters, and before a generic's in angle brackets."""
+    """The name before the parameters, and before generic parameters in angle brackets."""
     end, depth = head.index("("), 0
     while depth or not _is_name(head[end]):
         end -= 1
@@ -201,12 +201,12 @@ def _words(tokens: list[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Globals:
-    """Buffers and numbers by name, with the types of the buffers' elements and of the numbers. The fields of a struct are named
-    `struct.field`; those of the block `params` by themselves."""
+    """Buffers and numbers by name, with the types of the buffers' elements and of the numbers. A struct's fields are named
+    `struct.field`; fields of the block `params` have no prefix."""
 
     buffers: dict[str, str]
     uniforms: dict[str, str]
-    # Names that a specialisation gives a value.
+    # Names that a specialisation sets.
     externs: frozenset[str] = field(default=frozenset(), compare=False)
     # Numbers of the block `params`.
     block: frozenset[str] = field(default=frozenset(), compare=False)
@@ -214,7 +214,7 @@ class Globals:
 
 @cache
 def declared(module: str) -> Globals:
-    """The globals that slang/<module>.slang and all that it imports declare."""
+    """The globals that slang/<module>.slang and all its imports declare."""
     everything = [declaration for source in scope(module) for declaration in source.declarations]
     types = {declaration.name: declaration for declaration in everything if declaration.members}
     buffers: dict[str, str] = {}
@@ -240,20 +240,20 @@ def declared(module: str) -> Globals:
 
 @cache
 def extern_defaults(module: str) -> dict[str, str]:
-    """The values that the `extern` names of slang/<module>.slang and its imports have where nobody specialises them."""
+    """The default values of the `extern` names of slang/<module>.slang and its imports."""
     return {name: value for source in scope(module) for name, value in source.defaults.items()}
 
 
 @cache
 def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
-    """The globals of `declared` that an entry point of the module mentions, or one of the types of a specialisation, or
-    anything that these mention."""
+    """The globals of `declared` that an entry point of the module or a specialisation's `types` mention, directly or through
+    other declarations."""
     visible = {source.name: {inner.name for inner in scope(source.name)} for source in scope(module)}
     named: dict[str, list[tuple[Declaration, str]]] = {}
     for source in scope(module):
         for declaration in source.declarations:
             named.setdefault(declaration.name, []).append((declaration, source.name))
-    # Declarations that count, with the modules they are in; names that may be methods'.
+    # Declarations that count, with their modules; names that may belong to methods.
     reached: dict[Declaration, str] = {}
     called: set[str] = set()
     new = {declaration: home for declaration, home in named[entry] if home == module}

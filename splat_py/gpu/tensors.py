@@ -1,4 +1,4 @@
-"""Between torch tensors and the arrays of a device."""
+"""Checks of torch tensors, and conversions between them and device arrays."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,7 +10,7 @@ from splat_py.gpu.arrays import Array, Memory
 
 
 def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = ()) -> None:
-    """Raise SplatError unless all that there are are float32 tensors, or `halves` float16 ones, on one torch device."""
+    """Raise SplatError unless all given tensors are float32, or float16 if named in `halves`, on one torch device."""
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(given))
     for name, tensor in given.items():
@@ -23,7 +23,7 @@ def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] 
 
 
 def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> None:
-    """Raise SplatError unless a tensor has one of these shapes; of a side given by a letter any length will do."""
+    """Raise SplatError unless a tensor has one of these shapes; a letter stands for any length."""
     for shape in shapes:
         if tensor.dim() == len(shape) and all(
             isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
@@ -34,12 +34,12 @@ def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> No
 
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:
-    """An array as a tensor on the torch device of another."""
+    """Return an array as a tensor on the torch device of `like`."""
     return array.tensor().to(like.device)
 
 
 def words_of(halves: Tensor) -> Tensor:
-    """The memory of float16 numbers as float32, flat: arrays hold words of 32 bits, of which the last may be half full."""
+    """View float16 numbers as flat float32: arrays hold words of 32 bits, and the last word may be half full."""
     flat = halves.detach().reshape(-1)
     if flat.numel() % 2 or flat.storage_offset() % 2:
         flat = torch.cat([flat, flat.new_zeros(flat.numel() % 2)])
@@ -47,9 +47,9 @@ def words_of(halves: Tensor) -> Tensor:
 
 
 def side_by_side(memory: Memory, count: int, *gradients: tuple[Tensor | None, int]) -> tuple[Array, int, int]:
-    """Gradients of `count` splats with a width each as columns of one array: the array, its row's length, the first column.
+    """Return gradients of `count` splats, with their widths, as columns of one array: the array, its row length, first column.
 
-    That is where they lie, if they lie side by side in rows of one of our arrays, else a copy; None counts as zeros.
+    Gradients that already lie side by side in rows of one device array are not copied; None counts as zeros.
     """
     first, width = gradients[0]
     owner = None if first is None else memory.owner_of(first)
@@ -71,7 +71,7 @@ def side_by_side(memory: Memory, count: int, *gradients: tuple[Tensor | None, in
 
 
 def sparse_rows(dense: Tensor, ids: Tensor) -> Tensor:
-    """Of a gradient [..., N, k], the rows `ids`, counted through all leading dimensions, as a sparse tensor."""
+    """Return rows `ids` of a gradient [..., N, k] as a sparse tensor; `ids` count through all leading dimensions."""
     rows = dense.flatten(0, -2)[ids]
     indices = torch.stack(torch.unravel_index(ids, dense.shape[:-1]))
     return torch.sparse_coo_tensor(indices, rows, dense.shape, check_invariants=False, is_coalesced=True)

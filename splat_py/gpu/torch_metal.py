@@ -1,8 +1,8 @@
-"""A Mac's GPU through torch: torch compiles our Metal source at run time, which takes no Xcode, and dispatches it on its own
-stream, so that kernels read and write the tensors of torch themselves.
+"""A Mac's GPU through torch: torch compiles the emitted Metal source at run time, without Xcode, and dispatches it on its own
+stream, so kernels read and write torch's tensors directly.
 
-Commands are sent when they are submitted. torch's stream runs them in order with torch's own, so that only the host has to wait
-before it reads, and `Tensor.cpu` does.
+Commands are sent at submission. torch's stream runs them in order with torch's own, so only the host must wait before it reads,
+which `Tensor.cpu` does.
 """
 
 import struct
@@ -28,12 +28,12 @@ from splat_py.gpu.metal_parameters import MetalParameters
 # Kernels load vectors of four floats.
 _ALIGNMENT = 16
 _DTYPES = {torch.float32: np.float32, torch.int32: np.int32, torch.uint32: np.uint32, torch.uint8: np.uint8}
-# Metal's buffers of a kernel.
+# Metal's limit on a kernel's buffers.
 _MOST_BUFFERS = 31
 
 
 class TensorBuffer:
-    """A buffer with those methods of SlangPy's that `Array` calls, over bytes of a torch storage, which it keeps alive."""
+    """A buffer over bytes of a torch storage, which it keeps alive, with the methods of SlangPy's that `Array` calls."""
 
     def __init__(self, storage: torch.UntypedStorage, offset: int, size: int) -> None:
         self.storage = storage
@@ -41,20 +41,20 @@ class TensorBuffer:
         self.size = size
 
     def view(self, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-        """A tensor over the memory, from its beginning. To autograd it is no view: it may be changed in place."""
+        """A tensor over the memory from its beginning. autograd does not see a view, so it may be changed in place."""
         tensor = torch.empty(0, dtype=dtype, device=self.storage.device)
         return tensor.set_(self.storage, self.offset // dtype.itemsize, shape)  # type: ignore[call-overload]
 
     @cached_property
     def bytes(self) -> torch.Tensor:
-        """All of it."""
+        """The whole buffer."""
         return self.view(torch.uint8, [self.size])
 
     def to_torch(self, data_type: spy.DataType, shape: list[int]) -> torch.Tensor:
         return self.view(getattr(torch, data_type.name), shape)
 
     def to_numpy(self) -> NDArray[np.uint8]:
-        """A copy, once all commands that were sent are done."""
+        """A copy, made after all submitted commands."""
         return np.asarray(self.bytes.to("cpu", copy=True).numpy())
 
     def copy_from_numpy(self, values: NDArray[Any]) -> None:
@@ -64,11 +64,11 @@ class TensorBuffer:
 
 
 class TensorMemory(Memory):
-    """Buffers from torch's allocator, which keeps those that are freed itself, and not before commands have finished."""
+    """Buffers from torch's allocator, which reuses freed ones itself, after their commands have finished."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(cast(spy.Device, None), Bridge.MPS)
-        # Metal's buffers hold more; kernels number elements with 32 bits.
+        # Metal's buffers may hold more, but kernels number elements with 32 bits.
         self.limits = Limits(buffer_bytes=4 << 32)
         self._torch_device = device
 
@@ -86,7 +86,7 @@ class TensorMemory(Memory):
         return self.array(torch.arange(count, dtype=torch.int32, device=self._torch_device).view(torch.uint32))
 
     def owner_of(self, tensor: torch.Tensor) -> Array | None:
-        """All of the memory that a tensor looks at, as a flat array of its type."""
+        """The whole storage of a tensor as a flat array of its type; None if the array cannot alias it."""
         if not self._is_ours(tensor):
             return None
         count = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -99,7 +99,7 @@ class TensorMemory(Memory):
         return buffer
 
     def give_back(self, buffer: spy.Buffer) -> None:
-        """Only counts: torch frees memory when no tensor looks at it any more."""
+        """Only count: torch frees memory with its last tensor."""
         self.live_bytes -= buffer.size
 
     def _allocate(self, size: int) -> spy.Buffer:
@@ -116,12 +116,12 @@ class TensorMemory(Memory):
 
 
 class TorchKernels(KernelCache):
-    """As `KernelCache`, of `TorchProgram`s."""
+    """A `KernelCache` of `TorchProgram`s."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(cast(spy.Device, None))
         self._emitted = EmissionCache()
-        # Placeholder for buffers that nobody sets: torch numbers arguments without gaps.
+        # Placeholder for unset buffers: torch numbers arguments without gaps.
         self._nothing = torch.zeros(16, dtype=torch.uint8, device=device)
 
     def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
@@ -130,7 +130,7 @@ class TorchKernels(KernelCache):
 
 
 class TorchProgram:
-    """One entry point, compiled; SplatError if torch rejects the source, or the kernel takes more than can be bound."""
+    """One compiled entry point; SplatError if torch rejects the source, or cannot bind the kernel's buffers."""
 
     def __init__(self, name: str, entry: str, kernel: EmittedKernel, nothing: torch.Tensor) -> None:
         self._name = name
@@ -141,7 +141,7 @@ class TorchProgram:
         if any(block.pointers for block in self._parameters.blocks.values()) or self._count > _MOST_BUFFERS:
             raise SplatError(f"{name} reads buffers by address, or more than {_MOST_BUFFERS}, which torch cannot bind")
         try:
-            # A string of ASCII is what torch makes Apple's of.
+            # torch needs an ASCII string.
             self._kernel = getattr(torch.mps.compile_shader(kernel.source.encode("ascii").decode()), entry)
         except (RuntimeError, SyntaxError, UnicodeError) as error:
             lines = str(error).split("\n")
@@ -149,7 +149,7 @@ class TorchProgram:
             raise SplatError(f"torch cannot compile the Metal source of {name}: {reason}") from error
 
     def arguments(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array]) -> list[Any]:
-        """Torch's arguments for Metal's buffers, by position; a placeholder where the kernel has none or nobody sets it."""
+        """torch's arguments for Metal's buffers, by position; a placeholder for each missing or unset one."""
         found = [self._nothing] * self._count
         for name, number in self._parameters.buffers.items():
             if name in self._parameters.blocks:
@@ -162,7 +162,7 @@ class TorchProgram:
         return found
 
     def dispatch(self, groups: tuple[int, int, int], arguments: list[Any]) -> None:
-        """Send it to torch's stream. Whole workgroups: torch counts threads, and would cut the last group of an axis short."""
+        """Dispatch on torch's stream. Thread counts fill whole workgroups, as torch would cut the last one short."""
         threads = [n * size for n, size in zip(groups, self._threads, strict=True)]
         try:
             self._kernel(*arguments, threads=threads, group_size=list(self._threads))
@@ -171,7 +171,7 @@ class TorchProgram:
 
 
 class TorchCommands(list[Callable[[], Any]]):
-    """Takes the place of SlangPy's command encoder: calls, made when they are submitted."""
+    """A replacement for SlangPy's command encoder: calls to make at submission."""
 
     def copy_buffer(self, target: TensorBuffer, at: int, source: TensorBuffer, begin: int, size: int) -> None:
         self.append(partial(target.bytes[at : at + size].copy_, source.bytes[begin : begin + size]))
@@ -181,13 +181,13 @@ class TorchCommands(list[Callable[[], Any]]):
 
 
 class TorchQueue:
-    """Takes the place of SlangPy's device, for `Device`, `Recorder` and `Profile`: there are no features and no timestamps."""
+    """A replacement for SlangPy's device in `Device`, `Recorder` and `Profile`, without features and timestamps."""
 
     features: tuple[spy.Feature, ...] = ()
     info = SimpleNamespace(limits=SimpleNamespace(), timestamp_frequency=0.0)
 
     def __init__(self) -> None:
-        # The number of the last submission, and those that may still be running.
+        # The number of the last submission, and the events of those that may still be running.
         self._submitted = 0
         self._running: dict[int, torch.mps.Event] = {}
 
@@ -198,13 +198,13 @@ class TorchQueue:
         return TorchCommands()
 
     def submit_command_buffer(self, commands: list[Callable[[], Any]]) -> int:
-        """Run the commands; returns the submission's number."""
+        """Run the commands, and return the submission's number."""
         for command in commands:
             command()
-        # They hold tensors.
+        # The commands hold tensors.
         commands.clear()
         event = torch.mps.Event()
-        # Also has torch commit what it has gathered: the GPU begins while the host goes on.
+        # This also makes torch commit its commands: the GPU begins while the host goes on.
         event.record()
         self._submitted += 1
         self._running[self._submitted] = event
@@ -223,7 +223,7 @@ class TorchQueue:
 
 
 class TorchRecorder(Recorder):
-    """Records dispatches of `TorchProgram`s."""
+    """A recorder for dispatches of `TorchProgram`s."""
 
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
@@ -232,7 +232,7 @@ class TorchRecorder(Recorder):
         self._commands.append(partial(program.dispatch, groups, program.arguments(uniforms, buffers)))
 
     def clear(self, array: Array) -> None:
-        """See `Recorder`. Behind the array there may be more of a caller's tensor."""
+        """Fill only the array with zeros: more of a caller's tensor may follow it."""
         self._arrays.append(array)
         self._commands.append(cast(TensorBuffer, array.buffer).bytes[: array.nbytes].zero_)
 

@@ -1,7 +1,7 @@
-"""gsplat's names over splat_py's renderer: `import splat_py.gsplat as gsplat`, and `from splat_py.gsplat.X import Y` for its
-`from gsplat.X import Y`.
+"""gsplat's interface on top of splat_py's renderer: `import splat_py.gsplat as gsplat`, and `from splat_py.gsplat.X import Y`
+instead of `from gsplat.X import Y`.
 
-Names are those of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImplementedError when called.
+It has the names of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImplementedError when called.
 """
 
 import sys
@@ -11,7 +11,7 @@ from splat_py.base.lazy import lazy
 from splat_py.gsplat.unsupported import EXPERIMENTAL as _EXPERIMENTAL
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
 
-# The version of gsplat whose names and arguments these are.
+# The version of gsplat with these names and arguments.
 __version__ = "1.6.0"
 
 _STAGES = {
@@ -25,7 +25,7 @@ _CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "ExternalDistorti
 _CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 _COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
 
-# Names by the module that defines them.
+# Public names by the module that defines them.
 _PUBLIC = _STAGES | {
     "compression": ("PngCompression",),
     "utils": ("export_splats",),
@@ -50,7 +50,7 @@ _PUBLIC = _STAGES | {
     "unsupported": (*_UNSUPPORTED, *_BUILD),
     "splat_py.train.evaluation": _COLOR_CORRECT,
 }
-# gsplat's modules that define nothing here.
+# gsplat's modules without a file here: their names are defined in other modules.
 _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "_helper": {"utils": ("load_test_data",)},
     "color_correct": {"splat_py.train.evaluation": _COLOR_CORRECT},
@@ -101,7 +101,7 @@ def _homes(names: dict[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def _register(path: str) -> None:
-    """Let `import splat_py.gsplat.PATH` find names that are defined elsewhere."""
+    """Register a module splat_py.gsplat.PATH for names that are defined elsewhere."""
     name = f"{__name__}.{path}"
     homes = _homes(_PATHS[path])
     module = ModuleType(name, f"The names of `gsplat.{path}`.")

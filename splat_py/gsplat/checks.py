@@ -1,4 +1,4 @@
-"""Checks of what the functions of this package are given: each ends in one sentence that names the argument."""
+"""Checks of this package's arguments; errors name the argument in one sentence."""
 
 import math
 
@@ -10,7 +10,7 @@ from splat_py.gpu.tensors import check_shape
 
 
 def leading(name: str, tensor: Tensor, *last: int | str) -> tuple[int, ...]:
-    """The dimensions of a tensor before its last ones, which must be as given."""
+    """The leading dimensions of a tensor. SplatError unless its last dimensions are `last`; text allows any size."""
     count = len(last)
     tail = tuple(tensor.shape[max(tensor.dim() - count, 0) :])
     if len(tail) < count or any(isinstance(want, int) and have != want for have, want in zip(tail, last, strict=True)):
@@ -19,7 +19,7 @@ def leading(name: str, tensor: Tensor, *last: int | str) -> tuple[int, ...]:
 
 
 def check_camera_model(camera_model: str) -> None:
-    """Raise NotImplementedError for gsplat's other camera models, SplatError for what is none."""
+    """Raise NotImplementedError for gsplat's unsupported camera models, SplatError for unknown ones."""
     if camera_model in ("ftheta", "lidar"):
         raise NotImplementedError(f"camera_model={camera_model!r} is not supported; use pinhole, ortho or fisheye")
     if camera_model not in ("pinhole", "ortho", "fisheye"):
@@ -27,7 +27,7 @@ def check_camera_model(camera_model: str) -> None:
 
 
 def check_tiles(isect_offsets: Tensor, images: tuple[int, ...], size: tuple[int, int], tile_size: int) -> None:
-    """Raise SplatError unless `isect_offsets` has a number for each tile of these images, and tiles cover them."""
+    """Raise SplatError unless `isect_offsets` has an entry for each tile of these images, and the tiles cover them."""
     check_shape("isect_offsets", isect_offsets, (*images, "tile_height", "tile_width"), (math.prod(images), "rows", "columns"))
     rows, columns = isect_offsets.shape[-2:]
     if columns * tile_size < size[0] or rows * tile_size < size[1]:
@@ -37,7 +37,7 @@ def check_tiles(isect_offsets: Tensor, images: tuple[int, ...], size: tuple[int,
 
 
 def device_to_differentiate(tensor: Tensor) -> Device:
-    """The device for a tensor. Raises SplatError if it does not render, or not backwards."""
+    """The device for a tensor. SplatError if it cannot run the forward or the backward pass."""
     device = device_for(tensor)
     device.require(Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
     return device

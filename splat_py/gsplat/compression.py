@@ -1,11 +1,11 @@
 """Scenes as folders of pictures, in gsplat's format.
 
-meta.json has each parameter's shape, type and range. Means, as `log_transform` leaves them, are two PNGs: the low and the
-high bytes of 16 bits. Scales, quaternions, opacities and sh0 are a PNG of 8 bits each, a pixel a Gaussian, in a square. shN is
-an NPZ of centroids of 6 bits, of which each Gaussian has one: the palette of SOG, by Euclidean distances, where gsplat's are
-Manhattan distances. All other parameters are NPZs, as they are.
+meta.json has each parameter's shape, type and range. Means, after `log_transform`, are two PNGs: the low and the high bytes of
+16 bits. Scales, quaternions, opacities and sh0 are square PNGs of 8 bits with one pixel a Gaussian. shN is an NPZ of 6-bit
+centroids and each Gaussian's index: the palette of SOG, by Euclidean distances, while gsplat uses Manhattan distances. All
+other parameters are stored unchanged as NPZs.
 
-Anyone may have written a folder: sizes in files are checked before they are allocated.
+Folders may come from anyone, so the sizes in files are checked before any allocation.
 """
 
 import math
@@ -31,12 +31,12 @@ from splat_py.scene.formats.packing import morton_order
 from splat_py.scene.formats.sog import palette
 from splat_py.scene.pictures import checked_size
 
-# Ours are a few KiB.
+# Regular files have a few KiB.
 _MOST_META_BYTES = 1 << 20
 _MOST_RANK = 8
-# Deflate stores at most this many bytes in one.
+# The highest compression ratio of Deflate.
 _MOST_RATIO = 1032
-# A parameter's name becomes a file's.
+# A parameter's name becomes a file name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _AGAIN = "compress the scene again"
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
@@ -50,13 +50,13 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    # The range of each channel, or one for all; empty if values are stored as they are.
+    # The range of each channel, or one for all; empty if values are stored unchanged.
     mins: NDArray[np.float32]
     maxs: NDArray[np.float32]
     bits: int
 
     def dequantize(self, steps: NDArray[np.integer], bits: int) -> NDArray[np.float32]:
-        """Values of steps [..., C], or of any shape if there is one range for all."""
+        """The values of quantised steps [..., C], or of any shape with a single range."""
         share = steps.astype(np.float64) / (2**bits - 1)
         return (share * (self.maxs.astype(np.float64) - self.mins) + self.mins).astype(np.float32)
 
@@ -66,25 +66,25 @@ def read_entries(folder: Path) -> list[Entry]:
     path = folder / "meta.json"
     with refusing(f"{path} cannot be read", _AGAIN, OSError, ValueError, TypeError, KeyError, OverflowError):
         if path.stat().st_size > _MOST_META_BYTES:
-            raise ValueError(f"it is longer than {_MOST_META_BYTES} bytes")
+            raise ValueError(f"it has more than {_MOST_META_BYTES} bytes")
         meta = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(meta, dict):
-            raise ValueError("it is no dictionary")
+            raise ValueError("it is not a dictionary")
         entries = [_entry(name, fields) for name, fields in meta.items()]
         if len({entry.shape[0] for entry in entries}) > 1:
-            raise ValueError("parameters are of different numbers of Gaussians")
+            raise ValueError("its parameters have different numbers of Gaussians")
         return entries
 
 
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name[:100]!r} is no parameter's name")
+        raise ValueError(f"{name[:100]!r} is not a parameter's name")
     shape, dtype = fields["shape"], fields["dtype"]
     whole = isinstance(shape, list) and all(type(side) is int and 0 <= side < 1 << 32 for side in shape)
     if not whole or not 1 <= len(shape) <= _MOST_RANK:
-        raise ValueError(f"{name} has no shape")
+        raise ValueError(f"{name} has no valid shape")
     if dtype not in _DTYPES:
-        raise ValueError(f"{name} has no type")
+        raise ValueError(f"{name} has no valid type")
     if tuple(shape[1:]) != _RANKS.get(name, tuple(shape[1:])) or (name == "shN" and (len(shape), shape[-1]) != (3, 3)):
         raise ValueError(f"{name} has shape {shape}")
     quantised = name in (*_RANKS, "shN") and 0 not in shape
@@ -99,7 +99,7 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
 def _range(name: str, numbers: Any, count: int) -> NDArray[np.float32]:
     given = numbers if isinstance(numbers, list) else [numbers]
     if len(given) != count or any(type(x) not in (int, float) or not math.isfinite(x) for x in given):
-        raise ValueError(f"{name} has no range")
+        raise ValueError(f"{name} has no valid range")
     with np.errstate(over="ignore"):
         bounds = np.array(given, np.float32)
     if not np.isfinite(bounds).all():
@@ -108,28 +108,28 @@ def _range(name: str, numbers: Any, count: int) -> NDArray[np.float32]:
 
 
 def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
-    """A square PNG of a pixel a Gaussian, [N, C]."""
+    """Read a square PNG with one pixel a Gaussian as [N, C]."""
     count, channels = entry.shape[0], math.prod(entry.shape[1:])
     side = math.isqrt(count)
     wanted = (side, side) if channels == 1 else (side, side, channels)
-    with refusing(f"{path} cannot be read", _AGAIN, Exception):  # decoders raise what they like
+    with refusing(f"{path} cannot be read", _AGAIN, Exception):  # decoders raise many types
         data = path.read_bytes()
         checked_size(path, data)
         if side**2 != count or not data.startswith(b"\x89PNG"):
-            raise ValueError("it is no PNG of a square number of Gaussians")
+            raise ValueError("it is not a PNG of a square number of Gaussians")
         found = iio.improps(data, plugin="pillow")
         if tuple(found.shape) != wanted or found.dtype != np.uint8:
-            raise ValueError(f"it is {list(found.shape)} {found.dtype} and not {list(wanted)} uint8")
+            raise ValueError(f"it is {list(found.shape)} {found.dtype} instead of {list(wanted)} uint8")
         return iio.imread(data, plugin="pillow").reshape(count, channels)
 
 
 def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: str = "fiub") -> list[NDArray]:
-    """Arrays of an NPZ by their names and shapes, of which None may be anything.
+    """Read arrays of an NPZ by name and shape; None in a shape allows any size.
 
     Args:
-        kinds: NumPy's letters for the kinds of numbers that they may be.
+        kinds: NumPy's letters for the allowed kinds of numbers.
     """
-    # zipfile and NumPy let what they decode raise.
+    # zipfile and NumPy pass on many types of errors from damaged data.
     with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(path) as archive:
         return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
 
@@ -137,12 +137,12 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: st
 def _read_array(archive: zipfile.ZipFile, name: str, wanted: tuple[int | None, ...], kinds: str) -> NDArray:
     shape, dtype = npy_header(archive, f"{name}.npy")
     if len(shape) != len(wanted) or any(b not in (None, a) for a, b in zip(shape, wanted, strict=True)):
-        raise ValueError(f"{name} is {list(shape)}")
+        raise ValueError(f"{name} has shape {list(shape)}")
     if dtype.kind not in kinds:
-        raise ValueError(f"{name} is of type {dtype}")
+        raise ValueError(f"{name} has type {dtype}")
     nbytes, most = math.prod(shape) * dtype.itemsize, _MOST_RATIO * Path(str(archive.filename)).stat().st_size
     if nbytes > most:
-        raise ValueError(f"{name} is said to be of {nbytes} bytes, and the file is too short for that")
+        raise ValueError(f"{name} claims {nbytes} bytes, but the file is too short for that")
     with archive.open(f"{name}.npy") as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -156,25 +156,25 @@ _SORTED_BY = ("means", *_PICTURES)
 
 @dataclass
 class PngCompression:
-    """Compresses scenes to folders and reads them again, at gsplat's own loss of precision.
+    """Compresses scenes to folders and reads them again, with the same loss of precision as gsplat.
 
     Attributes:
-        use_sort: arrange the Gaussians by `sort_splats` before, so that the pictures compress better.
-        verbose: say what is going on.
+        use_sort: first arrange the Gaussians with `sort_splats`, so that the pictures compress better.
+        verbose: print progress.
     """
 
     use_sort: bool = True
     verbose: bool = True
 
     def compress(self, compress_dir: str | PathLike[str], splats: Mapping[str, Tensor]) -> None:
-        """Write a folder. The Gaussians of lowest opacity that no square has room for are left out.
+        """Write a folder. It holds the largest square number of Gaussians, without those of lowest opacity.
 
         Args:
             splats: means [N, 3], scales [N, 3] (log), quats [N, 4], opacities [N] (logit), sh0 [N, 1, 3] and shN [N, K, 3];
-                anything else [N, ...] is stored as it is. It is not changed.
+                other tensors [N, ...] are stored unchanged. `splats` is not modified.
 
         Raises:
-            SplatError: there are no Gaussians, one is not finite, or a file cannot be written.
+            SplatError: there are no Gaussians, a value is not finite, or a file cannot be written.
         """
         kept = {name: tensor.detach() for name, tensor in splats.items()}
         for name, tensor in kept.items():
@@ -183,13 +183,13 @@ class PngCompression:
         count = len(kept["means"])
         side = math.isqrt(count)
         if side == 0:
-            raise SplatError("splats: there are no Gaussians; compress takes one at least")
+            raise SplatError("splats has no Gaussians; compress needs at least one")
         kept |= {"means": log_transform(kept["means"]), "quats": F.normalize(kept["quats"], dim=-1)}
         if side**2 < count:
             best = kept["opacities"].argsort(descending=True)[: side**2]
             kept = {name: tensor[best] for name, tensor in kept.items()}
             if self.verbose:
-                print(f"{count} Gaussians do not fill a square; the {count - side**2} of lowest opacity are left out")
+                print(f"{count} Gaussians do not fill a square; leaving out the {count - side**2} of lowest opacity")
         if self.use_sort:
             kept = sort_splats(kept, self.verbose)
         folder = Path(compress_dir)
@@ -197,7 +197,7 @@ class PngCompression:
         write_json(folder / "meta.json", meta)
 
     def _write(self, folder: Path, name: str, values: Tensor, side: int) -> dict[str, Any]:
-        """A parameter's files, and what meta.json says of it."""
+        """Write a parameter's files and return its entry for meta.json."""
         meta = {"shape": list(values.shape), "dtype": str(values.dtype).removeprefix("torch.")}
         if name == "means":
             steps, ranges = _quantize(values.reshape(side, side, -1), 16)
@@ -220,10 +220,10 @@ class PngCompression:
         return meta | {key: value[0] for key, value in ranges.items()} | {"quantization": _CLUSTER_BITS}
 
     def decompress(self, compress_dir: str | PathLike[str]) -> dict[str, Tensor]:
-        """The parameters that are in a folder, on the CPU.
+        """Read the parameters in a folder, on the CPU.
 
         Raises:
-            SplatError: a file is missing, damaged, or not what meta.json says.
+            SplatError: a file is missing, damaged, or does not match meta.json.
         """
         folder = Path(compress_dir)
         splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
@@ -248,20 +248,20 @@ class PngCompression:
             path, width = folder / "shN.npz", math.prod(entry.shape[1:])
             steps, labels = read_arrays(path, {"centroids": (None, width), "labels": (entry.shape[0],)}, "u")
             if labels.max() >= len(steps):
-                raise SplatError(f"{path} refers to centroids that it does not have; compress the scene again")
+                raise SplatError(f"{path} refers to missing centroids; compress the scene again")
             values = entry.dequantize(steps, entry.bits)[labels]
         return torch.from_numpy(values.reshape(entry.shape)).to(entry.dtype)
 
 
 def _quantize(grid: Tensor, bits: int) -> tuple[NDArray[np.uint16], dict[str, list[float]]]:
-    """Values [H, W, C] in whole steps between each channel's least and largest, and these."""
+    """Quantise values [H, W, C] in steps between each channel's minimum and maximum. Returns the steps and the ranges."""
     low, high = grid.amin((0, 1)), grid.amax((0, 1))
     steps = (grid - low) / torch.where(high == low, 1, high - low) * (2**bits - 1)
     return steps.round().cpu().numpy().astype(np.uint16), {"mins": low.tolist(), "maxs": high.tolist()}
 
 
 def _write_picture(path: Path, pixels: NDArray[np.integer]) -> None:
-    """[H, W, C] below 256 as a PNG."""
+    """Write numbers [H, W, C] below 256 as a PNG."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, pixels.astype(np.uint8).squeeze(2) if pixels.shape[2] == 1 else pixels.astype(np.uint8))
 
@@ -272,22 +272,22 @@ def _write_arrays(path: Path, **arrays: NDArray) -> None:
 
 
 def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str, Tensor]:
-    """All parameters in the order of a square grid: by PLAS, if it is installed, or else along Morton curves.
+    """Reorder all parameters in a square grid, by PLAS if it is installed, otherwise along Morton curves.
 
     PLAS (Morgenstern et al. 2023, Compact 3D scene representation via self-organizing Gaussian grids) arranges the grid by all
-    parameters but shN. Without it a curve through space is laid along one through the grid: neighbours are near each other.
+    parameters except shN. The Morton order lays a curve through space along one through the grid, which keeps neighbours close.
 
     Args:
-        splats: [N, ...] each, N a square number, "means" among them.
+        splats: [N, ...] each, including "means"; N is a square number.
         verbose: print PLAS's progress.
 
     Raises:
-        SplatError: N is no square number.
+        SplatError: N is not a square number.
     """
     means = splats["means"]
     side = math.isqrt(len(means))
     if side**2 != len(means):
-        raise SplatError(f"splats: there are {len(means)} Gaussians; sort_splats takes a square number of them")
+        raise SplatError(f"splats has {len(means)} Gaussians; sort_splats needs a square number of them")
     try:
         from plas import sort_with_plas
     except ImportError:
@@ -299,7 +299,7 @@ def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str,
         order = order.to(means.device)
     else:
         rows = torch.cat([splats[name].reshape(side**2, -1) for name in _SORTED_BY if name in splats], dim=1)
-        # It finds better arrangements from one without any order.
+        # PLAS finds better arrangements from a random order.
         shuffled = torch.randperm(side**2, device=rows.device)
         grid = rows[shuffled].reshape(side, side, -1).permute(2, 0, 1)
         order = shuffled[sort_with_plas(grid, improvement_break=1e-4, verbose=verbose)[1].flatten()]

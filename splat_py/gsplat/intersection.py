@@ -1,6 +1,6 @@
-"""Projected Gaussians → tiles that their bounding boxes meet, as sorted 64-bit keys → splats that pixels blend, in torch.
+"""Intersections of projected Gaussians' bounding boxes with tiles, as sorted 64-bit keys, and the splats of pixels, in torch.
 
-`splat_py.render.tiles` bins by the exact ellipse and is what `rasterization` uses; these functions return the lists.
+`rasterization` uses `splat_py.render.tiles` instead, which bins by the exact ellipse; these functions return the lists.
 """
 
 import math
@@ -14,9 +14,9 @@ from splat_py.gsplat.checks import check_tiles, leading
 
 _DEPTH_BITS = 32
 _ALPHA_MIN, _ALPHA_MAX = 1 / 255, 0.999
-# A pixel stops before a splat that would leave no more than this.
+# A pixel stops before a splat that would lower its transmittance to this or less.
 _MIN_T = 1e-4
-# Splats of a list that are evaluated at once, and (tile, pixel, splat) triples.
+# The most splats of a list, and the most (tile, pixel, splat) triples, evaluated at once.
 _PART = 32
 _MOST_TRIPLES = 1 << 20
 
@@ -36,27 +36,27 @@ def isect_tiles(
     image_ids: Tensor | None = None,
     gaussian_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Intersections of splats' bounding boxes with tiles. Not differentiable.
+    """Find intersections of splats' bounding boxes with tiles. Not differentiable.
 
     Args:
-        means2d: [..., N, 2] pixels, or [nnz, 2] where packed; each set of leading indices is an image, I in all.
-        radii: [..., N, 2] or [nnz, 2], pixels to each side; a splat with one that is not positive meets no tile.
+        means2d: [..., N, 2] pixels, or [nnz, 2] if packed; each leading index is an image, I in all.
+        radii: [..., N, 2] or [nnz, 2], pixels to each side; a splat with a radius that is not positive meets no tile.
         depths: [..., N] or [nnz] float32, not negative.
         tile_size: pixels along a tile's side.
         tile_width, tile_height: tiles along an image's sides.
-        sort: by image, tile and depth; otherwise splat by splat.
-        segmented: how gsplat sorts; means nothing here.
-        packed: splats of all images in one list, with `n_images` and `image_ids`.
-        n_images: I; needed only where packed.
-        image_ids: [nnz] whose each splat is.
-        gaussian_ids: not needed.
+        sort: order intersections by image, tile and depth; otherwise splat by splat.
+        segmented: gsplat's way of sorting; ignored here.
+        packed: the splats of all images are one list, with `n_images` and `image_ids`.
+        n_images: I; needed only if packed.
+        image_ids: [nnz] image of each splat.
+        gaussian_ids: ignored.
 
     Returns:
-        Tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects], of image, tile, and the bits
-        of the depth in the lower 32; and its splat, int32 [isects], an index into all images' splats or into nnz.
+        Number of tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and
+        the depth's bits in the lower 32; and its splat, int32 [isects], an index into the splats of all images or into nnz.
 
     Raises:
-        SplatError: an argument has the wrong shape, or images and tiles do not fit the keys.
+        SplatError: an argument has the wrong shape, or images and tiles do not fit into the keys.
     """
     images = leading("means2d", means2d, "N", 2)
     count = means2d.shape[-2]
@@ -84,7 +84,7 @@ def isect_tiles(
     tiles = columns * rows  # [M]
 
     splats = torch.repeat_interleave(tiles)
-    # The number of each intersection among those of its splat, row by row.
+    # The index of each intersection among those of its splat, row by row.
     number = torch.arange(len(splats), device=splats.device) - (tiles.cumsum(0) - tiles)[splats]
     row = low[splats, 1] + number // columns[splats]
     column = low[splats, 0] + number % columns[splats]
@@ -99,7 +99,7 @@ def isect_tiles(
 
 @torch.no_grad()
 def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_height: int) -> Tensor:
-    """First intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
+    """The first intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
 
     Raises:
         SplatError: `isect_ids` has the wrong shape.
@@ -125,18 +125,18 @@ def rasterize_to_indices_in_range(
     isect_offsets: Tensor,
     flatten_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The splats that pixels blend, of a part of every tile's list. Not differentiable.
+    """Find the splats that pixels blend, within a part of every tile's list. Not differentiable.
 
     Args:
-        range_start, range_end: the part, in batches of tile_size² splats: from the first on, up to and without the second,
-            which may be as large as one likes.
+        range_start, range_end: the part of the lists in batches of tile_size² splats, the end excluded; the end may be beyond
+            the lists.
         transmittances: [..., H, W] of the pixels before the part.
         means2d, conics, opacities: [..., N, 2], [..., N, 3], [..., N].
-        isect_offsets, flatten_ids: each tile's list, as `isect_offset_encode` and `isect_tiles` give them.
+        isect_offsets, flatten_ids: each tile's list, from `isect_offset_encode` and `isect_tiles`.
 
     Returns:
-        Int64 [M] each, sorted by image and pixel and then front to back, of the splat's index below N, the pixel's (row by
-        row), and the image's.
+        Indices of the splat (below N), of the pixel (row by row) and of the image, int64 [M] each, sorted by image and pixel,
+        then front to back.
 
     Raises:
         SplatError: an argument has the wrong shape, or the tiles do not cover the images.
@@ -156,7 +156,7 @@ def rasterize_to_indices_in_range(
     side, part = torch.arange(tile_size, device=ids.device), torch.arange(_PART, device=ids.device)
 
     found = [ids.new_empty(2, 0)]
-    # Tiles with lists of similar lengths, as many at once as memory allows.
+    # Process tiles with lists of similar lengths together, as many as memory allows.
     for tiles in (lasts - firsts).argsort().split(max(_MOST_TRIPLES // (batch * _PART), 1)):
         x = ((tiles % columns)[:, None, None] * tile_size + side).expand(-1, tile_size, -1).flatten(1)  # [T, P]
         y = ((tiles // columns % rows)[:, None, None] * tile_size + side[:, None]).expand(-1, -1, tile_size).flatten(1)
@@ -170,7 +170,7 @@ def rasterize_to_indices_in_range(
             centers = torch.stack((x, y), -1)[:, :, None] + 0.5
             alphas = _alphas(centers, means2d, conics, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
-            # α is not negative: from the first splat that would leave too little on, all would.
+            # α is not negative, so after the first splat that would leave too little, all others would, too.
             blended = (states[..., 1:] > _MIN_T) & ~done[..., None]
             tile, place, number = (blended & (alphas > 0)).nonzero(as_tuple=True)
             found.append(torch.stack((pixels[tile, place], splats[tile, number])))
@@ -194,18 +194,18 @@ def accumulate(
     image_width: int,
     image_height: int,
 ) -> tuple[Tensor, Tensor]:
-    """Blend the splats that lists of indices name, of M in all, with torch's own operations.
+    """Blend splats by lists of M indices, with torch's operations.
 
     Args:
         means2d, conics, opacities, colors: [..., N, 2], [..., N, 3], [..., N], [..., N, D].
-        gaussian_ids, pixel_ids, image_ids: [M] each, those of a pixel one after another and front to back, as
-            `rasterize_to_indices_in_range` gives them.
+        gaussian_ids, pixel_ids, image_ids: [M] each, sorted by image and pixel, then front to back, as
+            `rasterize_to_indices_in_range` returns them.
 
     Returns:
         Colours [..., H, W, D] and alphas [..., H, W, 1]. Differentiable in the first four arguments.
 
     Raises:
-        SplatError: an argument has the wrong shape, or a pixel's splats are not together.
+        SplatError: an argument has the wrong shape, or the lists are not sorted by image and pixel.
     """
     *images, count = leading("means2d", means2d, 2)
     check_shape("conics", conics, (*images, count, 3))
@@ -230,7 +230,7 @@ def accumulate(
 
 
 def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
-    """α [...] of splats [...], numbered through all images, at pixel centres [..., 2]; 0 where a splat is skipped."""
+    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats."""
     dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
     a, b, c = conics.reshape(-1, 3)[splats].unbind(-1)
     sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
@@ -240,7 +240,7 @@ def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor,
 
 def _transmittances(alphas: Tensor, pixels: Tensor) -> Tensor:
     """For each entry [M], the product of 1 - α over the earlier entries of its pixel."""
-    # One sum over all pixels' logarithms: in float32 it would lose what a single pixel adds. MPS has no float64.
+    # A single sum over the logarithms of all pixels needs float64 to keep those of one pixel. MPS has no float64.
     device = alphas.device if alphas.device.type != "mps" else torch.device("cpu")
     logs = torch.log1p(-alphas.to(device, torch.float64))
     before = logs.cumsum(0) - logs

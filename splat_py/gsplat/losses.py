@@ -1,6 +1,6 @@
-"""gsplat's loss functions in torch, on any device. Where a loss is of each element, the caller takes the mean.
+"""gsplat's loss functions in torch, on any device. If a loss has a value for each element, the caller takes the mean.
 
-SSIM here is that of images [B, C, H, W] of any float type and window, with zeros outside; `splat_py.ssim` is the faster one.
+SSIM here accepts images [B, C, H, W] of any float type and any window, with zeros outside; `splat_py.ssim` is faster.
 """
 
 import math
@@ -32,7 +32,7 @@ def mse_loss(pred: Tensor, target: Tensor) -> Tensor:
 
 
 def create_ssim_window(window_size: int, channel: int, device: torch.device | str = "cpu") -> Tensor:
-    """The Gaussian window of SSIM, σ = 1.5 pixels, once a channel: [channel, 1, window_size, window_size], sum 1 each."""
+    """The Gaussian window of SSIM, σ = 1.5 pixels, for each channel: [channel, 1, window_size, window_size], sum 1 each."""
     offsets = torch.arange(window_size, dtype=torch.float32, device=device) - window_size // 2
     weights = torch.softmax(-(offsets**2) / (2 * _SIGMA**2), dim=0)
     return torch.outer(weights, weights).repeat(channel, 1, 1, 1)
@@ -47,7 +47,7 @@ def torch_ssim_loss(img1: Tensor, img2: Tensor, window: Tensor, window_size: int
     Args:
         img1, img2: [B, C, H, W], 0 to 1.
         window: from `create_ssim_window`, of the images' type.
-        window_size, channel: those of the window.
+        window_size, channel: as for the window.
     """
     maps = torch.cat([img1, img2, img1 * img1, img2 * img2, img1 * img2])
     x, y, xx, yy, xy = F.conv2d(maps, window, padding=window_size // 2, groups=channel).chunk(5)
@@ -64,13 +64,13 @@ def ssim_loss(img1: Tensor, img2: Tensor, window_size: int = 11) -> Tensor:
 
 
 def depth_l1_loss(pred_depth: Tensor, gt_depth: Tensor, scene_scale: float = 1.0) -> Tensor:
-    """Mean |1/pred - 1/gt| · scene_scale: a scalar. A depth that is not positive counts as infinitely far."""
+    """Mean |1/pred - 1/gt| · scene_scale: a scalar. Depths that are not positive count as infinitely far."""
     return F.l1_loss(_disparity(pred_depth), _disparity(gt_depth)) * scene_scale
 
 
 def _disparity(depths: Tensor) -> Tensor:
     there = depths > 0
-    # The branch that is not taken must be finite: torch multiplies its derivative by zero.
+    # The unused branch must be finite, since torch multiplies its derivative by zero.
     return torch.where(there, 1 / torch.where(there, depths, 1), 0)
 
 
@@ -94,12 +94,12 @@ def scale_reg_loss(log_scales: Tensor) -> Tensor:
 
 
 def gaussian_scale_reg(scales: Tensor, visibility: Tensor | None = None) -> Tensor:
-    """The scales [N, 3] (not their logarithms), times `visibility` [N] or [N, 1] if there is one: [N, 3]."""
+    """|scales| [N, 3] (not logarithms), times `visibility` [N] or [N, 1] if given: [N, 3]."""
     return _weighted(scales, visibility)
 
 
 def gaussian_density_reg(densities: Tensor, visibility: Tensor | None = None) -> Tensor:
-    """The opacities [N] or [N, 1] (not their logits), times `visibility` of as many: as `densities`."""
+    """|densities| [N] or [N, 1] (opacities, not logits), times `visibility` [N] or [N, 1] if given: as `densities`."""
     return _weighted(densities, visibility)
 
 
@@ -109,7 +109,7 @@ def _weighted(values: Tensor, visibility: Tensor | None) -> Tensor:
 
 
 def gaussian_z_scale_reg(z_scales: Tensor, threshold: float) -> Tensor:
-    """Excess of scales along z [N] (not their logarithms) over a threshold: [N]."""
+    """Excess of scales along z [N] (not logarithms) over a threshold: [N]."""
     return F.relu(z_scales - threshold)
 
 

@@ -1,4 +1,4 @@
-"""gsplat's `rasterize_to_pixels` and `rasterize_to_pixels_2dgs` over our last stages, with lists of tiles of the caller's."""
+"""gsplat's `rasterize_to_pixels` and `rasterize_to_pixels_2dgs` on splat_py's last stages, with the caller's tile lists."""
 
 import math
 from dataclasses import replace
@@ -44,24 +44,24 @@ def rasterize_to_pixels(
     *,
     accumulate: Accumulate = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Blend splats, as tiles list them, into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
+    """Blend the splats in tile lists into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
 
     Differentiable in means2d, conics, colors, opacities and backgrounds.
 
     Args:
-        means2d: [..., N, 2] pixels, or [nnz, 2] where packed.
+        means2d: [..., N, 2] pixels, or [nnz, 2] if packed.
         conics: [..., N, 3] or [nnz, 3], 1/pixel².
         colors: [..., N, D] or [nnz, D] of any D.
         opacities: [..., N] or [nnz] between 0 and 1.
         image_width, image_height: pixels.
         tile_size: 4, 8 or 16 pixels.
-        isect_offsets: [..., tile_height, tile_width] where each tile's list begins in
-        flatten_ids: [isects] indices of splats, counted through all images; each tile's front to back.
+        isect_offsets: [..., tile_height, tile_width] first index of each tile's list in `flatten_ids`.
+        flatten_ids: [isects] indices of splats across all images; each tile's list is front to back.
         backgrounds: [..., D]; black by default.
         masks: bool [..., tile_height, tile_width]; tiles where it is False show the background.
         packed: the splats of all images are one list.
-        absgrad: also leave Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
-        accumulate: how gradients add up over pixels, as in `splat_py.rasterization`.
+        absgrad: also store Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
+        accumulate: method to sum gradients over pixels, as in `splat_py.rasterization`.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value.
@@ -73,7 +73,7 @@ def rasterize_to_pixels(
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = isect_offsets, flatten_ids, masks, packed
     images, device, options, tiles = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate)
-    # Neither depths nor radii matter any more.
+    # The last stages do not use depths and radii: pass placeholders.
     projected = ProjectedSplats(means2d, opacities, conics, opacities, tiles.ids.new_empty(0))
     colors, alphas = rasterize(projected, colors, tiles, *size, backgrounds, options, device=device)
     shape = (*images, *size[::-1])
@@ -101,25 +101,25 @@ def rasterize_to_pixels_2dgs(
     *,
     accumulate: Accumulate = "auto",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Blend surfels, as tiles list them. Arguments as of `rasterize_to_pixels`, where `...` are images, and:
+    """Blend the surfels in tile lists. Arguments as in `rasterize_to_pixels`, where `...` are images, and:
 
     Args:
         ray_transforms: [..., N, 3, 3], or packed [nnz, 3, 3].
-        colors: [..., N, D] or [nnz, D], whose last channel is depth, for distortion and the median.
+        colors: [..., N, D] or [nnz, D]; the last channel is depth, for distortion and the median.
         normals: [..., N, 3] or [nnz, 3] in camera space.
-        densify: [..., N, 2] or [nnz, 2] of any value; its gradient is about that of the means on the image.
-        backgrounds: [..., D]; 0 in the last channel, with `distloss`.
+        densify: [..., N, 2] or [nnz, 2] of any value; its gradient approximates that of the means on the image.
+        backgrounds: [..., D]; the last channel must be 0 with `distloss`.
         distloss: also render the distortion of the last channel.
 
     Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds.
 
     Returns:
-        Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1], zero
-        without `distloss`, and the medians' last channel [..., H, W, 1].
+        Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1] (zero
+        without `distloss`), and the last channel of the median splat [..., H, W, 1].
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value.
-        NotImplementedError: absgrad with more channels than one pass takes.
+        NotImplementedError: absgrad with more channels than one pass supports.
     """
     size = int(image_width), int(image_height)
     rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
@@ -128,8 +128,8 @@ def rasterize_to_pixels_2dgs(
     prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="Surfel")
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
-        raise SplatError("backgrounds is not 0 in its last channel, which is depth; distloss=True needs that")
-    # Neither depths nor radii matter any more.
+        raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
+    # The last stages do not use depths and radii: pass placeholders.
     shape = with_densify(ray_transforms.flatten(-2), densify)
     projected = ProjectedSplats(means2d, opacities, shape, opacities, tiles.ids.new_empty(0), normals=normals)
     surface = rasterize_surface(projected, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)
@@ -152,7 +152,7 @@ def _prepare(
     accumulate: Accumulate,
     **kind: Any,
 ) -> tuple[tuple[int, ...], Device, Options, BinnedTiles]:
-    """The images' dimensions, the device and its settings, and every tile's splats without those of masked tiles.
+    """The image dimensions, the device, its options, and the tile lists without those of masked tiles.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype or value.
@@ -180,9 +180,9 @@ def _prepare(
     ids, count = flatten_ids.long(), math.prod(splats)
     offsets = torch.cat((isect_offsets.flatten().long(), ids.new_tensor([len(ids)])))
     if (offsets.diff() < 0).any() or (offsets < 0).any():
-        raise SplatError("isect_offsets does not ascend from tile to tile, to the length of flatten_ids at most")
+        raise SplatError("isect_offsets must ascend from tile to tile, at most to the length of flatten_ids")
     if ((ids < 0) | (ids >= count)).any():
-        raise SplatError(f"flatten_ids holds an index that is not of one of the {count} splats")
+        raise SplatError(f"flatten_ids holds an index outside the {count} splats")
     if masks is not None:
         counts, shown = offsets.diff(), masks.flatten().bool()
         ids = ids[offsets[0] :][torch.repeat_interleave(shown, counts)]
@@ -194,13 +194,13 @@ def _prepare(
     def array(values: Tensor) -> Array:
         return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))
 
-    # Lengths matter only where lists are blended in segments.
+    # Lengths matter only if lists are blended in segments.
     max_length = int(offsets.diff().max()) if device.tuning.segment else 0
     tile_height, tile_width = isect_offsets.shape[-2:]
     grid = TileGrid(tile_size, tile_width, tile_height, math.prod(images))
     lists = TileLists(array(offsets), array(ids), grid, segments_for(device, max_length))
     if options.per_isect:
-        # A gradient row for each element, those of a splat one after another.
+        # Each element has a gradient row; the rows of a splat are consecutive.
         by_splat = ids.argsort(stable=True)
         places = torch.empty_like(by_splat).scatter_(0, by_splat, torch.arange(len(by_splat), device=by_splat.device))
         ends = torch.bincount(ids, minlength=count).cumsum(0)

@@ -1,4 +1,4 @@
-"""gsplat's first stages over ours: Gaussians and surfels → splats, spherical harmonics → colours."""
+"""gsplat's first stages on top of splat_py's: Gaussians and surfels → splats, spherical harmonics → colours."""
 
 import math
 
@@ -15,8 +15,8 @@ from splat_py.render.project import project
 from splat_py.render.shade import shade
 from splat_py.render.splats import ProjectedSplats
 
-# Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives ours that: the ellipse on which α is 1/255,
-# with its margin for rounding (slang/splat/footprint.slang).
+# Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives splat_py's the same: its ellipse is where
+# α = 1/255, with a margin for rounding (slang/splat/footprint.slang).
 _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
 _MIN_COMPENSATION = 1e-3
 _MAX_DEGREE = 4
@@ -42,31 +42,31 @@ def fully_fused_projection(
     camera_model: str = "pinhole",
     opacities: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Gaussians → splats of C cameras, by EWA projection (Zwicker et al. 2001).
+    """Project Gaussians to splats of C cameras by EWA projection (Zwicker et al. 2001).
 
-    Differentiable in means, covars, quats, scales, viewmats and Ks. Everything of a culled splat is zero.
+    Differentiable in means, covars, quats, scales, viewmats and Ks. All values of a culled splat are zero.
 
     Args:
         means: [..., N, 3] world units.
-        covars: [..., N, 6] upper triangles xx, xy, xz, yy, yz, zz; or None, with
+        covars: [..., N, 6] upper triangles xx, xy, xz, yy, yz, zz; if None, quats and scales are required.
         quats, scales: [..., N, 4] (w, x, y, z), normalised here, and [..., N, 3] standard deviations.
         viewmats: [..., C, 4, 4] world → camera.
         Ks: [..., C, 3, 3] intrinsics in pixels.
-        width, height: of the images, pixels.
+        width, height: image size in pixels.
         eps2d: variance added to every splat, pixel².
-        near_plane, far_plane: camera depths between which Gaussians are seen.
-        radius_clip: splats that reach no further than this many pixels are culled.
-        packed: only splats that are not culled.
-        sparse_grad: with `packed`: gradients of means, covars, quats and scales are sparse (COO).
-        calc_compensations: also √(det Σ / det (Σ + eps2d)), for antialiasing (Yu et al. 2024).
+        near_plane, far_plane: camera depths between which Gaussians are visible.
+        radius_clip: splats with at most this radius in pixels are culled.
+        packed: return only splats that are not culled.
+        sparse_grad: with `packed`, gradients of means, covars, quats and scales are sparse (COO).
+        calc_compensations: also return √(det Σ / det (Σ + eps2d)), for antialiasing (Yu et al. 2024).
         camera_model: "pinhole", "ortho" or "fisheye".
-        opacities: [..., N]: radii, and what is culled, are then those of splats with these opacities, dimmed by compensations,
-            where α = 1/255; otherwise radii are 3.33 standard deviations. They have no gradient.
+        opacities: [..., N], dimmed by compensations: radii and culling then follow from where α = 1/255; otherwise radii are
+            3.33 standard deviations. They have no gradient.
 
     Returns:
-        radii int32 [..., C, N, 2] (0 where culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
-        compensations [..., C, N], None unless asked for. Packed: whose each splat is, batch_ids, camera_ids and gaussian_ids
-        int64 [nnz], and then the same with nnz in the place of ..., C, N.
+        radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
+        compensations [..., C, N], or None without `calc_compensations`. Packed: first the indices of each splat, batch_ids,
+        camera_ids and gaussian_ids, int64 [nnz], then the same results with nnz instead of ..., C, N.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype or device.
@@ -79,7 +79,7 @@ def fully_fused_projection(
         check_shape("covars", covars, (*batch, count, 6))
         quats = scales = None
     elif quats is None or scales is None:
-        raise SplatError("covars is missing, and so are quats or scales; give covars or both of the others")
+        raise SplatError("covars is missing, and quats or scales too; give covars, or quats and scales")
     else:
         check_shape("quats", quats, (*batch, count, 4))
         check_shape("scales", scales, (*batch, count, 3))
@@ -107,10 +107,10 @@ def fully_fused_projection(
     if calc_compensations and opacities is not None:
         gaussian_ids = splats.gaussian_ids
         before = effective[..., None, :] if gaussian_ids is None else effective.flatten()[gaussian_ids]
-        # Fainter splats are culled.
+        # Splats with opacities below 1/255 are culled.
         compensations = splats.opacities / before.clamp(min=1 / 255)
     elif calc_compensations:
-        # det (Σ - eps2d) / det Σ, from Σ's inverse.
+        # det (Σ - eps2d) / det Σ, computed from the inverse of Σ.
         a, b, c = splats.conics.unbind(-1)
         ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
         compensations = ratio.clamp(min=_MIN_COMPENSATION**2).sqrt() * (splats.radii > 0).all(-1)
@@ -134,15 +134,15 @@ def fully_fused_projection_2dgs(
     packed: bool = False,
     sparse_grad: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Surfels → splats of C cameras (Huang et al. 2024).
+    """Project surfels to splats of C cameras (Huang et al. 2024).
 
-    Differentiable in means, quats, scales, viewmats and Ks. Everything of a culled splat is zero. Arguments as of
-    `splat_py.rasterization_2dgs`; eps2d is of no effect.
+    Differentiable in means, quats, scales, viewmats and Ks. All values of a culled splat are zero. Arguments as in
+    `splat_py.rasterization_2dgs`; eps2d has no effect.
 
     Returns:
-        radii int32 [..., C, N, 2] (0 where culled), means2d [..., C, N, 2], depths [..., C, N], ray transforms
-        [..., C, N, 3, 3] and normals [..., C, N, 3] in camera space. Packed: whose each splat is, batch_ids, camera_ids and
-        gaussian_ids int64 [nnz], and then the same with nnz in the place of ..., C, N.
+        radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], ray transforms
+        [..., C, N, 3, 3] and normals [..., C, N, 3] in camera space. Packed: first the indices of each splat, batch_ids,
+        camera_ids and gaussian_ids, int64 [nnz], then the same results with nnz instead of ..., C, N.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype or device.
@@ -170,7 +170,7 @@ def fully_fused_projection_2dgs(
 def _check_scenes(
     means: Tensor, viewmats: Tensor, Ks: Tensor, packed: bool, sparse_grad: bool
 ) -> tuple[tuple[int, ...], int, int]:
-    """The dimensions of scenes, and the numbers of Gaussians and of cameras in each.
+    """The batch dimensions, and the numbers of Gaussians and cameras of each scene.
 
     Raises:
         SplatError: an argument has the wrong shape, or gradients would be sparse without `packed`.
@@ -180,12 +180,12 @@ def _check_scenes(
     cameras = viewmats.shape[-3]
     check_shape("Ks", Ks, (*batch, cameras, 3, 3))
     if sparse_grad and not packed:
-        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
+        raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
     return tuple(batch), count, cameras
 
 
 def _ids_of(splats: ProjectedSplats, count: int, cameras: int) -> tuple[Tensor, ...]:
-    """batch_ids, camera_ids and gaussian_ids [nnz] of packed splats; nothing of others."""
+    """batch_ids, camera_ids and gaussian_ids [nnz] of packed splats; an empty tuple for others."""
     gaussian_ids, image_ids = splats.gaussian_ids, splats.image_ids
     if gaussian_ids is None or image_ids is None:
         return ()
@@ -194,13 +194,13 @@ def _ids_of(splats: ProjectedSplats, count: int, cameras: int) -> tuple[Tensor, 
 
 @graph_break
 def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
-    """Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
+    """Evaluate Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
 
     Args:
         degrees_to_use: 0 to 4.
-        dirs: [..., 3] of any length but zero.
-        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; the others are not used. float32 or float16.
-        masks: bool [...] where to compute anything; elsewhere the result is zero.
+        dirs: [..., 3] of any length above zero.
+        coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; further ones are ignored. float32 or float16.
+        masks: bool [...]; the result is zero where it is False.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value.
@@ -215,7 +215,7 @@ def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks
     if masks is not None:
         check_shape("masks", masks, batch)
     count = math.prod(batch)
-    # Directions are means to a camera at the origin; what is masked has no radius.
+    # Treat directions as means seen from a camera at the origin; masked ones have radius 0.
     visible = (dirs.new_ones(count) if masks is None else masks.reshape(count)).to(torch.int32)
     colors = shade(
         dirs.reshape(count, 3),

@@ -1,6 +1,6 @@
-"""The names of `gsplat.rendering`: `rasterization` in gsplat's signature over `splat_py.rasterization`, and its options' types.
+"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, on top of `splat_py.rasterization`, and its types.
 
-Most types name what is not supported, so that scripts that mention them load.
+Most types belong to unsupported options; they exist so that scripts can import them.
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ RasterizeMode = Literal["classic", "antialiased"]
 ExternalDistortionModelMeta = Literal["bivariate-windshield"]
 
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
-# Arguments that ask for what is not done here, and what they are where they do not.
+# Arguments of unsupported features, with their neutral values.
 _REFUSED = dict.fromkeys(
     ("distributed", "return_normals", "rays", "ftheta_coeffs", "lidar_coeffs", "external_distortion_coeffs"), False
 ) | {"global_z_order": True}
-# The thresholds of `gsplat.cuda._constants`, as our shaders have them.
+# The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 MIN_COMPENSATION: float = constant("splat/projection", "MIN_COMPENSATION")
 
 
 class RollingShutterType(IntEnum):
-    """Order in which a sensor is read out; GLOBAL is all at once."""
+    """The readout order of a sensor; GLOBAL reads all pixels at once."""
 
     ROLLING_TOP_TO_BOTTOM = 0
     ROLLING_LEFT_TO_RIGHT = 1
@@ -41,7 +41,7 @@ class RollingShutterType(IntEnum):
 
 
 class FThetaPolynomialType(IntEnum):
-    """The one of an f-theta camera's two polynomials that is exact."""
+    """The exact one of an f-theta camera's two polynomials."""
 
     PIXELDIST_TO_ANGLE = 0
     ANGLE_TO_PIXELDIST = 1
@@ -60,7 +60,7 @@ class FThetaCameraDistortionParameters:
 
 @dataclass
 class UnscentedTransformParameters:
-    """Sigma points of the unscented transform (`with_ut`); `UnscentedTransform` of the renderer, but scripts may change it."""
+    """Sigma points of the unscented transform (`with_ut`): a mutable version of the renderer's `UnscentedTransform`."""
 
     alpha: float = 0.1
     beta: float = 2.0
@@ -70,19 +70,19 @@ class UnscentedTransformParameters:
 
 
 class ExternalDistortionModelParameters:
-    """Distortion by what is in front of a camera; not supported."""
+    """Distortion by an object in front of the camera, such as a windshield; not supported."""
 
 
 class RendererConfig:
-    """Division of work among gsplat's kernels; means nothing here."""
+    """The division of work among gsplat's kernels; ignored here."""
 
 
 class RendererConfig_MixedBatch(RendererConfig):
-    """One of gsplat's two ways."""
+    """gsplat's mixed batch; ignored here."""
 
 
 class RendererConfig_ParallelBatch(RendererConfig):
-    """The other."""
+    """gsplat's parallel batch; ignored here."""
 
 
 def render_mode_has_color(mode: RenderMode) -> bool:
@@ -106,17 +106,17 @@ def render_mode_has_depth_channel(mode: RenderMode) -> bool:
 
 
 def render_mode_has_expected_depth(mode: RenderMode) -> bool:
-    """True if depths are divided by alpha: expectations, not sums."""
+    """True if depths are expectations: sums divided by alpha."""
     return "E" in mode
 
 
 def render_mode_has_only_color(mode: RenderMode) -> bool:
-    """True if the image has colours alone."""
+    """True if the image has only colours."""
     return mode == "RGB"
 
 
 def render_mode_has_only_depth_channel(mode: RenderMode) -> bool:
-    """True if the image has depths or distances alone."""
+    """True if the image has only depths or distances."""
     return not mode.startswith("RGB")
 
 
@@ -166,20 +166,20 @@ def rasterization(
     renderer_config: Any = None,
     **own: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render Gaussians from C cameras: `splat_py.rasterization` in the signature of gsplat 1.6 and 1.5.3.
+    """Render Gaussians from C cameras: `splat_py.rasterization` with the signature of gsplat 1.6 and 1.5.3.
 
     Args:
-        channel_chunk, segmented, renderer_config: of no effect on results, and ignored.
-        distributed, return_normals, global_z_order, rays, ftheta_coeffs, lidar_coeffs, external_distortion_coeffs: their
-            defaults only.
-        own: further arguments of `splat_py.rasterization`, which has all others too.
+        channel_chunk, segmented, renderer_config: ignored; they do not affect results.
+        distributed, return_normals, global_z_order, rays, ftheta_coeffs, lidar_coeffs, external_distortion_coeffs: only their
+            defaults are supported.
+        own: further arguments of `splat_py.rasterization`, which also documents all others.
 
     Returns:
-        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary, as of `splat_py.rasterization`.
+        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary, as in `splat_py.rasterization`.
 
     Raises:
-        SplatError: as of `splat_py.rasterization`.
-        NotImplementedError: an argument asks for what is not done here.
+        SplatError: as in `splat_py.rasterization`.
+        NotImplementedError: an argument requests an unsupported feature.
     """
     arguments = dict(locals())
     arguments |= arguments.pop("own")
@@ -190,14 +190,14 @@ def rasterization(
         if not _is_neutral(value, default):
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
-    # By position, other arguments of 1.5.3 stand in these places.
+    # Positional calls for 1.5.3 have other arguments in these positions.
     for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "rolling_shutter"):
         arguments[name] = None if _is_neutral(arguments[name], False) else arguments[name]
     return _rasterize(**arguments)
 
 
 def _is_neutral(value: Any, default: bool) -> bool:
-    """True if an argument asks for nothing: it is None, its default, or the GLOBAL of any `RollingShutterType`."""
+    """True if an argument is None, its default, or GLOBAL of any `RollingShutterType`."""
     return value is None or value is default or getattr(value, "name", None) == "GLOBAL"
 
 

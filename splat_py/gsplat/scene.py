@@ -1,4 +1,4 @@
-"""gsplat's container of Gaussians, whose further tensors follow strategies' changes of rows, and its list of scenes."""
+"""gsplat's container of Gaussians, whose extra tensors follow row changes by strategies, and its list of scenes."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -12,25 +12,25 @@ from splat_py.gsplat.strategy.ops import REQUIRED, Scene
 
 
 class SceneError(SplatError, ValueError, KeyError):
-    """Splats, signals or a component do not fit a scene. A ValueError and KeyError too, as scripts for gsplat expect."""
+    """Splats, signals or a component do not fit a scene. Also a ValueError and KeyError, as scripts for gsplat expect."""
 
     __str__ = Exception.__str__
 
 
 class GaussianScene(Scene):
-    """Gaussians of one or several components, one after the other, that a `Stage` renders. Strategies tell it of every change
-    of rows: `on_duplicate` and others, where rows are given by their numbers or by a mask.
+    """Gaussians of one or several concatenated components for a `Stage` to render. Strategies report every change of rows with
+    `on_duplicate` and similar methods, which get row indices or a mask.
 
     Attributes:
         id: the name on a `Stage`, not empty.
-        splats: by name, parameters [N, ...]; `means`, `scales`, `quats` and `opacities` are among them.
-        signal: by name, further tensors [N, ...] that are not trained.
-        component_names, component_index: the components, and [N] int64 whose each Gaussian is.
+        splats: parameters [N, ...] by name, including `means`, `scales`, `quats` and `opacities`.
+        signal: further tensors [N, ...] by name, which are not trained.
+        component_names, component_index: names of the components, and each Gaussian's component, [N] int64.
     """
 
     def __init__(self, id: str) -> None:
         if not isinstance(id, str) or not id:
-            raise SceneError(f"id is {id!r}; give a scene a name, text that is not empty")
+            raise SceneError(f"id is {id!r}; give the scene a name that is not empty")
         self.id = id
         self.splats = ParameterDict()
         self.signal: dict[str, Tensor] = {}
@@ -39,7 +39,7 @@ class GaussianScene(Scene):
 
     @classmethod
     def from_splats(cls, splats: ParameterDict, id: str, signal: dict[str, Tensor] | None = None) -> Self:
-        """A scene with one component, named as the scene. The parameters are kept, not copied."""
+        """A scene with one component of the same name. The parameters are not copied."""
         scene = cls(id)
         if "means" in splats:
             scene.signal = {name: values.to(splats["means"].device) for name, values in (signal or {}).items()}
@@ -47,8 +47,8 @@ class GaussianScene(Scene):
         return scene
 
     def put(self, name: str, component: ParameterDict) -> None:
-        """Add a component. The first one's parameters are kept; another makes new parameters, so add it before optimisers are
-        made. Its signals are 0.
+        """Add a component. The first component's parameters are not copied. A further component makes new parameters, so add it
+        before creating optimisers; its signals are 0.
 
         Raises:
             SceneError: the name is empty or taken, a parameter is missing, or their lengths differ.
@@ -77,7 +77,7 @@ class GaussianScene(Scene):
         names = self.component_names
         index = component if isinstance(component, int) else names.index(component) if component in names else -1
         if not 0 <= index < len(names):
-            raise SceneError(f"component {component!r} is not in the scene; there are {names}")
+            raise SceneError(f"component {component!r} is not in the scene; it has {names}")
         mask = self.component_index == index
         return {
             "name": names[index],
@@ -88,7 +88,7 @@ class GaussianScene(Scene):
         }
 
     def num_gaussians(self) -> int:
-        """N."""
+        """Return N."""
         return len(self.splats["means"]) if "means" in self.splats else 0
 
     def validate(self) -> None:
@@ -100,10 +100,10 @@ class GaussianScene(Scene):
         if wrong := {key: len(values) for key, values in given.items() if len(values) != count}:
             raise SceneError(f"a scene of {count} Gaussians has other lengths in {wrong}; leading dim must be num_gaussians")
         if count and not 0 <= int(self.component_index.min()) <= int(self.component_index.max()) < len(self.component_names):
-            raise SceneError(f"component_index has values that are none of the {len(self.component_names)} components")
+            raise SceneError(f"component_index has values outside the {len(self.component_names)} components")
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of everything, for `torch.save` and `from_state_dict`."""
+        """Copies of the whole state, for `torch.save` and `from_state_dict`."""
         return {
             "id": self.id,
             "splats": {key: values.detach().clone() for key, values in self.splats.items()},
@@ -115,10 +115,10 @@ class GaussianScene(Scene):
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Self:
-        """The scene of `state_dict`, on the splats' device. What an older file lacks is one component, all trainable.
+        """Restore a scene from `state_dict`, on the splats' device. An older state without components gets one, all trainable.
 
         Raises:
-            SceneError: no id or splats, or lengths that differ.
+            SceneError: the state has no id or splats, or lengths differ.
         """
         if lacking := [key for key in ("id", "splats") if key not in state]:
             raise SceneError(f"the state lacks {lacking}; give one that state_dict returned")
@@ -168,7 +168,7 @@ def _parameters(values: dict[str, Tensor], trained: dict[str, bool]) -> Paramete
 
 
 class Stage:
-    """Scenes by their id, and how to render each."""
+    """Scenes by id, each with its render function."""
 
     def __init__(self) -> None:
         self._scenes: dict[str, tuple[GaussianScene, Callable[..., Any]]] = {}
@@ -176,15 +176,15 @@ class Stage:
     def add_scene(self, scene: GaussianScene, render_fn: Callable[..., Any]) -> None:
         """Let `render(scene.id, ...)` call render_fn(splats=scene.splats, ...)."""
         if scene.id in self._scenes:
-            raise SceneError(f"scene {scene.id!r} is already registered; give this one another id")
+            raise SceneError(f"scene {scene.id!r} is already registered; choose another id")
         self._scenes[scene.id] = (scene, render_fn)
 
     def scene_ids(self) -> list[str]:
-        """All ids, in the order in which scenes were added."""
+        """All ids in the order of addition."""
         return list(self._scenes)
 
     def get_scene(self, scene_id: str) -> GaussianScene:
-        """The scene of an id."""
+        """The scene with this id."""
         return self._find(scene_id)[0]
 
     def render(self, scene_id: str, **kwargs: Any) -> Any:
@@ -194,5 +194,5 @@ class Stage:
 
     def _find(self, scene_id: str) -> tuple[GaussianScene, Callable[..., Any]]:
         if scene_id not in self._scenes:
-            raise SceneError(f"scene {scene_id!r} is not registered; there are {self.scene_ids()}")
+            raise SceneError(f"scene {scene_id!r} is not registered; the ids are {self.scene_ids()}")
         return self._scenes[scene_id]

@@ -1,4 +1,4 @@
-"""gsplat's torch functions, from its own package, which needs no CUDA for them: `pip install gsplat==1.5.3`."""
+"""gsplat's torch functions from its own package, which runs them without CUDA: `pip install gsplat==1.5.3`."""
 
 from importlib import import_module
 from typing import Any
@@ -22,7 +22,7 @@ def own_package(module: str) -> Any:
         return import_module(f"gsplat.{module}")
     except ImportError as error:
         raise MissingPackageError(
-            f"gsplat.{module} is gsplat's own, which cannot be imported ({error}); pip install gsplat==1.5.3"
+            f"gsplat.{module} belongs to gsplat's own package, which cannot be imported ({error}); pip install gsplat==1.5.3"
         ) from error
 
 
@@ -44,8 +44,8 @@ def quat_scale_to_covar_preci(
     Args:
         quats: [..., 4] (w, x, y, z), normalised here.
         scales: [..., 3] standard deviations.
-        compute_covar, compute_preci: which of the two to compute; the other is None.
-        triu: give upper triangles (xx, xy, xz, yy, yz, zz), [..., 6], instead of matrices [..., 3, 3].
+        compute_covar, compute_preci: whether to compute each of the two; None is returned otherwise.
+        triu: return upper triangles (xx, xy, xz, yy, yz, zz), [..., 6], instead of matrices [..., 3, 3].
 
     Raises:
         SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
@@ -56,7 +56,7 @@ def quat_scale_to_covar_preci(
 
 
 def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [..., C, N, 3] and covariances [..., C, N, 3, 3] in the frames of C cameras. Differentiable.
+    """Transform means to [..., C, N, 3] and covariances to [..., C, N, 3, 3] in the frames of C cameras. Differentiable.
 
     Args:
         means: [..., N, 3] in the world.
@@ -75,7 +75,7 @@ def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tenso
 def proj(
     means: Tensor, covars: Tensor, Ks: Tensor, width: int, height: int, camera_model: str = "pinhole"
 ) -> tuple[Tensor, Tensor]:
-    """Gaussians in the frames of C cameras on their image planes: means2d [..., C, N, 2] in pixels, J Σ Jᵀ [..., C, N, 2, 2].
+    """Project Gaussians from camera frames to image planes: means2d [..., C, N, 2] in pixels, J Σ Jᵀ [..., C, N, 2, 2].
 
     Differentiable in means, covars and Ks.
 
@@ -83,8 +83,8 @@ def proj(
         means: [..., C, N, 3].
         covars: [..., C, N, 3, 3].
         Ks: [..., C, 3, 3] intrinsics in pixels.
-        width, height: of the images; of a pinhole, J is taken at a point held within them and 15 % of a side beyond.
-        camera_model: "pinhole", "ortho" (Ks then are pixels a world unit) or "fisheye" (equidistant, without distortion).
+        width, height: image size in pixels; for a pinhole, the point of J is clamped to the image plus 15 % of a side.
+        camera_model: "pinhole", "ortho" (Ks in pixels a world unit) or "fisheye" (equidistant, without distortion).
 
     Raises:
         SplatError: an argument has the wrong shape, or gsplat's own package is not installed.

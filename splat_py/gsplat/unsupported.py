@@ -1,4 +1,4 @@
-"""gsplat's names that are not supported: a script that imports them loads, and is told when it calls one."""
+"""gsplat's unsupported names: scripts can import them; a call raises NotImplementedError."""
 
 from typing import Any, NoReturn
 
@@ -6,7 +6,7 @@ NAMES = (
     # 2D Gaussians
     "accumulate_2dgs",
     "rasterize_to_indices_in_range_2dgs",
-    # the unscented transform, and splats evaluated in the world
+    # the unscented transform alone, and splats evaluated in world space
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",
     "rasterize_to_pixels_eval3d_extra",
@@ -15,7 +15,7 @@ NAMES = (
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
-    # some pixels only
+    # sparse sets of pixels
     "build_sparse_tile_layout",
     "isect_tiles_sparse",
     "rasterize_contributing_gaussian_ids",
@@ -53,7 +53,7 @@ EXPERIMENTAL = (
     "render_scene",
 )
 
-# Supported names that do the same, or nearly.
+# Supported replacements.
 _IN_PLACE = {
     "FusedGaussianLosses": "the losses of splat_py.gsplat.losses, one by one",
     "fully_fused_projection_with_ut": "rasterization(..., with_ut=True)",
@@ -73,7 +73,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _Unsupported(type):
-    """A class without instances or attributes: scripts call it, call what it has, or ask `isinstance` of it."""
+    """A class without instances or attributes. Calls and attribute access raise NotImplementedError; `isinstance` works."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse(cls.__name__)
@@ -87,16 +87,16 @@ class _Unsupported(type):
 def __getattr__(name: str) -> Any:
     if name not in (*NAMES, *EXPERIMENTAL):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _Unsupported(name, (), {"__doc__": f"gsplat's `{name}`, which is not supported: raises NotImplementedError."})
+    return _Unsupported(name, (), {"__doc__": f"gsplat's `{name}`, which is not supported; raises NotImplementedError."})
 
 
 def has_3dgs() -> bool:
-    """3D Gaussians are here, as are surfels, `SelectiveAdam`, `losses` and `relocation`, with `MCMCStrategy`: True."""
+    """True: 3D Gaussians, surfels, `SelectiveAdam`, `losses`, `relocation` and `MCMCStrategy` are supported."""
     return True
 
 
 def has_3dgut() -> bool:
-    """Gaussians by the unscented transform alone are not here, nor are cameras as objects: False."""
+    """False: the separate functions of the unscented transform and camera objects are not supported."""
     return False
 
 

@@ -1,7 +1,7 @@
-"""Small functions that gsplat's scripts import: files of Gaussians for viewers, rotations, depth maps, projections, a test
-scene, a launcher for one process, and timers.
+"""Small functions that gsplat's scripts import: scene files, rotations, depth maps, projections, a test scene, a launcher for
+one process, and timers.
 
-Scales are logarithms and opacities logits, as they are optimised; quaternions are w x y z of any length.
+Scales are logarithms, opacities are logits, and quaternions are w x y z of any length.
 """
 
 import math
@@ -43,7 +43,7 @@ __all__ = [
 
 Format = Literal["ply", "splat", "ply_compressed"]
 _NAMES = {"ply": "scene.ply", "splat": "scene.splat", "ply_compressed": "scene.compressed.ply"}
-# Compressed files leave out Gaussians that no pixel shows.
+# Compressed files leave out Gaussians with at most this opacity, which are invisible.
 _FAINTEST = 1 / 255
 
 
@@ -57,7 +57,7 @@ def export_splats(
     format: Format = "ply",
     save_to: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """The bytes of a file of Gaussians, without those that hold NaN or infinity.
+    """Return the bytes of a scene file, without Gaussians that hold NaN or infinity.
 
     Args:
         means: [N, 3].
@@ -66,9 +66,9 @@ def export_splats(
         opacities: [N], logits.
         sh0: [N, 1, 3].
         shN: [N, K, 3].
-        format: "ply"; "splat", which has no higher spherical harmonics; or "ply_compressed", without Gaussians of opacities up
+        format: "ply"; "splat", which has no higher spherical harmonics; or "ply_compressed", without Gaussians of opacity up
             to 1/255.
-        save_to: also write them to this file, which appears complete or not at all.
+        save_to: also write the bytes to this file, atomically.
 
     Raises:
         SplatError: a shape or the format is wrong, or the file cannot be written.
@@ -96,14 +96,14 @@ def export_splats(
 
 
 def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """A PLY's Gaussians by the names that `export_splats` takes them, float32.
+    """Read a PLY's Gaussians as a dictionary with the argument names of `export_splats`, float32.
 
     Raises:
-        SplatError: no PLY of Gaussians, or NaN in it.
+        SplatError: the file is not a PLY of Gaussians, or holds NaN.
     """
     gaussians = Gaussians.load_ply(path)
     if gaussians.splat != "Gaussian" or gaussians.features is not None:
-        warnings.warn(f"{path} holds splats or colours that only splat_py knows; their numbers are left out", stacklevel=2)
+        warnings.warn(f"{path} holds types of splats or colours that gsplat lacks; their parameters are left out", stacklevel=2)
     return {
         "means": gaussians.means,
         "scales": gaussians.log_scales,
@@ -114,18 +114,18 @@ def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     }
 
 
-# The test scene's deviations are up to this much, world units.
+# The largest standard deviation in the test scene, world units.
 _LARGEST_SCALE = 0.02
-# gsplat's scripts run in the root of its checkout or in a folder of it.
+# gsplat's scripts run in the root or in a subfolder of its checkout.
 _SCENES = (Path("assets/test_garden.npz"), Path("../assets/test_garden.npz"))
 
 
 def save_ply(splats: Mapping[str, Tensor], dir: str | os.PathLike[str], colors: Tensor | None = None) -> None:
-    """Write a PLY in the layout of Kerbl et al. 2023, without the Gaussians that are not finite. Deprecated: `export_splats`.
+    """Write a PLY in the layout of Kerbl et al. 2023, without Gaussians that are not finite. Deprecated: use `export_splats`.
 
     Args:
         splats: means [N, 3], scales [N, 3] (log), quats [N, 4], opacities [N] (logit), sh0 [N, 1, 3], shN [N, K, 3].
-        dir: the file, for all its name.
+        dir: the path of the file, in spite of its name.
         colors: [N, 3] rgb from 0 to 1 instead of the spherical harmonics.
     """
     warnings.warn("save_ply is deprecated; use export_splats", DeprecationWarning, stacklevel=2)
@@ -141,23 +141,23 @@ def normalized_quat_to_rotmat(quat: Tensor) -> Tensor:
     if quat.shape[-1] != 4:
         raise SplatError(f"quat has shape {list(quat.shape)}; expected [..., 4]")
     one = torch.eye(3, dtype=quat.dtype, device=quat.device).expand(*quat.shape[:-1], 3, 3)
-    # [v]ₓ, whose columns are v × e; and Rodrigues' formula: 1 + 2 w [v]ₓ + 2 [v]ₓ².
+    # Rodrigues' formula: 1 + 2 w [v]ₓ + 2 [v]ₓ², where the columns of [v]ₓ are v × e.
     cross = torch.linalg.cross(quat[..., None, 1:].expand_as(one), one).mT
     return one + 2 * quat[..., :1, None] * cross + 2 * cross @ cross
 
 
 def log_transform(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|)."""
+    """Return sign(x) log(1 + |x|)."""
     return x.sign() * x.abs().log1p()
 
 
 def inverse_log_transform(y: Tensor) -> Tensor:
-    """sign(y) (exp |y| - 1), the inverse of `log_transform`."""
+    """Return sign(y) (exp |y| - 1), the inverse of `log_transform`."""
     return y.sign() * y.abs().expm1()
 
 
 def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: torch.device | str = "cpu") -> Tensor:
-    """[4, 4] camera, z ahead → clip, depth 0 to 1 from `znear` to `zfar`; angles in radians."""
+    """The camera → clip matrix [4, 4], z ahead, with depth 0 to 1 from `znear` to `zfar`; angles in radians."""
     depth = zfar / (zfar - znear)
     matrix = torch.diag(torch.tensor([1 / math.tan(fovX / 2), 1 / math.tan(fovY / 2), depth, 0], device=device))
     matrix[2, 3], matrix[3, 2] = -znear * depth, 1
@@ -170,29 +170,29 @@ def load_test_data(
     scene_crop: Sequence[float] = (-2, -2, -2, 2, 2, 2),
     scene_grid: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
-    """Gaussians at the points of an .npz file with random quaternions, scales and opacities, and its C cameras.
+    """Load Gaussians at the points of an .npz file, with random quaternions, scales and opacities, and its C cameras.
 
     Args:
-        data_path: with `means3d`, `colors` (bytes), `viewmats`, `Ks`, `width`, `height`. By default gsplat's
-            assets/test_garden.npz, if the working directory is gsplat's checkout or a folder of it.
-        device: of the tensors.
-        scene_crop: low and high corner of what is kept.
-        scene_grid: repeat it so often along x and y; an odd number.
+        data_path: .npz with `means3d`, `colors` (bytes), `viewmats`, `Ks`, `width`, `height`. By default gsplat's
+            assets/test_garden.npz, if the working directory is gsplat's checkout or a folder in it.
+        device: device of the tensors.
+        scene_crop: lowest and highest corner of the points to keep.
+        scene_grid: number of repetitions along x and y, odd.
 
     Returns:
         means, quats, scales, opacities, colors, viewmats, Ks, width, height.
 
     Raises:
-        SplatError: there is no file, or the grid is not odd.
+        SplatError: the file does not exist, or the grid is not odd.
     """
     found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
     if found is None:
         raise SplatError(
-            "data_path is missing, and there is no assets/test_garden.npz here: that scene is gsplat's, not splat_py's; "
+            "data_path is missing, and assets/test_garden.npz, a file of gsplat's repository, does not exist; "
             "run in a folder of gsplat's checkout, or give data_path"
         )
     if not found.is_file():
-        raise SplatError(f"data_path: there is no file {found}")
+        raise SplatError(f"data_path is {found}, which is not a file; give an .npz file")
     if scene_grid % 2 != 1:
         raise SplatError(f"scene_grid is {scene_grid!r}; give an odd number")
     with np.load(found) as data:
@@ -212,7 +212,7 @@ def load_test_data(
     return means, quats, scales, torch.rand(len(means), device=device), colors, viewmats, Ks, width, height
 
 
-# Seconds so far, by name, if the environment variable TIMEIT is 1.
+# Total seconds by name, if the environment variable TIMEIT is 1.
 profiler: dict[str, float] = {}
 
 
@@ -223,7 +223,7 @@ def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = Fal
         True.
 
     Raises:
-        NotImplementedError: it was started by mpirun as one of several, or torch has several CUDA devices.
+        NotImplementedError: mpirun started several processes, or torch has several CUDA devices.
     """
     ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
     refusal = "splat_py.gsplat.distributed.cli does not support"
@@ -238,7 +238,7 @@ def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = Fal
 
 
 class timeit(ContextDecorator):
-    """The seconds of a block, `with timeit("backward"):`, or of a function, `@timeit()`, added up in `profiler`."""
+    """Add the seconds of a block, `with timeit("backward"):`, or of a function, `@timeit()`, to `profiler`."""
 
     def __init__(self, name: str = "unnamed") -> None:
         self.name = name
@@ -263,7 +263,7 @@ class timeit(ContextDecorator):
 
 
 def _synchronize() -> None:
-    """Wait for what torch has sent to its GPU; our own functions wait themselves."""
+    """Wait for torch's work on its GPU; splat_py's functions wait by themselves."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():

@@ -1,4 +1,4 @@
-"""Fitting blobs to a picture: where they start, and Adam's steps, of three kernels and the sort where lists are sorted."""
+"""Fitting of blobs to a picture: initial blobs, and Adam steps of three kernels, plus a sort if there are lists to sort."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,28 +22,28 @@ from splat_py.image.pictures import FitCheckpoint, ImageFit, Picture, fingerprin
 from splat_py.image.rasterizers import Blobs, Rasterizer, check_shape, draw, rasterizer_for
 
 _EPSILON = 1e-8
-# Gradients are of a mean over the pixels. Above so many of them ε shrinks as the gradients do, lest it slow the fit down.
+# Gradients of a mean shrink with the number of pixels. Above so many pixels ε shrinks too, so that it does not slow the fit.
 _EPSILON_PIXELS = 1 << 14
-# How many times a fit reports before it ends, and how many of these reports lie between checkpoints.
+# Number of reports in a fit, and of reports from one checkpoint to the next.
 _REPORTS = 100
 _REPORTS_PER_CHECKPOINT = 5
-# More than pictures have pixels, and what 2 GiB hold several times.
+# More than pictures have pixels; 2 GiB hold the parameters of so many blobs several times.
 _MOST_BLOBS = 10_000_000
 _MARGIN, _LARGEST_DEVIATION, _PIXEL_VARIANCE = (
     constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")
 )
-# Share of the blobs that is spread evenly.
+# Share of the blobs that are spread evenly.
 _EVEN_SHARE = 0.1
-# Standard deviation of a blob where neighbours are one pixel apart.
+# Initial standard deviation of a blob, as a share of the distance to its neighbours.
 _DEVIATION = 0.8
 _OPACITY = 0.9
-# Distance that sampled values keep from the ends of a squashed range.
+# Distance of sampled values from the ends of a squashed range.
 _MARGIN_OF_RANGE = 0.02
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """After `step` steps the picture [H, W, 3] looks like this."""
+    """The fitted picture [H, W, 3] and its PSNR after `step` steps."""
 
     step: int
     psnr: float
@@ -51,7 +51,7 @@ class FitReport:
 
 
 def adam_for(width: int, height: int) -> Adam:
-    """The optimiser of a picture of this size."""
+    """Return the optimiser for a picture of this size."""
     return Adam(_EPSILON * min(1.0, _EPSILON_PIXELS / (width * height)))
 
 
@@ -90,15 +90,15 @@ class FitStep:
 
 
 class ImageFitter(StepsInFlight):
-    """Optimises blobs so that they look like a picture. `fit` is this from beginning to end.
+    """Optimises blobs to look like a picture. `fit` runs it from beginning to end.
 
     Args:
         picture: [H, W, 3] float32, 0 to 1.
-        params: raw blobs [9, N] to begin with.
-        steps: of the whole run; the rates fall with them.
-        rates: Adam's.
-        device: where; the default device if None.
-        rasterizer: which; the faster one if None.
+        params: initial raw blobs [9, N].
+        steps: of the whole run, over which the rates fall.
+        rates: learning rates; by default `Rates()`.
+        device: where to fit; the default device if None.
+        rasterizer: how to draw; the faster rasteriser if None.
         resume: continue from this checkpoint, with its blobs and its number of steps.
     """
 
@@ -135,12 +135,12 @@ class ImageFitter(StepsInFlight):
         self._work.rasterizer.reserve(parameters)
 
     def params(self) -> NDArray[np.float32]:
-        """A copy of the raw blobs as they are now."""
+        """Return a copy of the raw blobs as they are now."""
         self.finish()
         return self._work.parameters.numpy().copy()
 
     def checkpoint(self) -> FitCheckpoint:
-        """Everything that a later fit needs to continue from here."""
+        """Return everything that a later fit needs to continue from here."""
         params = self.params()
         m, v = (moment.numpy().copy() for moment in self._work.moments)
         return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
@@ -152,7 +152,7 @@ class ImageFitter(StepsInFlight):
         checkpoint.save(path)
 
     def report(self) -> FitReport:
-        """How the blobs look now."""
+        """Return how the blobs look now."""
         self._check_finite(self.params())
         height, width, _ = self.picture.shape
         image = draw(self.device, self._work.parameters, width, height).numpy()
@@ -190,24 +190,24 @@ def fit(
 
     Args:
         image: a picture's file, or [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]: uint8, uint16, or floats from 0 to 1.
-        blobs: how many Gaussians.
-        steps: of Adam, on the mean squared error.
-        init: begin where the picture has detail, with its colours; or anywhere, in any colour.
+        blobs: number of Gaussians.
+        steps: Adam steps, on the mean squared error.
+        init: "detail" starts where the picture has detail, with its colours; "random" anywhere, in random colours.
         background: rgb from 0 to 1, put behind an image with alpha before it is fitted.
-        rates: Adam's.
-        seed: of where the blobs begin.
-        method: "tiles" or "group", of which "auto" takes the faster one, or "autodiff", for at most 256 blobs: see
+        rates: learning rates; by default `Rates()`.
+        seed: of the initial blobs.
+        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 256 blobs: see
             `splat_py.image.rasterizers`.
-        device: where; the default device if None.
-        on_report: told at the beginning, about a hundred times in between, and at the end how it looks.
-        checkpoint: file to keep a checkpoint in, also when the fit is interrupted: SIGINT, SIGTERM and SIGHUP are acted on
-            between steps, in the main thread. It stays, for a longer fit.
+        device: where to fit; the default device if None.
+        on_report: called with the present picture at the beginning, about a hundred times in between, and at the end.
+        checkpoint: file to keep a checkpoint in, also when the fit is interrupted: SIGINT, SIGTERM and SIGHUP act between
+            steps, in the main thread. It stays after the fit, for a longer one.
         resume: continue from this checkpoint; `blobs`, `steps`, `init` and `seed` are then those of its fit.
 
     Raises:
         SplatError: the image cannot be used, or is not that of the checkpoint, a number is out of range, or the fit has
             diverged.
-        KeyboardInterrupt: a signal has come, and the checkpoint is written.
+        KeyboardInterrupt: a signal was received; the checkpoint is written.
     """
     check_number("blobs", blobs, int, (1, _MOST_BLOBS))
     check_number("steps", steps, int, (1, LARGEST))
@@ -240,8 +240,8 @@ def fit(
 
 
 def blobs_on_detail(picture: Picture, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Raw blobs [9, count] drawn with a density that follows the gradient's magnitude, the smaller in front."""
-    # At least two pixels a side, as a gradient needs.
+    """Draw raw blobs [9, count] with a density that follows the gradient's magnitude; the smaller ones are in front."""
+    # Pad to at least two pixels a side, as np.gradient needs.
     padded = np.pad(picture, [(0, max(2 - side, 0)) for side in picture.shape], mode="edge")
     detail = sum(np.hypot(*np.gradient(padded[..., k])) for k in range(3))
     detail = gaussian_filter(np.asarray(detail)[: picture.shape[0], : picture.shape[1]], 1.0)
@@ -254,8 +254,7 @@ def blobs_on_detail(picture: Picture, count: int, rng: np.random.Generator) -> N
 
 
 def blobs_anywhere(picture: Picture, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Raw blobs [9, count] spread evenly at random, all of one size, in random colours: what `blobs_on_detail` is measured
-    against."""
+    """Draw raw blobs [9, count] evenly at random, all of one size and in random colours: the baseline of `blobs_on_detail`."""
     pixels = picture.shape[0] * picture.shape[1]
     raw = _blobs_at(picture, rng.integers(pixels, size=count), np.full(count, np.sqrt(pixels / count)), rng)
     raw[5:8] = _logit(rng.uniform(size=(3, count)))
@@ -263,7 +262,7 @@ def blobs_anywhere(picture: Picture, count: int, rng: np.random.Generator) -> ND
 
 
 def _blobs_at(picture: Picture, pixels: NDArray, spacing: NDArray, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Round blobs somewhere in the given pixels (flat indices), with the pixels' colours."""
+    """Make round blobs somewhere in the given pixels (flat indices), with the pixels' colours."""
     height, width = picture.shape[:2]
     size = np.array([[width], [height]])
     centers = (np.stack([pixels % width, pixels // width]) + rng.uniform(size=(2, len(pixels)))) / size

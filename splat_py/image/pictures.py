@@ -1,4 +1,4 @@
-"""Pictures of every kind as float32 [H, W, 3] from 0 to 1; the blobs that a fit leaves, and its checkpoints and their files."""
+"""Pictures of all kinds as float32 [H, W, 3] from 0 to 1; the blobs of a fit, its checkpoints, and their files."""
 
 import hashlib
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
     data = path.read_bytes()
     pixels = decode(path, data, cv2.IMREAD_UNCHANGED)
     if pixels is not None and pixels.ndim == 3 and pixels.shape[2] == 3:
-        # Only this way OpenCV heeds the EXIF data. Pictures with alpha, 16 bits or one channel rarely have any.
+        # OpenCV applies the EXIF orientation only with these flags. Pictures with alpha, 16 bits or one channel rarely have it.
         pixels = decode(path, data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if pixels is None:
         raise SplatError(f"{path} is not a picture that can be read, or is damaged; convert it to PNG or JPEG")
@@ -45,11 +45,11 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
 
 
 def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str = "image") -> Picture:
-    """A picture from an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]: uint8, uint16, or floats from 0 to 1.
+    """Make a picture from an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]: uint8, uint16, or floats from 0 to 1.
 
     Args:
         background: rgb from 0 to 1, behind pictures with alpha.
-        name: what messages call the array.
+        name: the array's name in messages.
     """
     try:
         behind, array = np.asarray(background, np.float32), np.asarray(pixels)
@@ -75,7 +75,7 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
 
 
 def psnr(a: NDArray, b: NDArray) -> float:
-    """Peak signal-to-noise ratio of two pictures from 0 to 1, dB."""
+    """Return the peak signal-to-noise ratio of two pictures from 0 to 1, dB."""
     return psnr_of(float(np.mean((a.astype(np.float64) - b) ** 2)))
 
 
@@ -89,9 +89,9 @@ class ImageFit:
 
     Attributes:
         params: [9, N] raw floats: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
-            (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
-        width, height: of the picture that was fitted, pixels.
-        psnr: against that picture, dB.
+            (squashed by splat/blob2d.slang). The index is the order of depth, 0 in front.
+        width, height: size of the fitted picture, pixels.
+        psnr: PSNR against the fitted picture, dB.
     """
 
     params: NDArray[np.float32]
@@ -100,7 +100,7 @@ class ImageFit:
     psnr: float
 
     def render(self, width: int | None = None, height: int | None = None, *, device: Device | str | None = None) -> Picture:
-        """The picture [height, width, 3], 0 to 1, at any size; by default that of the original, and if one side is given, in
+        """Return the picture [height, width, 3], 0 to 1, at any size: by default the original's, and if one side is given, in
         its proportions. It is rendered on `device`, the default device if None."""
         if width is None and height is None:
             width, height = self.width, self.height
@@ -109,7 +109,7 @@ class ImageFit:
         elif height is None:
             height = max(round(width * self.height / self.width), 1)
         width, height = check_size(width, height or 0)
-        # Blobs are as sharp as the picture they were fitted to: a smaller one is the mean of what would alias.
+        # Blobs are as sharp as the fitted picture: a smaller one is the mean of a larger render, so that it does not alias.
         across, down = -(-self.width // width), -(-self.height // height)
         device = get_device(device)
         check_shape(self.params.shape)
@@ -127,7 +127,7 @@ class ImageFit:
         """Read what `save` wrote.
 
         Raises:
-            SplatError: the file is missing, damaged or something else.
+            SplatError: the file is missing, damaged or of another kind.
         """
         path = Path(path)
         absent = "name a file that `splat fit-image` or ImageFit.save has written"
@@ -138,7 +138,7 @@ class ImageFit:
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
-    """Raise if this is not what `ImageFit.save` leaves."""
+    """Raise an error unless this is what `ImageFit.save` writes."""
     check_size(*(whole_number(header, side, 1, 65_535) for side in ("width", "height")))
     if type(header.get("psnr")) not in (int, float) or not abs(header["psnr"]) < 1e6:
         raise ValueError("it has no psnr")
@@ -154,12 +154,12 @@ def _require_blobs(layout: Layout, *names: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FitCheckpoint:
-    """Everything that a fit needs to go on as if it had not stopped."""
+    """Everything that a fit needs to continue as if it had not stopped."""
 
     # Steps done, and of the whole run.
     step: int
     steps: int
-    # `fingerprint` of the picture that is fitted.
+    # `fingerprint` of the fitted picture.
     picture: str
     # Raw blobs and Adam's moments, [9, N] each.
     params: NDArray[np.float32]
@@ -184,13 +184,13 @@ class FitCheckpoint:
 
 
 def _check_checkpoint(header: dict[str, Any], layout: Layout) -> None:
-    """Raise if this is not what `FitCheckpoint.save` leaves."""
+    """Raise an error unless this is what `FitCheckpoint.save` writes."""
     whole_number(header, "step", 0, whole_number(header, "steps", 1, 1 << 31))
     if not isinstance(header.get("picture"), str):
-        raise ValueError("it does not say of which picture it is")
+        raise ValueError("it does not name its picture")
     _require_blobs(layout, *_CHECKPOINT_TENSORS)
 
 
 def fingerprint(picture: Picture) -> str:
-    """Tells one picture from another."""
+    """Return a hash that identifies a picture."""
     return hashlib.sha256(repr(picture.shape).encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()

@@ -1,12 +1,12 @@
-"""Blobs → picture, and back, by one of three methods with the same pixels.
+"""Rasterisers that draw blobs into a picture, and differentiate it, by one of three methods with the same pixels.
 
     tiles     lists for all tiles by a radix sort, as for a scene (kernels/blobs.slang, tiles.slang, rasterize.slang)
     group     one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
     autodiff  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/blobs.slang)
 
-The second needs no lists and few launches, the first no more work than there is: "auto" chooses between them. The third is
-there to learn from and to check the others against: its memory grows with the number of blobs, of which it takes at most 256,
-each number of them is compiled anew, and every pixel adds its gradient by itself.
+`group` needs no lists and few launches, `tiles` does no more work than necessary: "auto" chooses between them. `autodiff` is
+for learning, and for checks of the others: its memory grows with the number of blobs, 256 at most; every number of blobs is
+compiled anew, and every pixel adds its own gradient.
 """
 
 from collections.abc import Callable
@@ -36,17 +36,17 @@ FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
 _AUTODIFF_BLOBS = 256
-# The share that tile lists get beyond what was needed, so that blobs that grow rarely run out of capacity.
+# Factor on the capacity that tile lists needed, so that growing blobs rarely exceed it.
 _HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
 _GROUP_LIMIT = 1_000_000
-# Raw colours that are squashed to exactly 1.
+# Raw colour that is squashed to exactly 1.
 _WHITE = 100.0
 
 
 @dataclass(frozen=True)
 class Blobs:
-    """Blobs, and the picture that they make: `Blobs` of kernels/blobs.slang."""
+    """Blobs, and the size of their picture: `Blobs` in kernels/blobs.slang."""
 
     raw: Array  # [9, N]
     count: int
@@ -57,9 +57,8 @@ class Blobs:
 class Rasterizer:
     """Draws N blobs on pictures of one size.
 
-    `reserve` has to be called before the first recording, and again when `record_lists` has noted that lists ran out; where
-    there are no lists in device memory, nothing can. Gradients add up by float atomics or by compare-and-swap; by default what
-    the device has.
+    Call `reserve` before the first recording, and again if `record_lists` has noted that lists ran out; without lists in device
+    memory they never do. Gradients add up by float atomics or by compare-and-swap; by default by what the device has.
     """
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
@@ -68,17 +67,17 @@ class Rasterizer:
         self._allocate()
 
     def _allocate(self) -> None:
-        """Make the arrays that live as long as the rasteriser; SplatError if there are too many blobs for it."""
+        """Allocate the arrays that live as long as the rasteriser; SplatError if there are too many blobs for it."""
 
     def reserve(self, parameters: Array) -> None:
         """Wait for the device, and allocate the lists that these blobs [9, N] need."""
 
     def record_lists(self, recorder: Recorder, parameters: Array, status: Array | None = None, step: int = 0) -> None:
-        """Make the lists that `record_gradients` reads. `status` then says if lists of this step lack capacity
+        """Record the lists that `record_gradients` reads, and note in `status` if lists of this step lack capacity
         (kernels/status.slang)."""
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
-        """Blobs [9, N] → picture [H, W, 3]."""
+        """Draw blobs [9, N] into a picture [H, W, 3]."""
         raise NotImplementedError
 
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
@@ -86,7 +85,7 @@ class Rasterizer:
         raise NotImplementedError
 
     def record_backward(self, recorder: Recorder, parameters: Array, v_image: Array, v_parameters: Array) -> None:
-        """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]. `record_render` has run before."""
+        """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]; call `record_render` before."""
         raise NotImplementedError
 
     def _blobs(self, parameters: Array) -> Blobs:
@@ -94,7 +93,7 @@ class Rasterizer:
 
 
 class TileRasterizer(Rasterizer):
-    """Blobs are evaluated once and sorted by tile."""
+    """Evaluates blobs once and sorts them by tile."""
 
     def _allocate(self) -> None:
         device, blobs, width, height = self._device, self._count, self._width, self._height
@@ -102,24 +101,24 @@ class TileRasterizer(Rasterizer):
         tile = device.tuning.tile_size
         self._options = Options(tile, native_atomics=self._native, stop="ImageStop")
         self._grid = TileGrid(tile, -(-width // tile), -(-height // tile), 1)
-        # Nothing culls a blob.
+        # No blob is culled.
         self._splats = replace(Splats.empty(device, 1, blobs), radii=full((1, blobs, 2), 1, np.int32))
         self._colors, self._backgrounds = empty((1, blobs, 3)), full((1, 3), 0)
         self._v_splats = empty((1, blobs, FLOATS))
         self._image = Image.empty(device, 1, height, width, 3)
         self._v_image, self._v_alphas = empty((1, height, width, 3)), full((1, height, width, 1), 0)
         self._binning = Binning(device, self._splats, self._grid, by_depth=False)
-        # The last one that was recorded, for its backward pass.
+        # The one recorded last, for its backward pass.
         self._rasterization: Rasterization | None = None
 
     @property
     def picture(self) -> Array:
-        """[1, H, W, 3] what `record_gradients` has compared with the target."""
+        """The picture [1, H, W, 3] that `record_gradients` has compared with the target."""
         return self._image.colors
 
     @property
     def isect_count(self) -> Array:
-        """[1] uint32 on the device: intersections of blobs with tiles."""
+        """Number of intersections of blobs with tiles, [1] uint32 on the device."""
         return self._binning.isect_count
 
     def reserve(self, parameters: Array) -> None:
@@ -132,7 +131,7 @@ class TileRasterizer(Rasterizer):
             self.reserve_isects(max(int(needed * _HEADROOM), 1))
 
     def reserve_isects(self, capacity: int) -> None:
-        """Lists for so many intersections of blobs with tiles."""
+        """Allocate lists for so many intersections of blobs with tiles."""
         self._binning.reserve(capacity)
 
     def record_lists(self, recorder: Recorder, parameters: Array, status: Array | None = None, step: int = 0) -> None:
@@ -168,7 +167,7 @@ class TileRasterizer(Rasterizer):
         self._dispatch(recorder, "differentiateBlobs", self._count, parameters, v_splats=self._v_splats, v_raw=v_parameters)
 
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
-        """Onto an image [H, W, 3]."""
+        """Rasterise onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), onto
         self._rasterization = Rasterization.of(self._device, *parts, self._options)
@@ -192,7 +191,7 @@ class TileRasterizer(Rasterizer):
 
 
 class _SingleKernel(Rasterizer):
-    """Blobs to picture in one kernel and back in another, without lists in device memory."""
+    """Draws blobs in one kernel and differentiates them in another, without lists in device memory."""
 
     # Module and entry points, and the pixels of a workgroup.
     _module: str
@@ -218,7 +217,7 @@ class _SingleKernel(Rasterizer):
     def _record_derivatives(
         self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array, weight: float, linear: bool
     ) -> None:
-        """`target` is a picture or, if `linear`, ∂L/∂image."""
+        """Record the derivatives; `target` is a picture or, if `linear`, ∂L/∂image."""
         recorder.stage("derivatives")
         recorder.clear(v_parameters)
         recorder.dispatch(
@@ -237,7 +236,7 @@ class _SingleKernel(Rasterizer):
 
 
 class GroupRasterizer(_SingleKernel):
-    """A workgroup of 8×4 threads a tile makes its own short-list."""
+    """Makes a short list for each tile, in a workgroup of 8×4 threads."""
 
     _module, _render, _differentiate = "image_group", "renderByGroup", "differentiateByGroup"
     _group = (_GROUP_WIDTH, _GROUP_HEIGHT)
@@ -249,14 +248,14 @@ class GroupRasterizer(_SingleKernel):
 
 
 class AutodiffRasterizer(_SingleKernel):
-    """Every pixel blends every blob, 256 at most, and Slang differentiates the loop by itself."""
+    """Blends every blob in every pixel, 256 blobs at most; Slang differentiates the loop by itself."""
 
     _module, _render, _differentiate = "blobs", "renderByAutodiff", "differentiateByAutodiff"
     _group = (_AUTODIFF_SIDE, _AUTODIFF_SIDE)
 
     def _allocate(self) -> None:
         if self._count > _AUTODIFF_BLOBS:
-            raise SplatError(f"autodiff takes at most {_AUTODIFF_BLOBS} blobs, not {self._count}; use tiles or group")
+            raise SplatError(f"autodiff accepts at most {_AUTODIFF_BLOBS} blobs, not {self._count}; use tiles or group")
         super()._allocate()
         self._others = {"BLOBS": self._count}
 
@@ -269,8 +268,8 @@ RASTERIZERS: dict[str, Callable[..., Rasterizer]] = {
 
 
 def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: Method = "auto") -> Rasterizer:
-    """The one that `method` names, or the faster one of "tiles" and "group"; SplatError if the method means nothing, there are
-    too many blobs for it, or the picture is too large for the device."""
+    """Return the rasteriser that `method` names, or the faster one of "tiles" and "group" for "auto". SplatError if there is no
+    such method, there are too many blobs for it, or the picture is too large for the device."""
     device.memory.limits.check_images(1, height, width)
     if method == "auto":
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
@@ -281,7 +280,7 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
 
 
 def draw(device: Device, parameters: Array, width: int, height: int, rasterizer: Rasterizer | None = None) -> Array:
-    """Raw blobs [9, N] on the device → picture [height, width, 3]."""
+    """Draw raw blobs [9, N] on the device into a picture [height, width, 3]."""
     rasterizer = rasterizer or rasterizer_for(device, parameters.shape[1], width, height)
     rasterizer.reserve(parameters)
     image = device.memory.empty((height, width, 3))
@@ -300,22 +299,22 @@ def render(
     method: Method = "auto",
     background: torch.Tensor | ArrayLike = (0.0, 0.0, 0.0),
 ) -> torch.Tensor:
-    """Draw blobs, differentiably.
+    """Draw blobs differentiably.
 
     Args:
         params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
-            (squashed by splat/blob2d.slang). Index is order of depth, 0 in front.
-        width, height: of the picture, pixels; need not be multiples of anything.
-        method: "tiles" or "group", of which "auto" takes the faster one, or "autodiff", for at most 256 blobs: see
+            (squashed by splat/blob2d.slang). The index is the order of depth, 0 in front.
+        width, height: size of the picture, any numbers of pixels.
+        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 256 blobs: see
             `splat_py.image.rasterizers`.
-        background: rgb [3] from 0 to 1, behind the blobs; differentiable if it is a tensor. Any but black takes a second
-            render, of how much the blobs cover.
+        background: rgb [3] from 0 to 1, behind the blobs; differentiable if it is a tensor. Any colour but black needs a second
+            render, of the blobs' coverage.
 
     Returns:
         [height, width, 3] float32, 0 to 1, on the tensor's device.
 
     Raises:
-        SplatError: wrong shape, type or size; in the backward pass, if torch is to be deterministic.
+        SplatError: the shape, type or size is wrong; or, in the backward pass, torch must be deterministic.
     """
     if not isinstance(params, torch.Tensor) or params.dtype != torch.float32:
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
@@ -327,7 +326,7 @@ def render(
     picture = _Render.apply(params, *size, method)
     if not behind.requires_grad and not behind.any():
         return picture
-    # White blobs on black show how much they cover.
+    # White blobs on black show their coverage.
     white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
     return picture + (1 - _Render.apply(white, *size, method)) * behind
 
@@ -363,7 +362,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 def check_size(width: int, height: int) -> tuple[int, int]:
-    """The same two numbers; SplatError if one of them is no side of a picture."""
+    """Return both numbers as integers; SplatError unless they can be sides of a picture."""
     require_number(width=width, height=height)
     if not (1 <= width <= 65_535 and 1 <= height <= 65_535 and int(width) == width and int(height) == height):
         raise SplatError(f"the size is {width}×{height}; both sides must be from 1 to 65,535 whole pixels")

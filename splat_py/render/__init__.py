@@ -1,6 +1,6 @@
-"""Gaussian splatting for torch: `rasterization` and the stages that it chains, a file each.
+"""Gaussian splatting for torch: `rasterization` and the stages that it chains, one file each.
 
-The package shares its name with the public function `splat_py.render`, so it can be called as that.
+The package has the name of the public function `splat_py.render`, so calling it calls that function.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Cameras: models, lenses, rolling shutters; arrays on the device; and gradients, to which every Gaussian contributes."""
+"""Cameras: models, lenses and rolling shutters; their arrays on the device; and their gradients, summed over Gaussians."""
 
 import math
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from splat_py.render.options import Options
 from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import user_type
 
-# gsplat's name of each, and ours without and with a lens (slang/splat/camera_model.slang).
+# gsplat's camera models and the Slang types for them, without and with a lens (slang/splat/camera_models.slang).
 CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
 LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
-# gsplat's `RollingShutterType` by name: the axis along which rows (or columns) are read, and whether from the far end.
+# Names in gsplat's `RollingShutterType`: the axis along which rows or columns are read out; True from the far end.
 _SHUTTERS = {
     "ROLLING_TOP_TO_BOTTOM": (1, False),
     "ROLLING_LEFT_TO_RIGHT": (0, False),
     "ROLLING_BOTTOM_TO_TOP": (1, True),
     "ROLLING_RIGHT_TO_LEFT": (0, True),
 }
-# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; its lens, where it has one; with a rolling shutter the last row's
+# Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; its lens, if any; with a rolling shutter also the last row's
 # [R|t] (kernels/cameras.slang).
 CAMERA_ROW: int = constant("kernels/cameras", "CAMERA_ROW")
 LENS: int = constant("kernels/cameras", "LENS")
@@ -37,11 +37,11 @@ _THREADS: int = constant("parallel/threads", "THREADS")
 class Cameras:
     """C cameras with images of one size."""
 
-    viewmats: Array  # [C, 4, 4] world → camera, or with a rolling shutter [C, 2, 4, 4]: at its first and at its last row
+    viewmats: Array  # [C, 4, 4] world → camera; with a rolling shutter [C, 2, 4, 4], at the first and the last row
     Ks: Array  # [C, 3, 3]
     width: int
     height: int
-    # Each has the same number of cameras, and of Gaussians.
+    # All scenes have equally many cameras, and equally many Gaussians.
     scenes: int = 1
     lenses: Array | None = None  # [C, LENS] radial 6, tangential 2, thin prism 4
     shutter: str | None = None
@@ -58,7 +58,7 @@ class Cameras:
         viewmats_rs: Tensor | None = None,
         shutter: str | None = None,
     ) -> Self:
-        """The cameras [..., C, ·] of torch tensors."""
+        """Make cameras from torch tensors [..., C, ·]."""
         poses, scenes = viewmats.detach().flatten(0, -3), math.prod(viewmats.shape[:-3])
         if viewmats_rs is not None:
             poses = torch.stack([poses, viewmats_rs.detach().flatten(0, -3)], 1)
@@ -78,29 +78,29 @@ class Cameras:
 
     @property
     def with_lens(self) -> bool:
-        """Cameras have a lens, or coefficients of a model of one's own."""
+        """True if cameras have lens coefficients, or those of the caller's own model."""
         return self.lenses is not None
 
     @property
     def rolling(self) -> bool:
-        """Cameras have a rolling shutter."""
+        """True if cameras have a rolling shutter."""
         return self.shutter is not None
 
-    # When a pixel is read: the centres of the first row at 0, of the last at 1.
+    # Readout times: 0 at the centres of the first row or column, 1 at those of the last.
 
     @property
     def x_rate(self) -> float:
-        """Readout time a pixel along x."""
+        """Readout time per pixel along x."""
         return self._rate(0)
 
     @property
     def y_rate(self) -> float:
-        """Readout time a pixel along y."""
+        """Readout time per pixel along y."""
         return self._rate(1)
 
     @property
     def read_offset(self) -> float:
-        """Readout time at the image's corner."""
+        """Readout time at pixel coordinates (0, 0), the image's corner."""
         rate = self.x_rate + self.y_rate
         return 1 - 0.5 * rate if rate < 0 else -0.5 * rate
 
@@ -116,14 +116,14 @@ class Cameras:
 
 
 def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool) -> str | UserType:
-    """The type in slang/splat of a name, or a caller's own."""
+    """The Slang type for the name of a camera model, or the caller's own type."""
     if isinstance(camera_model, str):
         return (LENS_MODELS if with_lens else CAMERA_MODELS)[camera_model]
     return user_type(camera_model, "ICameraModel")
 
 
 def shutter_of(rolling_shutter: Any) -> str | None:
-    """The name of a `RollingShutterType`, gsplat's or ours; None if everything is read at once. SplatError if it is none."""
+    """The name of a `RollingShutterType` of gsplat or splat_py; None for a global shutter; SplatError for anything else."""
     name = getattr(rolling_shutter, "name", None)
     if rolling_shutter is None or rolling_shutter is False or name == "GLOBAL":
         return None
@@ -139,7 +139,7 @@ def lens_coefficients(
     thin_prism: Tensor | None,
     camera_params: Tensor | None,
 ) -> Tensor | None:
-    """[..., C, LENS] coefficients of all kinds, or of a model of one's own; zero where not given, None if none are."""
+    """Return lens coefficients, or the caller's own model's, as [..., C, LENS] padded with zeros; None without any."""
     pad = torch.nn.functional.pad
     if camera_params is not None:
         return pad(camera_params, (0, LENS - camera_params.shape[-1]))
@@ -152,7 +152,7 @@ def lens_coefficients(
 
 
 def midway(viewmats: Tensor, viewmats_rs: Tensor) -> Tensor:
-    """[..., C, 4, 4] with the mean of the two poses' centres, for what only depends on where a camera is."""
+    """Return poses [..., C, 4, 4] at the mean of both centres, unrotated: shading depends only on a camera's centre."""
     centres = [-(pose[..., :3, :3].mT @ pose[..., :3, 3:]) for pose in (viewmats, viewmats_rs)]
     eye = torch.eye(4).to(viewmats).expand_as(viewmats)
     return eye - torch.nn.functional.pad((centres[0] + centres[1]) / 2, (3, 0, 0, 1))
@@ -160,7 +160,7 @@ def midway(viewmats: Tensor, viewmats_rs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Gradients that many threads add to (kernels/shared_rows.slang): where they end, and what workgroups leave on the way."""
+    """Rows of gradients that many threads add to (kernels/shared_rows.slang): the sums, and partial rows of workgroups."""
 
     sums: Array
     parts: Array | None = None
@@ -172,17 +172,17 @@ class SharedRows:
 
     @classmethod
     def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> Self:
-        """`sums` [rows, floats] or [floats]. Workgroups of `gaussians` Gaussians in each of `scenes` scenes add to a row."""
+        """Make rows that add up in `sums` [rows, floats] or [floats], from `gaussians` Gaussians in each of `scenes` scenes."""
         if not options.per_isect:
             return cls(sums)
         length = sums.shape[-1]
-        # Those that have a Gaussian: a grid of more than a row of them is rounded up.
+        # Only workgroups with a Gaussian have a row: `linear_groups` rounds large grids up.
         parts = recorder.scratch((sums.size // length, scenes * -(-gaussians // _THREADS), length))
         recorder.clear(parts)
         return cls(sums, parts)
 
     def record_sum(self, recorder: Recorder) -> None:
-        """Add what the workgroups have left in rows of their own."""
+        """Add the workgroups' partial rows to `sums`."""
         if self.parts is not None:
             count, each, row = self.parts.shape
             recorder.dispatch(
@@ -199,7 +199,7 @@ class SharedRows:
 
 
 def camera_gradients(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows [C, CAMERA_ROW or more] → gradients of viewmats [C, 4, 4], Ks [C, 3, 3] and lenses [C, LENS or 0]."""
+    """Split rows [C, CAMERA_ROW or more] into gradients of viewmats [C, 4, 4], Ks [C, 3, 3] and lenses [C, LENS or 0]."""
     v_Ks = torch.zeros(rows.shape[0], 3, 3, device=rows.device)
     v_Ks[:, 0, 0], v_Ks[:, 1, 1] = rows[:, 12], rows[:, 13]
     v_Ks[:, :2, 2] = rows[:, 14:CAMERA_ROW]
@@ -207,5 +207,5 @@ def camera_gradients(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pose_gradients(rows: Tensor) -> Tensor:
-    """[C, POSE_ROW] → [C, 4, 4]."""
+    """Gradients of poses: rows [C, POSE_ROW] → [C, 4, 4]."""
     return torch.nn.functional.pad(rows.reshape(-1, 3, 4), (0, 0, 0, 1))

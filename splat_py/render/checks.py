@@ -1,4 +1,4 @@
-"""Checks of what `rasterization` is given: each ends in one sentence that names the argument."""
+"""Checks of the arguments of `rasterization`: each error is one sentence that names the argument."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
 _TILE_SIZES = (4, 8, 16)
-# What the lens of each has, and how many numbers.
+# Lens arguments of each camera model, and the numbers of coefficients that each accepts.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
     "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
     "fisheye": {"radial_coeffs": (4,)},
@@ -29,7 +29,7 @@ _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
 def check_numbers(
     width: Any, height: Any, near_plane: float, far_plane: float, radius_clip: float, eps2d: float, tile_size: int | None
 ) -> None:
-    """Raise SplatError for a number that makes no sense."""
+    """Raise SplatError for a number out of its range."""
     for name, side in (("width", width), ("height", height)):
         if not isinstance(side, Integral) or side < 1:
             raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")
@@ -51,7 +51,7 @@ def check_choices(
     packed: bool = False,
     sparse_grad: bool = False,
 ) -> None:
-    """Raise SplatError for a choice that there is not."""
+    """Raise SplatError for an unknown choice, NotImplementedError for an unknown camera model."""
     if render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
         raise SplatError(f"render_mode is {render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
     if isinstance(camera_model, str) and camera_model not in CAMERA_MODELS:
@@ -61,7 +61,7 @@ def check_choices(
     if max_alpha not in STOPS:
         raise SplatError(f"max_alpha is {max_alpha!r}; use {' or '.join(map(str, STOPS))}")
     if sparse_grad and not packed:
-        raise SplatError("sparse_grad needs packed=True, as only then it is known which Gaussians have a gradient")
+        raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
     if rasterize_mode not in ("classic", "antialiased"):
         raise SplatError(f"rasterize_mode is {rasterize_mode!r}; use classic or antialiased")
     if backend not in ("auto", "native", "portable"):
@@ -76,12 +76,12 @@ def check_gaussians(
     covars: Tensor | None = None,
     with_ut: bool = False,
 ) -> None:
-    """Raise SplatError unless the tensors belong together."""
+    """Raise SplatError unless the tensors' shapes fit together."""
     if means.dim() < 2:
         raise SplatError(f"means has shape {list(means.shape)}; expected [..., N, 3]")
     scenes, n = tuple(means.shape[:-2]), means.shape[-2]
     if 0 in scenes:
-        raise SplatError(f"means has shape {list(means.shape)}, which is no scene at all; give at least one")
+        raise SplatError(f"means has shape {list(means.shape)} and so no scene; give at least one")
     check_shape("means", means, (*scenes, "N", 3))
     if covars is None:
         for name, tensor, width in (("quats", quats, 4), ("scales", scales, 3)):
@@ -104,7 +104,7 @@ def check_cameras(
     viewmats_rs: Tensor | None = None,
     coefficients: Mapping[str, Tensor | None] | None = None,
 ) -> None:
-    """Raise SplatError unless cameras belong to the scenes, poses are finite and focal lengths positive."""
+    """Raise SplatError unless cameras fit the scenes, poses are finite and focal lengths positive."""
     scenes = tuple(means.shape[:-2])
     check_shape("viewmats", viewmats, (*scenes, "C", 4, 4))
     c = viewmats.shape[-3]
@@ -125,7 +125,7 @@ def check_cameras(
             raise SplatError(f"{name} means nothing to camera_model={model!r}; leave {name} out")
         check_shape(name, numbers, *((*scenes, c, count) for count in counts))
     if (shutter is None) != (viewmats_rs is None):
-        raise SplatError("rolling_shutter and viewmats_rs belong together: the order of rows, and poses at the last one")
+        raise SplatError("rolling_shutter and viewmats_rs belong together; give both or neither")
     if viewmats_rs is not None:
         check_shape("viewmats_rs", viewmats_rs, (*scenes, c, 4, 4))
         given["viewmats_rs"] = viewmats_rs
@@ -146,33 +146,33 @@ def check_colors(
     color: str | UserType = "SphericalHarmonics",
     render_mode: str = "RGB",
 ) -> None:
-    """Raise SplatError unless colours are what Gaussians and cameras need, if the images have colours."""
+    """Raise SplatError unless colours fit Gaussians and cameras, if `render_mode` has colours."""
     if "RGB" not in render_mode:
         return
     if colors is None:
         raise SplatError(f"colors is None; render_mode={render_mode!r} needs them")
     has_features = color != "SphericalHarmonics"
     if has_features and sh_degree is not None:
-        raise SplatError("sh_degree is of SphericalHarmonics; leave it or color out")
+        raise SplatError("sh_degree belongs to SphericalHarmonics; leave sh_degree or color out")
     _check_features("colors", colors, "sh_degree", sh_degree, means, viewmats)
     if weights is not None:
         check_shape("weights", weights, ("W",))
     if has_features:
         color_model(color, colors.shape[-1], 0 if weights is None else len(weights))
     elif weights is not None:
-        raise SplatError("weights are given, which SphericalHarmonics do not have; leave weights out")
+        raise SplatError("weights are given, but SphericalHarmonics have none; leave weights out")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*viewmats.shape[:-2], 3 if has_features else colors.shape[-1]))
 
 
 def check_signals(means: Tensor, viewmats: Tensor, extra_signals: Tensor | None, degree: int | None) -> None:
-    """Raise SplatError unless `extra_signals`, if there are any, are those of the Gaussians."""
+    """Raise SplatError unless `extra_signals`, if given, fit Gaussians and cameras."""
     if extra_signals is not None:
         _check_features("extra_signals", extra_signals, "extra_signals_sh_degree", degree, means, viewmats)
 
 
 def check_along_rays(options: Options, camera_model: Any, covars: Tensor | None, lenses: Tensor | None) -> None:
-    """Raise NotImplementedError for what Gaussians are not that are evaluated along rays."""
+    """Raise NotImplementedError for options that do not work with Gaussians evaluated along rays."""
     refuse(
         "with_eval3d=True",
         {
@@ -187,25 +187,25 @@ def check_along_rays(options: Options, camera_model: Any, covars: Tensor | None,
 
 
 def check_channels(device: Device, cameras: int, height: int, width: int, channels: int, absgrad: bool) -> None:
-    """Raise for images that are too large for the device, or have too many channels for `absgrad`."""
+    """Raise SplatError for images too large for the device, NotImplementedError for too many channels for `absgrad`."""
     device.memory.limits.check_images(cameras, height, width, min(channels, MAX_CHANNELS))
     if absgrad and channels > MAX_CHANNELS:
-        # Absolute values of one pass's gradients do not add up to those of all.
+        # The absolute value of a gradient is not the sum of each pass's absolute values.
         raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
 
 
 def refuse(by: str, unsupported: Mapping[str, bool]) -> None:
-    """Raise NotImplementedError for the first of these that is asked for."""
+    """Raise NotImplementedError for the first unsupported option that is in use."""
     for asked, is_asked in unsupported.items():
         if is_asked:
             raise NotImplementedError(f"{by} does not support {asked}; leave one of them out")
 
 
 def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
-    """[..., N, E] of E parameters [..., N].
+    """Stack E parameters [..., N] to [..., N, E]; None without parameters.
 
     Raises:
-        SplatError: there is no such splat, or its parameters are others.
+        SplatError: the splat is unknown, or the parameters do not fit it.
     """
     if isinstance(splat, str):
         if splat not in SPLATS:
@@ -227,7 +227,7 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
 
 
 def _check_features(name: str, features: Tensor, degree_name: str, degree: int | None, means: Tensor, viewmats: Tensor) -> None:
-    """Colours, or with a degree coefficients, of Gaussians or of each camera's Gaussians."""
+    """Check colours, or with `degree` coefficients: one set for all cameras, or one per camera."""
     scenes, n, c = tuple(means.shape[:-2]), means.shape[-2], viewmats.shape[-3]
     if degree is None:
         check_shape(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
@@ -237,7 +237,7 @@ def _check_features(name: str, features: Tensor, degree_name: str, degree: int |
         check_shape(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
         if features.shape[-2] < (degree + 1) ** 2:
             raise SplatError(
-                f"{name} holds {features.shape[-2]} coefficients a Gaussian, but {degree_name}={degree} needs "
+                f"{name} holds {features.shape[-2]} coefficients per Gaussian, but {degree_name}={degree} needs "
                 f"{(degree + 1) ** 2}; lower {degree_name} or give more"
             )
     if features.shape[-1] == 0:

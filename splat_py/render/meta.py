@@ -20,7 +20,7 @@ class _Later:
 
 
 class Meta(dict[str, Any]):
-    """A dictionary some of whose values are computed when they are first read, as they take time that most never need."""
+    """A dictionary that computes some values when they are first read: they cost time and are rarely used."""
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
         super().__init__(values | {key: _Later(compute) for key, compute in later.items()})
@@ -31,11 +31,11 @@ class Meta(dict[str, Any]):
             value = self[key] = value.compute()
         return value
 
-    # Whoever copies a dictionary that has an iterator of its own asks for each value.
+    # With its own iterator, copying the dictionary reads each value through `__getitem__`.
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    # A mapping's methods, which end in `__getitem__`, in the place of a dictionary's, which do not.
+    # A mapping's methods call `__getitem__`; a dictionary's do not.
     get: Any = MutableMapping.get
     popitem: Any = MutableMapping.popitem
     setdefault: Any = MutableMapping.setdefault
@@ -66,7 +66,7 @@ class Meta(dict[str, Any]):
 
 
 def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
-    """Make the `meta` of [..., C] cameras that see N Gaussians each: gsplat's keys, each pixel's `final_T`, `n_contrib`."""
+    """Make the `meta` of [..., C] cameras that see N Gaussians each: gsplat's keys, and `final_T` and `n_contrib` of pixels."""
     grid = tiles.grid
     cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
     image_ids, gaussian_ids = splats.image_ids, splats.gaussian_ids
@@ -108,7 +108,7 @@ def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages,
 
 
 def _isect_ids(depths: Tensor, offsets: Tensor, ids: Tensor, tiles: int) -> Tensor:
-    """[isects] int64 as gsplat sorts by: from the highest bits on, image, tile in the image, and the depth's 32 bits."""
+    """gsplat's sort keys, [isects] int64: from the highest bits down, image, tile in the image, the depth's 32 bits."""
     counts = (offsets[1:] - offsets[:-1]).long()
     tile = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     bits = depths.flatten()[ids.long()].view(torch.int32).long()

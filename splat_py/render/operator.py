@@ -1,11 +1,10 @@
-"""The splat operator as torch knows operators: `torch.ops.splat_py.splat` and `torch.ops.splat_py.splat_backward`.
+"""The splat operator registered with torch: `torch.ops.splat_py.splat` and `torch.ops.splat_py.splat_backward`.
 
-torch.compile and torch.export take them into one graph, with sizes that may be symbolic. One name has three kernels, which
-`backend` chooses and which never stand in for each other: "native", the tile renderer; "portable", the baseline of
-`splat_py.portable` in torch; "portable_slang", the baseline in Slang. `decompositions` lowers the baseline to primitive torch
-operations.
+torch.compile and torch.export trace both operators into one graph, also with symbolic sizes. `backend` chooses among three
+kernels, which never replace each other: "native", the tile renderer; "portable", the baseline of `splat_py.portable` in torch;
+"portable_slang", the baseline in Slang. `decompositions` lowers the baseline to primitive torch operations.
 
-An operator is a function of its arguments alone, so the native backward pass renders again.
+An operator keeps no state between calls, so the native backward pass renders again.
 """
 
 import math
@@ -29,7 +28,7 @@ _TENSORS = "Tensor positions, Tensor scales, Tensor rotations, Tensor opacities,
 _OTHERS = "SymInt width, SymInt height, Tensor? viewmat, Tensor? intrinsics, str backend"
 # The constant spherical harmonic, ½ √(1/π).
 _Y0 = 0.5 / math.sqrt(math.pi)
-# Coefficients of spherical harmonics up to a degree, with none at all first.
+# Valid numbers of spherical-harmonics coefficients: none, or those of degrees 0 to 4.
 _COUNTS = (0, 1, 4, 9, 16, 25)
 
 
@@ -47,7 +46,7 @@ def splat(
     *,
     backend: Backend = "native",
 ) -> Tensor:
-    """Splat Gaussians, differentiable in their six tensors, once.
+    """Splat Gaussians. Differentiable once, in the six tensors of Gaussians.
 
     Args:
         positions: [N, 3] centres, world units.
@@ -55,16 +54,16 @@ def splat(
         rotations: [N, 4] quaternions (w, x, y, z), normalised here.
         opacities: [N, 1] between 0 and 1.
         colors: [N, 3] rgb.
-        sh: [N, K, 3] spherical harmonics on top of `colors`: a Gaussian's colour is max(0, colors + Σ Y_k(d) sh_k), or with
-            K = 0 `colors` as they are. The renderer takes K = 0, 1, 4, 9, 16 or 25; the baseline takes any and ignores them.
-        width, height: of the image, pixels.
+        sh: [N, K, 3] spherical harmonics on top of `colors`: a Gaussian's colour is max(0, colors + Σ Y_k(d) sh_k), or
+            `colors` itself if K = 0. The renderer accepts K = 0, 1, 4, 9, 16 or 25; the baseline ignores `sh`.
+        width, height: image size, pixels.
         viewmat: [4, 4] world → camera, OpenCV axes. The renderer needs it, the baseline ignores it. No gradient.
-        intrinsics: [3, 3] in pixels; as `viewmat`.
-        backend: "native" renders, in float32, or raises where no device can; "portable" and "portable_slang" fill the image
-            with one flat colour, in torch and any dtype, or in Slang and float32.
+        intrinsics: [3, 3] in pixels. The renderer needs it, the baseline ignores it. No gradient.
+        backend: "native" renders in float32, or raises if no device can; "portable" and "portable_slang" fill the image with
+            one flat colour, in torch and any dtype, or in Slang and float32.
 
     Returns:
-        [height · width · 4] rgb and alpha, pixel by pixel. The backward pass has all gradients in one vector of
+        [height · width · 4] rgb and alpha, pixel by pixel. The backward pass returns all gradients in one vector of length
         `portable.gradient_length(N, K)`: positions, scales, rotations, opacities, colors, sh.
 
     Raises:
@@ -74,14 +73,14 @@ def splat(
     inputs.check()
     for name, matrix in inputs.cameras().items():
         if matrix is not None and matrix.requires_grad:
-            raise SplatError(f"{name} requires a gradient, which this operator lacks; detach it, or use splat_py.rasterization")
+            raise SplatError(f"{name} requires a gradient, but gets none here; detach it, or use splat_py.rasterization")
     return cast(Tensor, _splat(*inputs.gaussians(), width, height, viewmat, intrinsics, backend))
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The baseline in primitive torch operations, by operator: for `ExportedProgram.run_decompositions` and AOTAutograd.
+    """Map each operator to the baseline in primitive torch operations, for `run_decompositions` and AOTAutograd.
 
-    Calls of the native backend stay as they are: a flat colour never takes the place of a render.
+    Calls of the native backend stay unchanged: a flat colour never replaces a render.
     """
     operators = torch.ops.splat_py
     return {operators.splat.default: _lower, operators.splat_backward.default: _lower_backward}
@@ -110,7 +109,7 @@ class _Inputs:
         return {"viewmat": self.viewmat, "intrinsics": self.intrinsics}
 
     def check(self) -> None:
-        """Everything but values, so that tracing checks it too."""
+        """Check everything but values, so that tracing can check it too."""
         portable.check_inputs(*self.gaussians(), self.width, self.height)
         if self.backend not in get_args(Backend):
             raise SplatError(f"backend is {self.backend!r}; use native, portable or portable_slang")
@@ -128,7 +127,7 @@ class _Inputs:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; the native backend takes 0, 1, 4, 9, 16 or 25")
 
     def rasterization(self) -> dict[str, Any]:
-        """The same as arguments of `rasterization`, whose colours have a ½ where this operator has `colors`."""
+        """Return the arguments of `rasterization`, which adds ½ to harmonics: `colors` - ½ moves into the constant one."""
         assert self.viewmat is not None and self.intrinsics is not None
         coefficients, features = self.sh.shape[1], self.colors
         if coefficients:
@@ -149,7 +148,7 @@ class _Inputs:
         }
 
 
-# The operators: their kernels, their shapes, and that one differentiates the other
+# The operators: kernels, shapes, and the second as the derivative of the first
 
 
 @torch.library.custom_op("splat_py::splat", mutates_args=(), schema=f"({_TENSORS}, {_OTHERS}) -> Tensor")
@@ -168,7 +167,7 @@ def _splat(*arguments: Any) -> Tensor:
     "splat_py::splat_backward", mutates_args=(), schema=f"(Tensor v_image, {_TENSORS}, {_OTHERS}) -> Tensor"
 )
 def _splat_backward(v_image: Tensor, *arguments: Any) -> Tensor:
-    """The packed gradient, from that of the image, [height · width · 4]."""
+    """Return the packed gradient, from the image's gradient [height · width · 4]."""
     inputs = _Inputs(*arguments)
     _check_backward(v_image, inputs)
     if inputs.backend == "native":
@@ -227,7 +226,7 @@ def _baseline(inputs: _Inputs) -> tuple[portable.Forward, portable.Backward]:
 
 def _render_backward(v_image: Tensor, inputs: _Inputs) -> Tensor:
     v_pixels = v_image.reshape(1, inputs.height, inputs.width, 4)
-    # Kernels of operators are called with autograd's dispatch keys excluded. This includes them.
+    # torch calls an operator's kernel with autograd's dispatch keys excluded. This includes them again.
     with torch.inference_mode(False):
         found = render_backward(v_pixels[..., :3], v_pixels[..., 3:], **inputs.rasterization())
     v_features = found["colors"]

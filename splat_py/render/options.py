@@ -1,4 +1,4 @@
-"""What a render is told besides tensors: one object from `rasterization` to the kernels."""
+"""The options of a render: all that is not a tensor, in one object from `rasterization` to the kernels."""
 
 import math
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from splat_py.gpu.kernels import UserType
 
 RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
 
-# Built-in falloffs by their names in `rasterization`: the type in slang/splat/falloff.slang, and its numbers of each splat.
+# Built-in falloffs by their names in `rasterization`: the type in slang/splat/falloff.slang, and its parameters.
 SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Gaussian": ("GaussianFalloff", ()),
     "GeneralizedExponential": ("GeneralizedExponential", ("beta",)),
     "BetaKernel": ("BetaKernel", ("b",)),
 }
-# The rule by which a pixel stops (slang/splat/splat2d.slang), by `max_alpha`.
+# The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
 
 
@@ -28,16 +28,16 @@ class UnscentedTransform:
     alpha: float = 0.1
     beta: float = 2.0
     kappa: float = 0.0
-    # Gaussians are culled unless their sigma points, all or one, lie no further beyond the image than so many of its sides.
+    # A Gaussian is culled if any (or all) of its sigma points lie beyond the image by more than this share of its sides.
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = True
 
     @classmethod
     def of(cls, params: Any) -> Self:
-        """From anything with attributes of these names, such as gsplat's.
+        """Copy the parameters from any object with these attributes, such as gsplat's; None gives the defaults.
 
         Raises:
-            SplatError: one is missing, or is no number that makes sense.
+            SplatError: an attribute is missing or out of its range.
         """
         if params is None:
             return cls()
@@ -48,19 +48,19 @@ class UnscentedTransform:
                 raise SplatError(f"ut_params.{name} is {value!r}; it must be a finite number")
             numbers[name] = float(value)
         if not (numbers["alpha"] > 0 and numbers["kappa"] > -3):
-            raise SplatError("ut_params puts all sigma points into one; alpha must be positive and kappa more than -3")
+            raise SplatError("ut_params makes all sigma points coincide; alpha must be positive and kappa more than -3")
         return cls(**numbers, require_all_sigma_points_valid=bool(getattr(params, "require_all_sigma_points_valid", True)))
 
-    # The kernel's numbers (kernels/project.slang).
+    # The numbers that kernels read (kernels/project.slang).
 
     @property
     def spread(self) -> float:
-        """Squared distance of the sigma points from the mean, in standard deviations."""
+        """Squared distance of the sigma points from the mean, in variances."""
         return self.alpha**2 * (3 + self.kappa)
 
     @property
     def curvature(self) -> float:
-        """Weight of the mean's own point in the covariance beyond that in the mean."""
+        """Weight in the covariance of the squared shift between the projected mean and the mean of the projected points."""
         return self.beta - self.alpha**2
 
     @property
@@ -78,29 +78,29 @@ class UnscentedTransform:
 class Options:
     """How Gaussians are rendered.
 
-    The kernels take their specialisation and their numbers from here by name: `eps2d` is the number `options.eps2d`,
-    `camera_model` the type `CameraModel`, `raw_params` the constant `RAW_PARAMS`.
+    Kernels find their numbers and their specialisation here by name: `eps2d` is the number `options.eps2d`, `camera_model` the
+    type `CameraModel`, `raw_params` the constant `RAW_PARAMS`.
     """
 
     tile_size: int
     # PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang); float atomics or compare-and-swap.
     accumulation: str = "PerWave"
     native_atomics: bool = True
-    # Gaussians come as an optimiser stores them: log-scales and opacity logits.
+    # Gaussians are given as the optimiser stores them: log-scales and opacity logits.
     raw_params: bool = False
-    # A type that implements ICameraModel (splat/camera_model.slang), and the name of a rolling shutter's type.
+    # A type that implements ICameraModel (splat/camera_model.slang), and the name of a `RollingShutterType`.
     camera_model: str | UserType = "Pinhole"
     shutter: str | None = None
-    # Project by the unscented transform and not by the Jacobian.
+    # Project by the unscented transform instead of the Jacobian.
     with_ut: bool = False
     ut_params: UnscentedTransform = UnscentedTransform()
     # "Gaussian" is projected; "Surfel" and "RayGaussian" are evaluated along rays (splat/ray_splat.slang).
     primitive: Literal["Gaussian", "Surfel", "RayGaussian"] = "Gaussian"
-    # How splats fade, a type of splat/falloff.slang, and how many extra numbers each has for it.
+    # A type that implements IFalloff (splat/falloff.slang), and its number of parameters per splat.
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
     stop: str = "SceneStop"
-    # As arguments of `rasterization`.
+    # Arguments of `rasterization`.
     near_plane: float = 0.01
     far_plane: float = 1e10
     radius_clip: float = 0.0
@@ -118,41 +118,41 @@ class Options:
 
     @classmethod
     def on(cls, device: Device, tile_size: int | None = None, accumulate: Accumulate = "auto", **others: Any) -> Self:
-        """The options with what suits a device.
+        """Make options with the device's defaults for `tile_size` and `accumulate`.
 
         Raises:
-            SplatError: `accumulate` means nothing.
+            SplatError: `accumulate` is unknown.
         """
         ways = accumulation(device, accumulate)
-        # Where nothing is added atomically, how that would be done is not worth a kernel.
+        # PerIntersection adds nothing atomically: one kernel serves devices with and without float atomics.
         native = device.native_float_atomics or ways == "PerIntersection"
         return cls(tile_size or device.tuning.tile_size, ways, native, **others)
 
     @property
     def per_isect(self) -> bool:
-        """Gradients have a row for each intersection, and add up in the same order in each run."""
+        """True if gradients have a row per intersection, and add up in the same order in each run."""
         return self.accumulation == "PerIntersection"
 
     @property
     def along_rays(self) -> bool:
-        """Splats are evaluated where pixels' rays go."""
+        """True if splats are evaluated along the pixels' rays."""
         return self.primitive != "Gaussian"
 
     @property
     def shape(self) -> str | UserType:
-        """A type that implements IShape (splat/shape.slang)."""
+        """The type that implements IShape (splat/shape.slang)."""
         if self.along_rays:
             return self.primitive
         return self.falloff if isinstance(self.falloff, UserType) and self.falloff.adapter else "Ellipse"
 
     @property
     def shape_floats(self) -> int:
-        """Floats of a splat's shape: a conic's 3, or 9."""
+        """Floats of a splat's shape: 3 of a conic, or 9 along rays."""
         return 9 if self.along_rays else 3
 
     @property
     def has_features(self) -> bool:
-        """Colours are features, of which a type makes rgb."""
+        """True if `colors` are features, which a type turns into rgb."""
         return self.color_type != "SphericalHarmonics"
 
     def gradient_row_length(self, channels: int) -> int:

@@ -20,7 +20,7 @@ from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Sp
 
 @dataclass(frozen=True)
 class Projection:
-    """N Gaussians, C cameras that see them, and the splats they make."""
+    """N Gaussians, C cameras that see them, and the splats that they become."""
 
     gaussians: GaussianArrays
     cameras: Cameras
@@ -35,7 +35,7 @@ class Projection:
     def record_backward(
         self, recorder: Recorder, v_splats: StridedRows, v_depths: StridedRows, v_gaussians: GaussianArrays, v_cameras: Array
     ) -> None:
-        """Gradients of splats → gradients of Gaussians, overwritten, and of cameras, [C, `row_length`], added to. A row of
+        """Turn gradients of splats into those of Gaussians, overwritten, and of cameras [C, `row_length`], added to. A row of
         `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
         recorder.stage("project backward")
         shared = SharedRows.over(recorder, v_cameras, self.gaussians.per_scene, self.options)
@@ -52,14 +52,14 @@ class Projection:
             shared.record_sum(recorder)
 
     def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
-        """Count the splats that are visible, of all cameras and Gaussians; `splats` may be empty."""
+        """Count the visible splats of all cameras and Gaussians; `splats` may be empty."""
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
         self._dispatch(recorder, "findVisible", linear_groups(visible.count), pairs=visible.count, is_visible=flags)
         visible.record(recorder, flags)
 
     def record_packing(self, recorder: Recorder, visible: PrefixSum, ids: SplatIds) -> None:
-        """Write `ids`. `record_visible` has run before."""
+        """Write `ids`, after `record_visible`."""
         recorder.dispatch(
             "pack",
             "packVisible",
@@ -72,7 +72,7 @@ class Projection:
         )
 
     def pack(self, device: Device) -> Self:
-        """The same with splats that are packed. Reads back how many there are."""
+        """Return the same projection with packed splats, after reading their number back from the device."""
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
         recorder = device.record()
         self.record_visible(recorder, visible)
@@ -99,7 +99,7 @@ class Projection:
 
 
 class Placed(NamedTuple):
-    """Gaussians before cameras as `project` takes them; gradients of these, None of what was not given or not asked for."""
+    """The tensors of `project`, or their gradients; None for a tensor that is not given or needs no gradient."""
 
     means: Tensor  # [..., N, 3]
     quats: Tensor | None  # [..., N, 4]
@@ -108,7 +108,7 @@ class Placed(NamedTuple):
     viewmats: Any  # [..., C, 4, 4]
     Ks: Any  # [..., C, 3, 3]
     covars: Tensor | None = None  # [..., N, 6] without quats and scales: xx, xy, xz, yy, yz, zz
-    # [..., C, 12] radial 6, tangential 2, thin prism 4; or the coefficients of a camera model of one's own
+    # [..., C, 12] radial 6, tangential 2, thin prism 4; or the coefficients of the caller's own camera model
     lenses: Tensor | None = None
     viewmats_rs: Tensor | None = None  # [..., C, 4, 4] at the last row, with a rolling shutter (`Options.shutter`)
 
@@ -129,19 +129,19 @@ def project(
     device: Device | str | None = None,
     **others: Tensor | None,
 ) -> ProjectedSplats:
-    """First stage: EWA projection (Zwicker et al. 2001), by the unscented transform, or along rays: surfels (Huang et al.
-    2024) or Gaussians (Wu et al. 2025) before pinholes. Everything of a culled splat is zero.
+    """First stage: project Gaussians by EWA splatting (Zwicker et al. 2001) or the unscented transform, or for pinhole rays
+    prepare surfels (Huang et al. 2024) or Gaussians (Wu et al. 2025). All values of a culled splat are zero.
 
-    Differentiable in all tensors but `extras`. Tensors as in `rasterization`.
+    Differentiable in all tensors but `extras`. The tensors are those of `rasterization`.
 
     Args:
-        options: with `packed`, splats of those alone that are visible; with `sparse_grad`, gradients of means, quats and scales
-            are sparse (COO).
-        extras: [..., N, E] extra numbers of the falloff, on which it depends what is visible.
+        options: with `packed`, only visible splats are returned; with `sparse_grad`, gradients of means, quats and scales are
+            sparse (COO).
+        extras: [..., N, E] parameters of the falloff, which also decide visibility.
         others: covars, lenses and viewmats_rs, as in `Placed`.
 
     Raises:
-        SplatError: a tensor is not float32, or on another device than the others.
+        SplatError: a tensor is not float32, or is on another device than the others.
     """
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     check_tensors(placed._asdict())
@@ -206,7 +206,7 @@ def project_backward(
     device: Device | str | None = None,
     **others: Tensor | None,
 ) -> Placed:
-    """The gradients of `project` without autograd: what it was given and returned, and the gradients of that."""
+    """Return the gradients of `project` without autograd, from its arguments, its result and the result's gradients."""
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
@@ -215,7 +215,7 @@ def project_backward(
 
 
 def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:
-    """What is to be recorded, with no splats yet."""
+    """The projection to record, still without splats."""
     memory = device.memory
 
     def array(tensor: Tensor | None) -> Array | None:
@@ -239,7 +239,7 @@ def _gradients(
     lead: torch.Size,
     of_cameras: bool,
 ) -> Placed:
-    """Those of cameras [*lead, ...] only if asked for."""
+    """Return gradients of Gaussians, and with `of_cameras` those of cameras [*lead, ...]."""
     memory, count, cameras, options = device.memory, work.splats.count, work.cameras, work.options
     columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
     if options.along_rays:

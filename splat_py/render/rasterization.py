@@ -1,6 +1,6 @@
-"""Differentiable Gaussian splatting for torch: `rasterization`, from its checks to images. One autograd function a stage.
+"""Differentiable Gaussian splatting for torch: `rasterization`, from checks to images, one autograd function per stage.
 
-Tensors may live on the CPU, on MPS or on CUDA; what renders is the device of `splat_py.gpu.device`.
+Tensors may live on the CPU, on MPS or on CUDA; `splat_py.gpu.device` chooses the device that renders.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,9 +30,9 @@ from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import user_type
 
 Backend = Literal["auto", "native", "portable"]
-# Arguments that may be float16 as well.
+# Arguments that may also be float16.
 HALVES = ("colors",)
-# Of a symmetric matrix.
+# Rows and columns of a symmetric matrix's upper triangle.
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
 
@@ -82,87 +82,85 @@ def rasterization(
     weights: Tensor | None = None,
     device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render Gaussians from C cameras (Kerbl et al. 2023), with the names, the order and the conventions of gsplat, for what
-    both do; gsplat's other arguments are those of `splat_py.gsplat.rasterization`.
+    """Render Gaussians from C cameras (Kerbl et al. 2023). Arguments shared with gsplat have its names, order and conventions;
+    `splat_py.gsplat.rasterization` accepts the rest of gsplat's arguments.
 
-    Differentiable in all tensors, once. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
-    of all tensors. Coefficients and features, `colors`, may be float16: they then take half the memory on the device, which
-    computes with float32 all the same, and their gradients become float16 when they are complete. Gaussians whose projection is
-    not finite, or which lie nearer than `near_plane`, are culled and get a zero gradient.
+    Differentiable once, in all tensors. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
+    for all tensors. `colors` may be float16: coefficients and features then take half the memory on the device, which still
+    computes in float32 and rounds only the final gradients. Gaussians are culled and get a zero gradient if their projection is
+    not finite, or if they lie nearer than `near_plane`.
 
     Args:
         means: [..., N, 3] centres, world units.
         quats: [..., N, 4] rotations (w, x, y, z), normalised here.
         scales: [..., N, 3] standard deviations > 0, world units.
         opacities: [..., N] between 0 and 1.
-        colors: [..., N, D] or, for each camera, [..., C, N, D], of any D. With `sh_degree` spherical-harmonics coefficients:
-            [..., N, K, D] or [..., C, N, K, D], or [N, K, D] of all scenes. None where `render_mode` has no colours.
+        colors: [..., N, D] or, per camera, [..., C, N, D], with any D. With `sh_degree`, spherical-harmonics coefficients
+            [..., N, K, D] or [..., C, N, K, D], or [N, K, D] for all scenes. None if `render_mode` has no colours.
         viewmats: [..., C, 4, 4] world → camera, camera axes +x right, +y down, +z forward (OpenCV).
         Ks: [..., C, 3, 3] intrinsics in pixels; pixel centres lie at +0.5. Skew is not supported and ignored.
-        width, height: of the images, pixels.
-        near_plane, far_plane: camera depths between which Gaussians are seen; near_plane > 0.
+        width, height: image size, pixels.
+        near_plane, far_plane: Gaussians are culled unless their camera depth lies in between; near_plane > 0.
         radius_clip: splats that reach no further than this many pixels are skipped.
         eps2d: variance added to every splat, pixel².
-        sh_degree: degree in use, 0 to 4, at most what K allows; None if `colors` are colours.
-        packed: keep what is computed of a Gaussian and a camera only where it is visible: less memory for large scenes of which
-            each camera sees a part. The images are the same to the last bit.
-        tile_size: 4, 8 or 16 pixels; by default what suits the device.
-        backgrounds: [..., C, D] (D as rendered, without depth); black by default.
+        sh_degree: degree in use, 0 to 4, with (degree + 1)² ≤ K; None if `colors` are colours.
+        packed: store only visible splats, which saves memory if each camera sees a small part of a large scene. The images are
+            bit-identical.
+        tile_size: 4, 8 or 16 pixels; by default the device's choice.
+        backgrounds: [..., C, D], D without depth; black by default.
         render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last.
-        sparse_grad: with `packed`: gradients of means, quats and scales are sparse (COO).
-        absgrad: also leave Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
+        sparse_grad: make the gradients of means, quats and scales sparse (COO); needs `packed`.
+        absgrad: also store Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
             pass.
-        rasterize_mode: "antialiased" dims splats by what `eps2d` enlarges them (Yu et al. 2024).
-        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels a world unit), "fisheye" (equidistant), or
-            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels a radian, depths are
-            distances; splats are cut off at the left and the right edge); or Slang of yours with a type that implements
-            `ICameraModel` (slang/splat/camera_model.slang): `splat_py.shaders.source(text)`.
-        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. Of a
-            pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); of a fisheye
-            radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). What lies so far from the axis that the lens would
-            fold it back into the image is culled.
-        covars: [..., N, 3, 3] covariances in the place of quats and scales; their upper triangles are read.
-        with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) in the place of the
+        rasterize_mode: "antialiased" dims splats to compensate for their enlargement by `eps2d` (Yu et al. 2024).
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels per world unit), "fisheye" (equidistant), or
+            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels per radian, depths are
+            distances; splats are cut off at the left and the right edge); or your own Slang type that implements
+            `ICameraModel` (slang/splat/camera_model.slang), from `splat_py.shaders.source(text)`.
+        radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. For a
+            pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); for a fisheye
+            radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). Gaussians so far from the axis that the lens would
+            fold them back into the image are culled.
+        covars: [..., N, 3, 3] covariances instead of quats and scales; only their upper triangles are read.
+        with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) instead of the
             Jacobian, with gsplat's `UnscentedTransformParameters`; not with covars.
-        rolling_shutter, viewmats_rs: cameras read out row by row or column by column, from the first to the last of which they
-            move from viewmats to viewmats_rs [..., C, 4, 4]; a `RollingShutterType` of gsplat's or of `splat_py.gsplat`.
-        extra_signals: [..., N, E] or [..., C, N, E], blended as colours are, into `meta["render_extra_signals"]`; with
-            `extra_signals_sh_degree` coefficients, Σ Y sh + ½ without a lower limit.
-        with_eval3d: evaluate Gaussians where a pixel's ray comes nearest to their means, without projecting them (Wu et al.
-            2025): exact however wide the view; `eps2d` and `with_ut` have no effect. Pinholes without a lens.
-        backend: "native" and "auto" render, or raise where no device can; "portable" fills the image with one flat colour, the
-            mean of what is given, anywhere (`splat_py.portable`).
+        rolling_shutter, viewmats_rs: a `RollingShutterType` of gsplat or `splat_py.gsplat`, and poses [..., C, 4, 4] at the
+            last row or column: cameras move from viewmats to viewmats_rs while rows or columns are read out.
+        extra_signals: [..., N, E] or [..., C, N, E], blended like colours into `meta["render_extra_signals"]`; with
+            `extra_signals_sh_degree`, coefficients of Σ Y sh + ½, which has no lower limit.
+        with_eval3d: evaluate each Gaussian where a pixel's ray comes nearest to its mean instead of projecting it (Wu et al.
+            2025): exact for any field of view; `eps2d` and `with_ut` have no effect. Only for pinholes without a lens.
+        backend: "native" and "auto" render, or raise if no device can; "portable" runs anywhere, but only fills the image with
+            one flat colour, the mean of the Gaussians' colours (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
-            "pair" (none: a row for each pair of a tile and a Gaussian, summed in a fixed order, so that gradients are the same
-            to the last bit from run to run; takes 4 · (6 + D) bytes a pair). "auto" is what suits the device, or "pair" under
+            "pair" (no atomics: one row per pair of a tile and a Gaussian, summed in a fixed order, so gradients are
+            bit-identical from run to run; costs 4 · (6 + D) bytes per pair). "auto" is the device's choice, or "pair" under
             `torch.use_deterministic_algorithms(True)`.
-        max_alpha: no splat hides more of what is behind it: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
+        max_alpha: largest alpha of a splat in a pixel: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
         splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
             splat_params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with splat_params["b"] (Liu et al.
-            2025); or Slang of yours with a type that implements `IFalloff` (slang/splat/falloff.slang), or of any form
-            `IFalloff2D` (slang/splat/falloff2d.slang): `splat_py.shaders.source(text)`.
-        splat_params: its extra numbers of each Gaussian by name, [..., N] each, four at most, in the order of `extras`.
-            Differentiable.
-        camera_params: [..., C, P] coefficients of a camera model of yours, P ≤ 12: `coefficient(camera, i)`. Differentiable.
-        color: how colours depend on the direction. "SphericalHarmonics" are what `sh_degree` says. With others `colors` are F
-            features a Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 and 6 for each lobe (Wang et al. 2009,
-            2025); "ColorNetwork", any number, with weights from `splat_py.render.shade.initial_network` (Lu et al. 2024); or
-            Slang of yours with a type that implements `IColor` (slang/splat/color.slang).
-        weights: [W] that all Gaussians share, where such a type has some. Differentiable.
-        device: where to render; by default that of `splat_py.get_device`, or of CUDA or MPS tensors the GPU that they are on.
+            2025); or your own Slang type, from `splat_py.shaders.source(text)`, that implements `IFalloff`
+            (slang/splat/falloff.slang), or for any shape `IFalloff2D` (slang/splat/falloff2d.slang).
+        splat_params: the falloff's parameters by name, at most four, [..., N] each, in the order of `extras`. Differentiable.
+        camera_params: [..., C, P] coefficients of your own camera model, P ≤ 12: `coefficient(camera, i)`. Differentiable.
+        color: how colours depend on the view direction: "SphericalHarmonics" of `sh_degree`, or a type for which `colors` holds
+            F features per Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 + 6 per lobe (Wang et al. 2009,
+            2025); "ColorNetwork", any F, with weights from `splat_py.render.shade.initial_network` (Lu et al. 2024); or your
+            own Slang type that implements `IColor` (slang/splat/color.slang).
+        weights: [W] weights of such a type, which all Gaussians share. Differentiable.
+        device: where to render; by default the GPU that holds CUDA or MPS tensors, else the device of `splat_py.get_device`.
 
     Returns:
-        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary of what happened on the way. Of the splats, with
-        shapes [..., C, N, ·], or packed [nnz, ·]: `means2d`, `depths`, `conics`, `opacities`, `radii` (0 where culled),
-        `tiles_per_gauss`; packed also whose they are, `batch_ids`, `camera_ids`, `gaussian_ids`. Of the tiles: `tile_size`,
-        `tile_width`, `tile_height`, `isect_offsets` [..., C, tile_height, tile_width], `flatten_ids`, `isect_ids`. Of the
-        pixels [..., C, H, W]: `final_T`, `n_contrib`. And `width`, `height`, `n_batches`, `n_cameras`. Call
-        `meta["means2d"].retain_grad()` to see its gradient. `backend` is "native" or "portable", which has nothing else but
-        sizes to tell.
+        Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and the dictionary `meta`. For splats, with shapes [..., C, N, ·] or
+        packed [nnz, ·], it has `means2d`, `depths`, `conics`, `opacities`, `radii` (0 if culled), `tiles_per_gauss`; packed
+        also `batch_ids`, `camera_ids`, `gaussian_ids`. For tiles it has `tile_size`, `tile_width`, `tile_height`,
+        `isect_offsets` [..., C, tile_height, tile_width], `flatten_ids`, `isect_ids`; for pixels [..., C, H, W] `final_T` and
+        `n_contrib`; and the sizes `width`, `height`, `n_batches`, `n_cameras`. Call `meta["means2d"].retain_grad()` to see its
+        gradient. `backend` is "native" or "portable"; the latter has only the sizes.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
-        NotImplementedError: arguments that each work do not work together.
+        NotImplementedError: the arguments cannot be combined.
     """
     if covars is not None:
         quats = scales = None
@@ -188,7 +186,7 @@ def rasterization(
     checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, weights, shading, render_mode)
     checks.check_signals(means, viewmats, extra_signals, extra_signals_sh_degree)
-    # NumPy's integers overflow, and lack methods.
+    # NumPy's integers overflow, and lack methods of Python's.
     width, height, lead = int(width), int(height), viewmats.shape[:-2]
     if backend == "portable":
         unsupported = {"absgrad": absgrad, "sparse_grad": sparse_grad, f"color={shading}": shading != "SphericalHarmonics"}
@@ -249,7 +247,7 @@ def rasterization(
     )
     if extras is not None:
         splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
-    # 2: what is blended of each: colours, depth, further signals.
+    # 2: splats → the features to blend: colours, depth, extra signals.
     poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
     features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
     checks.check_channels(device, lead.numel(), height, width, features.shape[-1], absgrad)
@@ -281,8 +279,8 @@ def blended_features(
     options: Options,
     device: Device,
 ) -> tuple[Tensor, Tensor | None]:
-    """Features [..., C, N, D] or, packed, [M, D]: colours, depth and further signals, as far as they are asked for, one after
-    another; and backgrounds [..., C, D], 0 behind what is no colour."""
+    """Return features [..., C, N, D] or, packed, [M, D]: the requested colours, depth and extra signals, concatenated; and
+    backgrounds [..., C, D], 0 except behind colours."""
     on_device: dict[str, Any] = {"options": options, "ids": splats.ids, "device": device}
 
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
@@ -317,14 +315,14 @@ def blended_features(
 
 @graph_break
 def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
-    """The gradients of `rasterization` without a graph: renders again.
+    """Return the gradients of `rasterization` without a saved graph, by rendering again.
 
     Args:
-        v_images, v_alphas: gradients of its images and alphas.
-        arguments: what it was given, by name.
+        v_images, v_alphas: gradients of the images and alphas.
+        arguments: the arguments of `rasterization`, by name.
 
     Returns:
-        The gradients of its tensors, by name.
+        The gradients of the tensors among the arguments, by name.
     """
     leaves = {
         name: value.detach().requires_grad_()
@@ -339,7 +337,7 @@ def render_backward(v_images: Tensor, v_alphas: Tensor | None = None, **argument
 
 
 def device_to_render(means: Tensor, device: Device | str | None, tensors: Iterable[Tensor | None]) -> Device:
-    """A device that renders and, if one of these tensors asks for it, differentiates; by default the one for the tensors."""
+    """Return `device` or the default for `means`; SplatError if it cannot render, or differentiate if `tensors` need it."""
     device = device_for(means, device)
     differentiated = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     device.require(*((Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD) if differentiated else (Operator.SPLAT_FORWARD,)))

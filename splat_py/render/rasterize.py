@@ -1,4 +1,4 @@
-"""Stage 4, splats → pixels (kernels/rasterize.slang): what it records, and its `autograd.Function`."""
+"""Stage 4, splats → pixels (kernels/rasterize.slang), and its `autograd.Function`."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,21 +18,21 @@ from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
 from splat_py.render.tiles import BinnedTiles, TileLists
 
-# Channels blended in one pass; more are blended in several over the same tile lists.
+# Channels blended in one pass; more take several passes over the same tile lists.
 MAX_CHANNELS = 32
 
 
 @dataclass(frozen=True)
 class Image:
-    """What the rasteriser writes for C cameras; the last two are kept for its backward pass: eight bytes a pixel."""
+    """The rasteriser's output for C cameras; the backward pass needs `final_T` and `n_contrib`, eight bytes per pixel."""
 
     colors: Array  # [C, H, W, D]
     alphas: Array  # [C, H, W, 1]
     final_T: Array  # [C, H, W]
     n_contrib: Array  # [C, H, W] uint32
-    # Where the last channel is the distortion of the one before it: [C, H, W] the blended depth, also kept.
+    # [C, H, W] blended depth, also kept, if the last channel is the distortion of the one before it.
     saved: Array | None = None
-    # Where asked for: [C, H, W] uint32, one past the median's position in its tile's list, 0 where there is none.
+    # [C, H, W] uint32, if requested: one past the median's position in its tile's list, 0 without a median.
     medians: Array | None = None
 
     @classmethod
@@ -46,7 +46,7 @@ class Image:
         distortion: bool = False,
         median: bool = False,
     ) -> "Image":
-        """Arrays for images of this size.
+        """Allocate arrays for images of this size.
 
         Raises:
             SplatError: a kernel could not index them.
@@ -69,12 +69,12 @@ class Image:
 
     @property
     def median(self) -> bool:
-        """Medians are asked for."""
+        """True if medians are requested."""
         return self.medians is not None
 
     @property
     def blending(self) -> str:
-        """A type of slang/splat/blending.slang."""
+        """The blending type (slang/splat/blending.slang)."""
         return "OverBlending" if self.saved is None else "DistortionBlending"
 
 
@@ -90,7 +90,7 @@ class ListSegment:
 
 @dataclass(frozen=True)
 class Rasterization:
-    """Splats with colours [M, D], in tiles, over backgrounds [C, D], and the image they make (kernels/rasterize.slang)."""
+    """Splats with colours [M, D], in tile lists, backgrounds [C, D], and the resulting image (kernels/rasterize.slang)."""
 
     device: Device
     splats: Splats
@@ -99,7 +99,7 @@ class Rasterization:
     lists: TileLists
     image: Image
     options: Options
-    packed_splats: Array  # [M, its floats padded to whole float4s] all numbers of a splat, which `packSplats` writes
+    packed_splats: Array  # [M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`
 
     @classmethod
     def of(
@@ -112,7 +112,7 @@ class Rasterization:
         image: Image,
         options: Options,
     ) -> "Rasterization":
-        """The parts put together, with the array that the kernels need besides."""
+        """Put the parts together, and allocate `packed_splats`."""
         floats = 2 + options.shape_floats + 1 + colors.shape[-1] + options.extras
         packed = device.memory.empty((splats.count, -(-floats // 4) * 4))
         return cls(device, splats, colors, backgrounds, lists, image, options, packed)
@@ -124,12 +124,12 @@ class Rasterization:
             self._dispatch(recorder, "rasterizeForward", self._groups, segment=segment)
 
     def record_pack(self, recorder: Recorder) -> None:
-        """Put what there is of a splat side by side."""
+        """Copy all numbers of each splat side by side into `packed_splats`."""
         recorder.stage("rasterize")
         self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
 
     def record_backward(self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array) -> None:
-        """Gradients of the image → gradient rows of splats, [M, `gradient_row_length`], overwritten; `record` has run."""
+        """Turn gradients of the image into gradient rows of splats [M, `gradient_row_length`], overwritten; after `record`."""
         recorder.stage("rasterize backward")
         lists, pixels = self.lists, self.image.final_T.shape
         parts, undone, undone_saved = None, None, None
@@ -166,7 +166,7 @@ class Rasterization:
             )
 
     def _segments(self) -> list[ListSegment]:
-        """The parts that lists are blended in, front to back."""
+        """The segments that lists are blended in, front to back."""
         count, length = self.lists.segments, self.device.tuning.segment or 0
         if count == 1:
             return [ListSegment()]
@@ -179,7 +179,7 @@ class Rasterization:
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
         tuning, channels = self.device.tuning, self.colors.shape[-1]
-        # Code is unrolled for each pixel and channel of a thread; for more pixels, compiling it takes longer than running it.
+        # Code is unrolled over a thread's pixels and channels; with more pixels, compiling it takes longer than running it.
         unrolled = channels + self.options.shape_floats - 3
         most = 8 if unrolled <= 4 else 4 if unrolled <= 8 else 2
         switches: dict[str, Any] = {"BROADCAST_FROM_LANE": True} if tuning.broadcast_from_lane else {}
@@ -213,12 +213,12 @@ def rasterize_to_pixels(
     *,
     device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Last stage: blend splats over backgrounds → images [C, H, W, D], alphas [C, H, W, 1]. C are the cameras of all scenes.
+    """Last stage: blend splats over backgrounds → images [C, H, W, D], alphas [C, H, W, 1]. C counts the cameras of all scenes.
 
     Differentiable in means2d, conics, opacities, colours and backgrounds.
 
     Args:
-        colors: [..., C, N, D], or of packed splats [M, D].
+        colors: [..., C, N, D], or for packed splats [M, D].
         backgrounds: [..., C, D], black if None.
     """
     rendered = rasterize(splats, colors, tiles, width, height, backgrounds, options, device=device)
@@ -239,12 +239,12 @@ def rasterize(
     median: bool = False,
     device: Device | str | None = None,
 ) -> "RenderedImages":
-    """As `rasterize_to_pixels`, with what more there is to tell of the pixels.
+    """Blend as `rasterize_to_pixels`, and also return `final_T`, `n_contrib` and the results of the options.
 
     Args:
-        distortion: what is rendered in the last channel, whatever the colours are there, is distortion of the one before it,
-            whose background is to be 0 (`DistortionBlending` in slang/splat/blending.slang).
-        median: find out which splat is the last that more than half the light comes to.
+        distortion: render the last channel, whatever its colours are, as the distortion of the one before it, whose background
+            must be 0 (`DistortionBlending` in slang/splat/blending.slang).
+        median: also find each pixel's median, the last splat reached with T > 0.5.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
@@ -253,7 +253,7 @@ def rasterize(
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
     images = []
     channels = colors.shape[-1]
-    # Depth and distortion are in one pass, the last.
+    # Depth and distortion must both be in the last pass.
     length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
     for first in range(0, max(channels, 1), length):
         part = slice(first, first + length)
@@ -269,7 +269,7 @@ def rasterize(
 
 @dataclass(frozen=True)
 class RenderedImages:
-    """C images, and what more was written with their last channels."""
+    """C images, and the arrays of their last pass."""
 
     colors: Tensor  # [C, H, W, D]
     alphas: Tensor  # [C, H, W, 1]
@@ -286,7 +286,7 @@ class _Rasterize(torch.autograd.Function):
         work.record(recorder)
         recorder.submit()
         save_state(ctx, work, *tensors, tiles.offsets, tiles.ids)
-        # Its gradient's absolute values go there.
+        # The backward pass stores `absgrad` on it.
         ctx.means2d = means2d if options.absgrad else None
         return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
 
@@ -303,7 +303,7 @@ class _Rasterize(torch.autograd.Function):
 
 
 class RasterizationGradients(NamedTuple):
-    """Of the tensors that `rasterize_to_pixels` was given."""
+    """Gradients of the tensors given to `rasterize_to_pixels`."""
 
     means2d: Tensor
     conics: Tensor
@@ -329,7 +329,7 @@ def rasterize_backward(
     *,
     device: Device | str | None = None,
 ) -> RasterizationGradients:
-    """The gradients of `rasterize` without autograd: what it was given and returned, and the gradients of that.
+    """Return the gradients of `rasterize` without autograd, from its arguments, its result and the result's gradients.
 
     Raises:
         SplatError: there are more channels than one pass blends.
@@ -363,7 +363,7 @@ def _rasterization(
 def _gradients(
     work: Rasterization, v_images: Tensor, v_alphas: Tensor, splats: torch.Size, of_backgrounds: bool
 ) -> RasterizationGradients:
-    """Of splats of this shape; of backgrounds only if asked for."""
+    """Return gradients of splats with shape `splats`, and with `of_backgrounds` those of backgrounds."""
     memory, options, channels = work.device.memory, work.options, work.colors.shape[-1]
     rows = memory.empty((work.splats.count, options.gradient_row_length(channels)))
     recorder = work.device.record()

@@ -1,4 +1,4 @@
-"""Stage 2, features of Gaussians → colours: types that implement IColor (slang/splat/color.slang), what the stage records
+"""Stage 2, features of Gaussians → colours: types that implement IColor (slang/splat/color.slang), the stage itself
 (kernels/shade.slang), and its `autograd.Function`."""
 
 from dataclasses import dataclass, replace
@@ -23,10 +23,10 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.declarations import takes_of
 from splat_py.shaders.loading import built_in_or_own
 
-# Features of a lobe: its axis and its amplitude.
+# Features per lobe: its axis and its amplitude.
 _LOBE = 6
 _UNIT_WEIGHTS = constant("splat/color", "UNIT_WEIGHTS")
-# What a thread holds at a time is unrolled.
+# Limits, because a thread's code is unrolled over features and weights.
 _MOST_FEATURES, _MOST_WEIGHTS = 256, 4096
 COLORS = ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork")
 
@@ -36,8 +36,8 @@ class ColorModel:
     """A type that implements IColor.
 
     Attributes:
-        features: of each Gaussian, as many as are used.
-        weights: that all share.
+        features: the number of features in use per Gaussian.
+        weights: the number of weights that all Gaussians share.
     """
 
     type: str | UserType
@@ -45,7 +45,7 @@ class ColorModel:
     weights: int = 0
 
     def constants(self) -> dict[str, str | int | UserType]:
-        """What shading is specialised by."""
+        """The constants and types that specialise the kernels."""
         constants: dict[str, str | int | UserType] = {"FEATURES": self.features}
         if self.type != "SphericalHarmonics":
             constants["Color"] = self.type
@@ -55,12 +55,12 @@ class ColorModel:
 
 
 def harmonics(degree: int, as_color: bool = True) -> ColorModel:
-    """Spherical harmonics: max(0, Σ Y_k sh_k + ½), or the sum as it is."""
+    """Spherical harmonics: max(0, Σ Y_k sh_k + ½), or with `as_color` off the sum itself."""
     return ColorModel("SphericalHarmonics" if as_color else "HarmonicSum", 3 * (degree + 1) ** 2)
 
 
 def color_type(color: Any) -> str | UserType:
-    """What `rasterization` is given: a built-in type's name, or a caller's own type.
+    """Check the `color` of `rasterization`: a built-in type's name, or the caller's own type.
 
     Raises:
         SplatError: it is neither.
@@ -69,15 +69,15 @@ def color_type(color: Any) -> str | UserType:
 
 
 def color_model(color: str | UserType, features: int, weights: int) -> ColorModel:
-    """A type, for `features` numbers of each Gaussian and as many weights.
+    """Make the model of a type with `features` features per Gaussian and `weights` shared weights.
 
     Raises:
-        SplatError: it takes other numbers of them.
+        SplatError: the type needs other numbers of them.
     """
     if features > _MOST_FEATURES:
-        raise SplatError(f"colors holds {features} features a Gaussian; shaders take {_MOST_FEATURES} at most")
+        raise SplatError(f"colors holds {features} features per Gaussian; shaders accept at most {_MOST_FEATURES}")
     if weights > _MOST_WEIGHTS:
-        raise SplatError(f"weights holds {weights} numbers; shaders take {_MOST_WEIGHTS} at most")
+        raise SplatError(f"weights holds {weights} numbers; shaders accept at most {_MOST_WEIGHTS}")
     if isinstance(color, UserType):
         takes = takes_of(color)
         for what, given, wanted in (("features", features, takes[0]), ("weights", weights, takes[1])):
@@ -85,36 +85,34 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
                 raise SplatError(f"{color.name} takes {wanted} {what} and is given {given}; see its {what.upper()}")
     elif color == "SphericalGaussians":
         if weights:
-            raise SplatError("weights are given, which SphericalGaussians do not have; leave weights out")
+            raise SplatError("weights are given, but SphericalGaussians have none; leave weights out")
         if features % _LOBE != 3:
-            raise SplatError(
-                f"colors holds {features} features a Gaussian; SphericalGaussians take 3 and {_LOBE} for each of their lobes"
-            )
+            raise SplatError(f"colors holds {features} features per Gaussian; SphericalGaussians need 3 + {_LOBE} per lobe")
     elif color == "ColorNetwork" and (weights <= 3 or (weights - 3) % _unit(features)):
-        each = f"3 and {_unit(features)} for each hidden unit"
-        raise SplatError(f"weights holds {weights} numbers; a ColorNetwork of {features} features takes {each}")
+        each = f"3 + {_unit(features)} per hidden unit"
+        raise SplatError(f"weights holds {weights} numbers; a ColorNetwork of {features} features needs {each}")
     return ColorModel(color, features, weights)
 
 
 def require_features(gaussians: Gaussians) -> tuple[Tensor, Tensor | None]:
-    """Features and weights of Gaussians whose colours are no harmonics; None where there are no weights.
+    """Return the features and weights of Gaussians without spherical harmonics; weights may be None.
 
     Raises:
-        SplatError: they have none.
+        SplatError: the Gaussians have no features.
     """
     if gaussians.features is None:
-        raise SplatError(f"color is {gaussians.color}, and the scene has no features; give it some, or leave color out")
+        raise SplatError(f"color is {gaussians.color}, but the scene has no features; give it some, or leave color out")
     weights = gaussians.weights
     return gaussians.features, weights if weights is not None and len(weights) else None
 
 
 def network_weights(features: int, hidden: int) -> int:
-    """How many weights a ColorNetwork has."""
+    """The number of weights of a ColorNetwork."""
     return _unit(features) * hidden + 3
 
 
 def initial_network(features: int, hidden: int, seed: int = 0) -> NDArray[np.float32]:
-    """Weights [W] of a ColorNetwork to begin with: random directions, no biases, outputs near the middle (He et al. 2015)."""
+    """Initial weights [W] of a ColorNetwork: random directions, zero biases, outputs near the middle (He et al. 2015)."""
     rows = np.random.default_rng(seed).normal(size=(hidden, _unit(features)))
     rows[:, :-4] *= np.sqrt(2 / (rows.shape[1] - 4))
     rows[:, -4] = 0
@@ -123,15 +121,15 @@ def initial_network(features: int, hidden: int, seed: int = 0) -> NDArray[np.flo
 
 
 def _unit(features: int) -> int:
-    # Features come in threes.
+    # Features are padded to whole float3s.
     return -(-features // 3) * 3 + _UNIT_WEIGHTS
 
 
 @dataclass(frozen=True)
 class FeatureArrays:
-    """Features of N Gaussians, `stored` numbers each, or their gradients: floats, or halves, two in a word (`words_of`).
+    """Features of N Gaussians, `stored` numbers each, or their gradients: floats, or halves, two per word (`words_of`).
 
-    Rows of halves' gradients begin with a word each: [N, stored / 2, rounded up].
+    Gradients of halves have rows of whole words: [N, ⌈stored / 2⌉].
     """
 
     floats: Array | None
@@ -140,19 +138,19 @@ class FeatureArrays:
 
     @classmethod
     def of(cls, array: Array, stored: int, halves: bool = False) -> Self:
-        """From the array that holds them."""
+        """Wrap the array that holds the features."""
         return cls(None, array.as_uint32, stored) if halves else cls(array, None, stored)
 
 
 @dataclass(frozen=True)
 class Shading:
-    """Features of N Gaussians, C cameras that see them, and the colours they have there, zero where culled.
+    """Features of N Gaussians, C cameras that see them, and the colours that they see, zero if culled.
 
-    Shapes are of dense splats; M takes the place of C, N where they are packed.
+    Shapes are those of dense splats; packed splats have M instead of C, N.
     """
 
     means: Array  # [N, 3]
-    features: FeatureArrays  # as many numbers as `color` uses, or more; of spherical harmonics [N, K, 3]
+    features: FeatureArrays  # at least as many numbers as `color` uses; spherical harmonics [N, K, 3]
     cameras: Cameras
     radii: Array  # [C, N, 2] int32
     colors: Array  # [C, N, 3]
@@ -176,9 +174,9 @@ class Shading:
         add_to_means: bool = False,
         v_weights: Array | None = None,
     ) -> None:
-        """Gradients of colours → those of features and means, overwritten (or means added to).
+        """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
 
-        Those of cameras, and of the weights that there are, are added to.
+        Gradients of cameras and weights are added to.
         """
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
@@ -241,25 +239,25 @@ def shade(
     as_color: bool = True,
     device: Device | str | None = None,
 ) -> Tensor:
-    """Colours [..., C, N, 3] that C cameras see, by directions from their centres to the means.
+    """Return the colours [..., C, N, 3] that C cameras see along the directions from their centres to the means.
 
     Args:
         means: [..., N, 3].
-        features: [..., N, F] or, for each camera, [..., C, N, F]. Coefficients of spherical harmonics [..., N, K, 3] or
-            [..., C, N, K, 3], K ≥ (degree + 1)². Of float16 the device stores halves; it computes with float32 all the same,
-            and their gradients are rounded to float16 when they are complete.
+        features: [..., N, F] or, per camera, [..., C, N, F]. Spherical-harmonics coefficients [..., N, K, 3] or
+            [..., C, N, K, 3], K ≥ (degree + 1)². The device stores float16 as halves, but computes in float32 and rounds only
+            the final gradients.
         viewmats: [..., C, 4, 4].
         radii: [..., C, N, 2] from `project`: culled splats stay black.
         color: the degree of spherical harmonics, 0 to 4, max(0, Σ Y_k(d) sh_k + ½); or another model.
-        options: how gradients of cameras and weights add up, as `project` is told.
-        weights: [W] of all Gaussians, where the model has some.
-        ids: from `project` too; of packed splats, `radii` and the result are [M, ·].
-        as_color: or the sum of the harmonics as it is.
+        options: the options of `project`: they choose how gradients of cameras and weights add up.
+        weights: [W] that all Gaussians share, if the model has weights.
+        ids: also from `project`; for packed splats, `radii` and the result are [M, ·].
+        as_color: if False, return the sum of the harmonics itself.
 
     Differentiable in means, features, viewmats and weights.
 
     Raises:
-        SplatError: one of these is not of such a type, or on another device than the others.
+        SplatError: a tensor has the wrong dtype, or is on another device than the others.
     """
     tensors = {"means": means, "features": features, "viewmats": viewmats, "weights": weights}
     check_tensors(tensors, halves=("features",))
@@ -269,7 +267,7 @@ def shade(
     each_camera = features.dim() - (1 if isinstance(color, int) else 0) == means.dim() + 1
     if not each_camera:
         return cast(Tensor, _Shade.apply(means, features, viewmats, radii, weights, model, options, ids, device))
-    # Each camera has Gaussians of its own: it is a scene.
+    # Each camera has its own features, so it counts as a scene.
     gaussians, cameras = means.shape[-2], viewmats.shape[-3]
     if ids.images is not None and ids.gaussians is not None:
         images, of_scene = (as_tensor(a, means).view(torch.int32) for a in (ids.images, ids.gaussians))
@@ -302,7 +300,7 @@ class _Shade(torch.autograd.Function):
 
 
 class ShadingGradients(NamedTuple):
-    """Of the tensors that `shade` was given."""
+    """Gradients of the tensors given to `shade`."""
 
     means: Tensor
     features: Tensor
@@ -325,7 +323,7 @@ def shade_backward(
     as_color: bool = True,
     device: Device | str | None = None,
 ) -> ShadingGradients:
-    """The gradients of `shade` without autograd: what it was given, features of Gaussians, and the gradient of its colours."""
+    """Return the gradients of `shade` without autograd, given those of its colours; per-camera features are not supported."""
     device = device_for(means, device)
     model = harmonics(color, as_color) if isinstance(color, int) else color
     work = _shading(means, features, viewmats, radii, weights, model, options or Options.on(device), ids, device)
@@ -361,7 +359,7 @@ def _shading(
 def _gradients(
     work: Shading, device: Device, v_colors: Tensor, lead: torch.Size, features: Tensor, of_cameras: bool
 ) -> ShadingGradients:
-    """Those of features like these; of cameras [*lead, 4, 4] only if asked for."""
+    """Return gradients, those of features shaped like `features`, and with `of_cameras` those of cameras [*lead, 4, 4]."""
     work = replace(work, options=replace(work.options, camera_gradient=of_cameras))
     empty, stored, halves = device.memory.empty, work.features.stored, work.features.halves is not None
     v_means = empty(work.means.shape)

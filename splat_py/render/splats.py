@@ -1,7 +1,7 @@
-"""What goes from stage to stage: on the device, a dataclass for each struct of slang/kernels; and for torch, `ProjectedSplats`.
+"""The data that stages pass on: on the device, a dataclass for each struct of slang/kernels; for torch, `ProjectedSplats`.
 
-N Gaussians, of one or more scenes, and C cameras, as many of each scene. M splats, D channels. Dense, there is a splat for each
-camera and Gaussian of its scene; packed, only for those that are visible (slang/kernels/splat_ids.slang).
+N Gaussians in one or more scenes, C cameras, equally many per scene; M splats, D channels. Dense splats: one for each camera
+and Gaussian of its scene. Packed splats: only the visible ones (slang/kernels/splat_ids.slang).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import as_tensor
 from splat_py.render.options import Options
 
-# Where colours begin in an ellipse's gradient row (`Options.gradient_row_length`).
+# Offset of the colours in an ellipse's gradient row (`Options.gradient_row_length`).
 COLOR_OFFSET = 6
 
 
@@ -48,55 +48,55 @@ class GaussianArrays:
 
     @property
     def has_covars(self) -> bool:
-        """Gaussians have covariances."""
+        """True if Gaussians have covariances."""
         return self.covars is not None
 
     def map(self, function: Callable[[Array], Array]) -> Self:
-        """A function applied to each array but `extras`."""
+        """Apply a function to each array but `extras`."""
         means, quats, scales, opacities = (function(a) for a in (self.means, self.quats, self.scales, self.opacities))
         return type(self)(means, quats, scales, opacities, None if self.covars is None else function(self.covars))
 
 
 @dataclass(frozen=True)
 class SplatIds:
-    """Whose packed splats are: camera by camera, Gaussians ascending. Dense splats need no arrays for that."""
+    """The camera and the Gaussian of each packed splat: camera by camera, Gaussians ascending. Dense splats need no arrays."""
 
     images: Array | None = None  # [M] uint32, cameras
     gaussians: Array | None = None  # [M] uint32
-    offsets: Array | None = None  # [C + 1] uint32, where the rows of each camera begin
+    offsets: Array | None = None  # [C + 1] uint32, the first row of each camera
 
     @property
     def packed(self) -> bool:
-        """Only visible splats have a row."""
+        """True if only visible splats have a row."""
         return self.images is not None
 
     @classmethod
     def empty(cls, device: Device, splats: int, cameras: int) -> Self:
-        """Arrays for so many packed splats, with offsets to be overwritten."""
+        """Allocate arrays for this many packed splats and cameras."""
         empty = device.memory.empty
         return cls(empty(splats, np.uint32), empty(splats, np.uint32), empty(cameras + 1, np.uint32))
 
 
-# Splats that are not packed.
+# The ids of splats that are not packed.
 DENSE = SplatIds()
 
 
 @dataclass(frozen=True)
 class Splats:
-    """Gaussians on the cameras' image planes. Shapes are of dense ones; packed, M takes the place of C, N."""
+    """Gaussians on the cameras' image planes. Shapes are those of dense splats; packed splats have M instead of C, N."""
 
     means2d: Array  # [C, N, 2] pixels
-    depths: Array  # [C, N] camera z, or the distance
+    depths: Array  # [C, N] camera z, or distance
     conics: Array  # [C, N, Options.shape_floats]
     opacities: Array  # [C, N]
     radii: Array  # [C, N, 2] int32, pixels; 0 where culled
     ids: SplatIds = DENSE
     extras: Array | None = None  # [C, N, Options.extras]
-    normals: Array | None = None  # [C, N, 3] of what is evaluated along rays
+    normals: Array | None = None  # [C, N, 3] if evaluated along rays
 
     @classmethod
     def empty(cls, device: Device, *shape: int, options: Options | None = None, ids: SplatIds | None = None) -> Self:
-        """Arrays for that many splats, cameras × Gaussians or packed."""
+        """Allocate arrays for splats: cameras × Gaussians, or packed."""
         empty = device.memory.empty
         floats, along_rays = (options.shape_floats, options.along_rays) if options else (3, False)
         return cls(
@@ -126,19 +126,19 @@ class StridedRows:
 
 @dataclass(frozen=True)
 class ProjectedSplats:
-    """Gaussians on the cameras' image planes, as torch tensors. `...` are scenes; packed, M takes the place of ..., C, N."""
+    """Gaussians on the cameras' image planes, as torch tensors. `...` are scenes; packed splats have M instead of ..., C, N."""
 
     means2d: Tensor  # [..., C, N, 2] pixels
-    depths: Tensor  # [..., C, N] camera z, or the distance
-    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²; or the 9 numbers of what rays meet
+    depths: Tensor  # [..., C, N] camera z, or distance
+    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²; or 9 numbers along rays
     opacities: Tensor  # [..., C, N] after antialiasing
     radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
     ids: SplatIds = DENSE
-    extras: Tensor | None = None  # [..., C, N, E] of what they fade by
-    normals: Tensor | None = None  # [..., C, N, 3] in camera space, of surfels; of Gaussians along rays zero
+    extras: Tensor | None = None  # [..., C, N, E] parameters of the falloff
+    normals: Tensor | None = None  # [..., C, N, 3] of surfels, in camera space; zero for Gaussians along rays
 
     def arrays(self, device: Device) -> Splats:
-        """The same on a device, but for normals."""
+        """Copy the splats to a device, without normals."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
         means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
         extras = None if self.extras is None else device.memory.array(self.extras.detach().contiguous())
@@ -146,25 +146,25 @@ class ProjectedSplats:
 
     @property
     def cameras(self) -> int:
-        """C of all scenes."""
+        """C, counting all scenes."""
         return self.ids.offsets.size - 1 if self.ids.offsets is not None else self.depths.shape[:-1].numel()
 
     @property
     def image_ids(self) -> Tensor | None:
-        """Packed: [M] int64, the camera that sees each, counted through all scenes."""
+        """The camera of each packed splat, [M] int64, counting through all scenes; None if dense."""
         return self._index(self.ids.images)
 
     @property
     def gaussian_ids(self) -> Tensor | None:
-        """Packed: [M] int64, the Gaussian that each is of, counted through all scenes."""
+        """The Gaussian of each packed splat, [M] int64, counting through all scenes; None if dense."""
         return self._index(self.ids.gaussians)
 
     def _index(self, array: Array | None) -> Tensor | None:
-        # torch knows few operations on uint32.
+        # torch has few operations on uint32.
         return None if array is None else as_tensor(array, self.depths).view(torch.int32).long()
 
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
-        """Features [..., N, D] of Gaussians, N in each scene, or of `each_camera`'s own [..., C, N, D] → those of splats."""
+        """Expand features [..., N, D], or `each_camera` [..., C, N, D], to splats, with N = `gaussians` in each scene."""
         if not self.ids.packed:
             return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
         rows, ids, images = features.reshape(-1, features.shape[-1]), self.gaussian_ids, self.image_ids

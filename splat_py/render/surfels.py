@@ -1,4 +1,4 @@
-"""Surfaces for torch: `rasterization_2dgs`, gsplat's function of that name, and points and normals of depth maps."""
+"""Surfaces for torch: `rasterization_2dgs`, as in gsplat, and points and normals of depth maps."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -53,34 +53,34 @@ def rasterization_2dgs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, dict[str, Any]]:
     """Render surfels, flat Gaussians, from C pinhole cameras (Huang et al. 2024), with gsplat's signature and conventions.
 
-    A pixel's ray meets each surfel's plane in a point, and the surfel fades with that point's distance from its mean; but no
-    surfel is smaller on the image than a Gaussian of ½ pixel² variance, so that those seen edge on stay visible. Surfels that
-    reach behind the camera within one standard deviation are culled, and of planes nothing is seen that is behind the camera
-    (gsplat draws it). Depths are those of the means, as with gsplat, and not of the points.
+    A pixel's ray meets each surfel's plane in a point, and the surfel fades with that point's distance from its mean. No surfel
+    is smaller on the image than a Gaussian of ½ pixel² variance, so surfels seen edge-on stay visible. Surfels that reach
+    behind the camera within one standard deviation are culled, and points behind the camera are not drawn (gsplat draws them).
+    Depths are those of the means, as in gsplat, not of the points.
 
-    Differentiable in all tensors, intrinsics included, once. Arguments as of `rasterization`, and:
+    Differentiable once, in all tensors including intrinsics. Arguments not listed here are those of `rasterization`.
 
     Args:
         scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third is ignored: the third axis
             is the surfel's normal.
-        eps2d: of no effect, as with gsplat.
+        eps2d: has no effect, as in gsplat.
         distloss: also render depth distortion, Σ 2 w_i w_j (z_i - z_j) over all i and all j in front of i; not with "RGB".
-        depth_mode: which depth `surf_normals` are of, "expected" (the image's last channel) or "median".
+        depth_mode: the depth map whose normals are returned, "expected" (the image's last channel) or "median".
 
     Returns:
-        Images [..., C, H, W, D'] and alphas [..., C, H, W, 1], as of `rasterization`.
-        Normals Σ w n [..., C, H, W, 3] in the world, towards the camera.
-        Normals of the depth map [..., C, H, W, 3], a first dimension of 1 left out, as gsplat does; None where `render_mode`
-        is not "RGB+D" or "RGB+ED".
+        Images [..., C, H, W, D'] and alphas [..., C, H, W, 1], as in `rasterization`.
+        Normals Σ w n [..., C, H, W, 3] in world space, towards the camera.
+        Normals of the depth map [..., C, H, W, 3], without a first dimension of 1, as in gsplat; None if `render_mode` is not
+        "RGB+D" or "RGB+ED".
         Distortion [..., C, H, W, 1], zero without `distloss`.
-        Median depth [..., C, H, W, 1], of the last surfel that more than half the light comes to; 0 where there is none.
-        A dictionary as of `rasterization`, but in the place of `conics` with `ray_transforms` [..., C, N, 3, 3] and `normals`
-        [..., C, N, 3] in camera space; with `render_distort`; and with `gradient_2dgs` [..., C, N, 2], zeros whose gradient is
-        about that of the means on the image: `DefaultStrategy(key_for_gradient="gradient_2dgs")` refines by it.
+        Median depth [..., C, H, W, 1], of the last surfel reached with T > 0.5; 0 without one.
+        The `meta` of `rasterization`, with `ray_transforms` [..., C, N, 3, 3] and `normals` [..., C, N, 3] in camera space
+        instead of `conics`, and with `render_distort` and `gradient_2dgs` [..., C, N, 2]: zeros whose gradient is about that of
+        the means on the image, for `DefaultStrategy(key_for_gradient="gradient_2dgs")`.
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can render.
-        NotImplementedError: absgrad with more channels than one pass takes, 32 with normals and distortion.
+        NotImplementedError: absgrad with more channels than one pass blends, 32 including normals and distortion.
     """
     if depth_mode not in ("expected", "median"):
         raise SplatError(f"depth_mode is {depth_mode!r}; use expected or median")
@@ -146,19 +146,19 @@ def rasterization_2dgs(
 
 @dataclass(frozen=True)
 class Surface:
-    """What C cameras see of surfels."""
+    """Surfels as C cameras see them."""
 
     images: Tensor  # [C, H, W, D]
     alphas: Tensor  # [C, H, W, 1]
     normals: Tensor  # [C, H, W, 3] Σ w n, in camera space
-    distortion: Tensor  # [C, H, W, 1]; zero if nobody has asked
+    distortion: Tensor  # [C, H, W, 1]; zero unless requested
     rendered: RenderedImages
     tiles: BinnedTiles
 
     def median_of(self, values: Tensor) -> Tensor:
-        """[C, H, W, 1] of values [..., C, N] or, packed, [M] of splats, that of each pixel's median; 0 where nothing is seen.
+        """Pick the value of each pixel's median, [C, H, W, 1], from splats' values [..., C, N] or, packed, [M]; 0 without one.
 
-        Differentiable in them.
+        Differentiable in `values`.
         """
         medians, tiles = self.rendered.arrays.medians, self.tiles
         assert medians is not None
@@ -190,11 +190,11 @@ def rasterize_surface(
     """Blend surfels over backgrounds. Differentiable in splats, features and backgrounds.
 
     Args:
-        features: [..., C, N, D] or, packed, [M, D]. With `distortion` the last is depth, and its background 0.
+        features: [..., C, N, D] or, packed, [M, D]. With `distortion`, the last channel must be depth, with background 0.
         backgrounds: [..., C, D], black if None.
 
     Raises:
-        NotImplementedError: absgrad with more channels than one pass blends, of which three are normals and one is distortion.
+        NotImplementedError: absgrad with more channels than one pass blends, including three of normals and one of distortion.
     """
     more = int(distortion)
     assert splats.normals is not None
@@ -222,9 +222,9 @@ def rasterize_surface(
 
 
 def with_densify(ray_transforms: Tensor, densify: Tensor) -> Tensor:
-    """Ray transforms [..., 9] as they are; with their gradient, `densify` [..., 2] gets one.
+    """Return ray transforms [..., 9] unchanged; the backward pass also gives `densify` [..., 2] a gradient.
 
-    It is the gradient of the first two rows' last numbers times the mean's depth: about that of the mean on the image.
+    That is the gradient of the first two rows' last numbers times the mean's depth: about that of the mean on the image.
     """
     return cast(Tensor, _Densify.apply(ray_transforms, densify))
 
@@ -243,16 +243,16 @@ class _Densify(torch.autograd.Function):
 
 
 def depth_to_points(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bool = True) -> Tensor:
-    """Points [..., H, W, 3] in the world's frame of depth maps.
+    """Return the points [..., H, W, 3] of depth maps in world space.
 
     Args:
         depths: [..., H, W, 1].
         camtoworlds: [..., 4, 4] camera → world.
         Ks: [..., 3, 3], pixels; the first pixel's centre is (0.5, 0.5).
-        z_depth: along the camera's axis, or else along the pixel's ray.
+        z_depth: depths are along the camera's axis; if False, along the pixel's ray.
 
     Raises:
-        SplatError: shapes that do not belong together.
+        SplatError: the shapes do not fit together.
     """
     batch, sides = depths.shape[:-3], depths.shape[-3:]
     if len(sides) < 3 or sides[-1] != 1 or camtoworlds.shape != (*batch, 4, 4) or Ks.shape != (*batch, 3, 3):
@@ -272,9 +272,9 @@ def depth_to_points(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bo
 
 
 def depth_to_normal(depths: Tensor, camtoworlds: Tensor, Ks: Tensor, z_depth: bool = True) -> Tensor:
-    """Normals [..., H, W, 3] in the world's frame, by central differences of depth maps; zero in the outermost pixels.
+    """Return normals [..., H, W, 3] in world space, by central differences of depth maps; zero in the outermost pixels.
 
-    Arguments and errors as of `depth_to_points`. They point towards the camera.
+    Normals point towards the camera. Arguments and errors are those of `depth_to_points`.
     """
     points = depth_to_points(depths, camtoworlds, Ks, z_depth)
     down = points[..., 2:, 1:-1, :] - points[..., :-2, 1:-1, :]

@@ -17,7 +17,7 @@ from splat_py.render.cameras import Cameras
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
 
-# Of tile lists, where a device blends them whole (kernels/status.slang).
+# No limit on a list's length, for devices that blend lists whole (kernels/status.slang).
 ANY_LENGTH = 0xFFFFFFFF
 
 
@@ -44,13 +44,13 @@ class TileGrid:
 class Binning:
     """Every tile's list of splats, front to back (kernels/tiles.slang).
 
-    `record_count` finds out how many intersections of splats with tiles there are; `reserve` allocates arrays for them;
-    `record_lists` writes the lists. A caller that has reserved enough before may record both at once and read `isect_count`
-    later: if it exceeds `capacity`, the lists are not complete. The same holds for `record_max_tile_count` and segments.
+    `record_count` counts the intersections of splats with tiles; `reserve` allocates arrays for them; `record_lists` writes the
+    lists. A caller that has already reserved enough may record both at once and read `isect_count` later: if it exceeds
+    `capacity`, the lists are incomplete. The same holds for `record_max_tile_count` and segments.
 
     Args:
-        by_depth: sort by depth; otherwise a splat's index is its depth.
-        options: where splats are visible, and whether lists tell which intersection each element is (`Options.per_isect`).
+        by_depth: sort splats by depth; if False, by index.
+        options: decide where splats are visible, and if lists also hold each element's intersection (`Options.per_isect`).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Binning:
         self.grid = grid
         self._options = options or Options(grid.tile_size)
         self._keep_isects, self._by_depth = self._options.per_isect, by_depth
-        # [1] uint32 on the device: splats of the largest list, where `record_max_tile_count` has run.
+        # [1] uint32 on the device: splats in the largest list, after `record_max_tile_count`.
         self.max_tile_count = device.memory.full((1,), 0, np.uint32)
         self._device = device
         empty = device.memory.empty
@@ -76,7 +76,7 @@ class Binning:
 
     @property
     def isect_count(self) -> Array:
-        """[1] uint32 on the device: intersections in all, 2³² - 1 if there are more."""
+        """The number of intersections, [1] uint32 on the device; 2³² - 1 if there are more."""
         return self._isect_offsets.total
 
     def reserve(self, capacity: int) -> None:
@@ -112,7 +112,7 @@ class Binning:
         before = {"order": self._sorted_order, "isect_offsets": self._isect_offsets.offsets}
         self._dispatch(recorder, "emitIsects", self.splats.count, isects=self._isects, **before)
         recorder.stage("sort tiles")
-        # One more than there are tiles: intersections without a tile.
+        # Intersections without a tile have a key one past the last tile's.
         bits = self.grid.count.bit_length()
         isects = self._isects
         tiles, ids = self._tile_sort.record(recorder, isects.tiles, isects.ids, self.isect_count, bits)
@@ -126,13 +126,13 @@ class Binning:
         self._dispatch(recorder, "findTileOffsets", self.capacity + 1, isects=sorted_isects, **counted)
 
     def record_max_tile_count(self, recorder: Recorder) -> None:
-        """Find out how many splats the largest list has."""
+        """Count the splats in the largest list."""
         recorder.clear(self.max_tile_count)
         counted: dict[str, Any] = {"tile_offsets": self._offsets, "max_tile_count": self.max_tile_count}
         recorder.dispatch("tiles", "findMaxTileCount", linear_groups(self.grid.count), grid=self.grid, **counted)
 
     def record_capacity_check(self, recorder: Recorder, status: Array, step: int, max_list_length: int = ANY_LENGTH) -> None:
-        """Write an `Overflow` to `status` if the lists exceed their capacity, or one of them `max_list_length`."""
+        """Write an `Overflow` to `status` if the lists exceed their capacity, or one list `max_list_length`."""
         recorder.dispatch(
             "status",
             "checkCapacity",
@@ -146,7 +146,7 @@ class Binning:
         )
 
     def lists(self, segments: int = 1) -> "TileLists":
-        """What `record_lists` writes, to be blended in so many segments."""
+        """The lists that `record_lists` writes, to be blended in `segments` segments."""
         rows = self._list_isects, self._sorted_order, self._isect_offsets.offsets
         return TileLists(self._offsets, self._ids, self.grid, segments, *rows)
 
@@ -169,22 +169,22 @@ class Isects:
     """Intersections of splats with tiles, in the order of emission or sorted by tile."""
 
     tiles: Array  # [capacity] uint32
-    ids: Array  # [capacity] uint32 splats, or with `Options.per_isect` numbers of intersections
+    ids: Array  # [capacity] uint32 splats, or with `Options.per_isect` intersections
     capacity: int
-    splats: Array | None = None  # [capacity] uint32 in the order of emission: splats
+    splats: Array | None = None  # [capacity] uint32 splats, in the order of emission
 
 
 @dataclass(frozen=True)
 class TileLists:
-    """Splats by tile: those of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
+    """Splats by tile: the splats of tile t are ids[offsets[t]] … ids[offsets[t + 1] - 1], front to back."""
 
     offsets: Array  # [tiles + 1] uint32
     ids: Array  # [isects] uint32, indices of splats
     grid: TileGrid
-    # Parts that lists are blended in, a dispatch each: `segments_for`.
+    # Segments that lists are blended in, one dispatch each (`segments_for`).
     segments: int = 1
-    # For gradients with a row an intersection: [isects] that of each element of `ids`; [M] splats by depth and
-    # [M + 1] where the intersections of each begin.
+    # For gradients with a row per intersection: [isects] the intersection of each element of `ids`; [M] splats by depth, and
+    # [M + 1] the first intersection of each.
     isects: Array | None = None
     order: Array | None = None
     isect_offsets: Array | None = None
@@ -211,14 +211,14 @@ class TileLists:
 
 
 def segments_for(device: Device, max_tile_count: int) -> int:
-    """Segments that lists of at most so many splats are blended in on a device (`Tuning.segment`)."""
+    """The number of segments in which a device blends lists of at most `max_tile_count` splats (`Tuning.segment`)."""
     segment = device.tuning.segment
     return 1 if segment is None else max(-(-max_tile_count // segment), 1)
 
 
 @dataclass(frozen=True)
 class BinnedTiles:
-    """Every tile's splats, front to back: those of tile t are ids[offsets[t]:offsets[t + 1]]."""
+    """Every tile's splats, front to back: the splats of tile t are ids[offsets[t]:offsets[t + 1]]."""
 
     offsets: Tensor  # [C · rows · columns + 1] int32
     ids: Tensor  # [isects] int32, indices of splats
@@ -239,7 +239,7 @@ def bin_tiles(
     *,
     device: Device | str | None = None,
 ) -> BinnedTiles:
-    """Every tile's list of the splats that any of its pixels can see (α ≥ 1/255), front to back. Not differentiable.
+    """List the splats that any pixel of each tile can see (α ≥ 1/255), front to back. Not differentiable.
 
     Raises:
         SplatError: there are more intersections than lists can hold.
@@ -255,7 +255,7 @@ def bin_tiles(
     binning.reserve(int(binning.isect_count.numpy()[0]))
     recorder = device.record()
     binning.record_lists(recorder)
-    # No list is longer than there are Gaussians: most often nobody has to ask.
+    # This bounds the length of every list; most often one segment is enough for it.
     max_tile_count = splats.depths.shape[-1]
     asks = segments_for(device, max_tile_count) > 1
     if asks:
@@ -264,6 +264,6 @@ def bin_tiles(
     if asks:
         max_tile_count = int(binning.max_tile_count.numpy()[0])
     lists = binning.lists(segments_for(device, max_tile_count))
-    # torch knows few operations on uint32; no index here comes near 2³¹.
+    # torch has few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
     return BinnedTiles(offsets, ids, lists)

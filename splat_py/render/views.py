@@ -1,5 +1,5 @@
-"""Pictures of Gaussians through cameras: `render`, with a mode; depths, normals and blending weights as numbers; and depth of
-field, the mean of the pictures that many points on a lens see."""
+"""Pictures of Gaussians through cameras: `render`, in several modes; depths, normals and blending weights as numbers; and depth
+of field, the mean of pictures from many points on a lens."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.sources import MODES
 from splat_py.shaders.declarations import SlangSource
 
-# So many contributions to a pixel are shown white.
+# Pixels with this many contributions are white.
 _HOTTEST = 1024
 _BLACK = (0.0, 0.0, 0.0)
-# Depth of field: points on the lens.
+# Points on the lens for depth of field.
 _POINTS = 32
-# The middle of a picture, as a share of its sides, and how large pictures of depths are for it, in pixels.
+# Autofocus: the middle of a picture as a share of its sides, and the size of its depth map in pixels.
 _MIDDLE, _SMALL = 0.2, 96
-# Frames over which a video's focus follows what comes into its middle, as a standard deviation.
+# Standard deviation, in frames, of the filter that smooths a video's focus.
 _FOLLOWING = 8.0
 
 
@@ -47,19 +47,19 @@ def render(
     near: float = NEAR,
     device: Device | str | None = None,
 ) -> NDArray[np.float32]:
-    """A picture [H, W, 3], from 0 to 1, of what a camera sees, through its lens if it has one.
+    """Render what a camera sees, through its lens if it has one: a picture [H, W, 3] from 0 to 1.
 
     Args:
-        background: rgb from 0 to 1, or what was learnt with the scene.
+        background: rgb from 0 to 1, or the environment learnt with the scene.
         mode: "color"; "depth", grey as s / (s + depth) with s the `scene_scale`; "normals" as (normal + 1) / 2; "alpha";
-            "contributions", how many splats of its tile's list a pixel was blended from (`n_contrib`), by their square root
-            from black by red and yellow to white, which is 1024 and more. Where nothing is, depth and normals are black.
-        antialiased: as the Gaussians were trained.
+            "contributions", how far into its tile's list a pixel was blended (`n_contrib`), by the square root from black
+            through red and yellow to white, for 1024 and more. Depth and normals are black in empty pixels.
+        antialiased: True if the Gaussians were trained with antialiasing.
         near: depth of the near plane, world units; `Dataset.near` of the Gaussians' capture.
-        device: where to render; by default as `rasterization`.
+        device: where to render; the default is that of `rasterization`.
 
     Raises:
-        SplatError: there is no such mode, or the splats are of Slang source from a file, which nobody has trusted.
+        SplatError: the mode is unknown, or the scene carries Slang source that is not trusted.
     """
     how: dict[str, Any] = {"antialiased": antialiased, "near": near, "device": device}
     if mode not in MODES:
@@ -89,9 +89,9 @@ def render_tensor(
     viewmat: torch.Tensor | None = None,
     **how: Any,
 ) -> torch.Tensor:
-    """Colours before they are limited to 1, [H, W, 3]: differentiable in `viewmat` [4, 4], the camera's if None.
+    """Render colours [H, W, 3] without limiting them to 1. Differentiable in `viewmat` [4, 4], by default the camera's.
 
-    Other arguments and errors as of `render`.
+    Other arguments and errors are those of `render`.
     """
     behind = _BLACK if isinstance(background, Environment) else background
     image, alphas, _ = _rasterized(gaussians, camera, behind, viewmat=viewmat, **how)
@@ -102,24 +102,24 @@ def render_tensor(
 
 @torch.no_grad()
 def render_depth(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
-    """Expected depths [H, W] in world units, 0 where there is nothing. Other arguments and errors as of `render`."""
+    """Render expected depths [H, W] in world units, 0 in empty pixels. Other arguments and errors are those of `render`."""
     images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
     return torch.where(alphas > 0, images[..., 3:], 0.0)[..., 0].cpu().numpy()
 
 
 @torch.no_grad()
 def render_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
-    """Normals [H, W, 3] in the world's frame, towards the camera, of the surface that expected depths are
-    (splat_py/render/surfels.py); zero at the edges, and where there is nothing. A lens is left out.
+    """Render normals [H, W, 3] of expected depths, in world space, towards the camera (`depth_to_normal`); zero at the edges
+    and in empty pixels. The camera's lens is ignored.
 
-    Other arguments and errors as of `render`.
+    Other arguments and errors are those of `render`.
 
     Raises:
-        SplatError: the camera is no pinhole camera without its lens either.
+        SplatError: the camera is not a pinhole camera, even without its lens.
     """
     lens, model = camera.distortion, camera.model
     if model not in (None, "pinhole") or (lens is not None and lens.fisheye):
-        raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, and normals need one; undistort the photographs")
+        raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, but normals need one; undistort the photographs")
     camera = replace(camera, distortion=None)
     images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
     pose, K = (torch.tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
@@ -128,9 +128,9 @@ def render_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[
 
 
 def blending_weights(gaussians: Gaussians, camera: Camera, counts: torch.Tensor, **how: Any) -> NDArray[np.float32]:
-    """Σ α T [N] of each Gaussian over the pixels, times `counts` [H, W]: the gradient of the sum of a picture for its colour.
+    """Σ α T [N] of each Gaussian over the pixels, weighted by `counts` [H, W]: the gradient of the weighted sum by its colour.
 
-    Other arguments and errors as of `render`, and `accumulate` as of `rasterization`.
+    Other arguments and errors are those of `render`; `accumulate` is that of `rasterization`.
     """
     with torch.enable_grad():
         colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
@@ -153,7 +153,7 @@ def _rasterized(
     accumulate: Accumulate = "auto",
     device: Device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """An image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; with `colors` [N, 3], these and not the scene's."""
+    """Return an image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; `colors` [N, 3] replace the scene's."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
     degree, weights = None, None
     if colors is not None:
@@ -203,7 +203,7 @@ def _compiled(kind: str | UserType | SlangSource) -> str | UserType:
 
 
 def through(dataset: Dataset, model: str | UserType) -> Dataset:
-    """A dataset whose cameras project as `model` says: "dataset" as they do."""
+    """Return the dataset with all cameras set to `model`; "dataset" keeps their own models."""
     if model == "dataset":
         return dataset
     views = [replace(view, camera=with_model(view.camera, model)) for view in dataset.views]
@@ -211,14 +211,14 @@ def through(dataset: Dataset, model: str | UserType) -> Dataset:
 
 
 def with_model(camera: Camera, model: str | UserType) -> Camera:
-    """A camera that projects otherwise. Coefficients of a lens stay where they mean something."""
+    """Return the camera with another model; lens coefficients stay if they fit the model."""
     lens = camera.distortion
     means = lens is not None and model == ("fisheye" if lens.fisheye else "pinhole")
     return replace(camera, model=model, distortion=lens if means or not isinstance(model, str) else None)
 
 
 def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[str, Any]:
-    """The arguments of `rasterization`."""
+    """The camera arguments of `rasterization`."""
     lens = camera.distortion
     own = camera.model is not None and not isinstance(camera.model, str)
     if own:
@@ -234,12 +234,12 @@ def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[s
 
 @dataclass(frozen=True, eq=False)
 class RenderSettings:
-    """How a scene is drawn, whatever is shown of it.
+    """Settings for drawing a scene in any mode.
 
     Attributes:
-        background: rgb from 0 to 1, or what was learnt with the scene.
-        scene_scale: the depth, world units, that is shown as the middle grey.
-        antialiased: as the Gaussians were trained.
+        background: rgb from 0 to 1, or the environment learnt with the scene.
+        scene_scale: the depth shown as middle grey, world units.
+        antialiased: True if the Gaussians were trained with antialiasing.
         near: depth of the near plane, world units.
     """
 
@@ -250,11 +250,11 @@ class RenderSettings:
     device: Device | None = None
 
     def draw(self, gaussians: Gaussians, camera: Camera, mode: str = "color") -> NDArray[np.float32]:
-        """A picture [H, W, 3] from 0 to 1 in one of `MODES`."""
+        """Render a picture [H, W, 3] from 0 to 1 in one of `MODES`."""
         return render(gaussians, camera, self.background, mode=mode, scene_scale=self.scene_scale, **self._how)
 
     def depths(self, gaussians: Gaussians, camera: Camera) -> NDArray[np.float32]:
-        """Expected depths [H, W], world units, 0 where there is nothing."""
+        """Render expected depths [H, W] in world units, 0 in empty pixels."""
         return render_depth(gaussians, camera, **self._how)
 
     @property
@@ -265,10 +265,10 @@ class RenderSettings:
 def through_lens(
     draw: Callable[[Camera], NDArray[np.float32]], camera: Camera, aperture: float, focus: float
 ) -> NDArray[np.float32]:
-    """A picture [H, W, 3] from 0 to 1 that is sharp at depth `focus` only, of a lens of diameter `aperture`, world units.
+    """Render a picture [H, W, 3] from 0 to 1, sharp only at depth `focus`, with a lens of diameter `aperture`, world units.
 
-    The mean is one of light and not of sRGB's values (IEC 61966-2-1), which are about its square roots: bright points out of
-    focus stay bright discs, as photographs have them. With an aperture of 0 it is `draw(camera)`.
+    The mean is of light, not of sRGB values (IEC 61966-2-1), which are about its square roots: bright points out of focus stay
+    bright discs, as in photographs. An aperture of 0 gives `draw(camera)`.
     """
     if aperture == 0:
         return draw(camera)
@@ -277,8 +277,8 @@ def through_lens(
 
 
 def lens_cameras(camera: Camera, aperture: float, focus: float) -> list[Camera]:
-    """Cameras at points on a lens of diameter `aperture` around a camera, all pinholes, in whose pictures what is at depth
-    `focus` is at the same place. The points lie on Vogel's spiral (1979), at equal areas."""
+    """Return pinhole cameras at points on a lens of diameter `aperture` around a camera, whose pictures coincide at depth
+    `focus`. The points lie on Vogel's spiral (1979), at equal areas."""
     cameras = []
     for i in range(_POINTS):
         radius, angle = 0.5 * aperture * math.sqrt((i + 0.5) / _POINTS), i * math.pi * (3 - math.sqrt(5))
@@ -291,8 +291,8 @@ def lens_cameras(camera: Camera, aperture: float, focus: float) -> list[Camera]:
 
 
 def focuses(depths: Callable[[Camera], NDArray[np.float32]], cameras: Iterable[Camera], default: float) -> NDArray[np.float64]:
-    """For each of a path's cameras [N] the median depth in the middle of its picture, followed smoothly; `default` where there
-    is nothing."""
+    """Return a focus [N] for each camera of a path: the median depth in the middle of its picture, smoothed along the path;
+    `default` if all middles are empty."""
     from scipy.ndimage import gaussian_filter1d
 
     found = [_median(depths(camera.scaled(min(1.0, _SMALL / max(camera.width, camera.height))))) for camera in cameras]

@@ -1,4 +1,4 @@
-"""Cameras, and what several of them have in common."""
+"""Cameras, and the extent, focus, up direction and subject of several cameras."""
 
 import math
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 Float64Array = NDArray[np.float64]
 
-# How far a rotation's rows may be from orthonormal: poses of four decimals pass, a scaled or sheared matrix does not.
+# Tolerance for orthonormal rows of a rotation: poses with four decimals pass, a scaled or sheared matrix does not.
 _ORTHONORMAL_TOLERANCE = 1e-3
-# The middle of a picture: a standard deviation, as a share of its sides. And the points that a subject is sought among.
+# `find_subject`: the standard deviation of the weight in a picture, as a share of its sides, and the most points it uses.
 _CENTRAL, _MOST_POINTS = 0.15, 50_000
-# A camera's distance from the world's origin, and lengths in pixels: coordinates of maps pass, overflowed numbers do not.
+# Limit of a camera's distance from the origin and of lengths in pixels: map coordinates pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
 
 
 @dataclass(frozen=True)
 class Distortion:
-    """A lens's distortion of a pinhole camera's picture, by OpenCV's formulas (docs.opencv.org, calib3d)."""
+    """The distortion of a lens in OpenCV's formulas (docs.opencv.org, calib3d)."""
 
-    coefficients: tuple[float, ...]  # (k1, k2, p1, p2, k3), (k1, k2, p1, p2, k3, k4, k5, k6), or (k1, k2, k3, k4) of a fisheye
-    # The angle from the axis, not its tangent, is what the coefficients distort (Kannala and Brandt 2006).
+    coefficients: tuple[float, ...]  # (k1, k2, p1, p2, k3), (k1, k2, p1, p2, k3, k4, k5, k6), or (k1, k2, k3, k4) if fisheye
+    # True if the coefficients distort the angle from the axis instead of its tangent (Kannala and Brandt 2006).
     fisheye: bool = False
 
     def __post_init__(self) -> None:
         counts = (4,) if self.fisheye else (5, 8)
         if len(self.coefficients) not in counts or not all(map(math.isfinite, self.coefficients)):
             expected = " or ".join(map(str, counts))
-            raise SplatError(f"distortion has the coefficients {self.coefficients}; it needs {expected} finite numbers")
+            raise SplatError(f"distortion has coefficients {self.coefficients}; pass {expected} finite numbers")
 
     @property
     def radial(self) -> tuple[float, ...]:
-        """(k1, …, k6), zero where there is none."""
+        """(k1, …, k6), padded with zeros."""
         k = self.coefficients
         k = k if self.fisheye else (*k[:2], *k[4:])
         return (*k, *[0.0] * (6 - len(k)))
@@ -52,18 +52,18 @@ class Distortion:
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A pinhole camera with a pose, and perhaps a lens that distorts its picture.
+    """A pinhole camera with a pose and optional lens distortion.
 
     Attributes:
         viewmat: [4, 4] float64, world → camera, a rotation and a translation in the dataset's units; OpenCV
             axes: +x right, +y down, +z forward.
         K: [3, 3] float64, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] in pixels, the first pixel's centre at 0.5.
         width, height: the picture's sides in pixels.
-        name: what to call the view, for files and messages.
-        distortion: of its lens; None of a pinhole.
-        model: what projects, as `rasterization` takes it; None is what the lens does.
+        name: the view's name in files and messages.
+        distortion: the lens distortion; None for a pinhole.
+        model: the camera model, as in `rasterization`; None derives it from the lens.
 
-    SplatError for a wrong shape, a number that is not finite, a pose that is not rigid, no focal length, no pixels.
+    SplatError for a wrong shape, a number that is not finite, a pose that is not rigid, or a focal length or side not above 0.
     """
 
     viewmat: Float64Array
@@ -80,7 +80,7 @@ class Camera:
             try:
                 matrix = np.array(getattr(self, field), dtype=np.float64)
             except (TypeError, ValueError) as error:
-                raise SplatError(f"{label}: {field} holds something else than numbers; pass a {list(shape)} matrix") from error
+                raise SplatError(f"{label}: {field} does not hold numbers; pass a {list(shape)} matrix") from error
             if matrix.shape != shape:
                 raise SplatError(f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix")
             if not np.isfinite(matrix).all():
@@ -125,8 +125,8 @@ class Camera:
     def look_at(
         cls, eye: ArrayLike, target: ArrayLike, up: ArrayLike, fov_y_degrees: float, width: int, height: int, name: str = ""
     ) -> "Camera":
-        """A camera at `eye` [3] with `target` [3] in the middle of its picture, `up` [3] upwards in it, and square pixels; the
-        angle between the picture's upper and lower edge is above 0 and below 180."""
+        """A camera at `eye` [3] with `target` [3] in the middle of its picture, `up` [3] upwards in it, and square pixels.
+        `fov_y_degrees` is the angle between the picture's upper and lower edge, between 0 and 180."""
         viewmat = look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float))
         return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
@@ -140,19 +140,19 @@ class Camera:
         return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
     def resized(self, width: int, height: int) -> "Camera":
-        """The same view drawn on `width` × `height` pixels: K grows by the exact ratio of the sides."""
+        """The same view on `width` × `height` pixels: K scales by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
         return Camera(self.viewmat, K, width, height, self.name, self.distortion, self.model)
 
     def scaled(self, factor: float) -> "Camera":
-        """The same view with sides multiplied by `factor` > 0 and rounded to whole pixels (at least one)."""
+        """The same view with its sides multiplied by `factor` > 0 and rounded to whole pixels, at least one."""
         if not (math.isfinite(factor) and factor > 0):
             raise SplatError(f"a camera cannot be scaled by {factor}; pass a factor above 0")
         return self.resized(max(1, round(self.width * factor)), max(1, round(self.height * factor)))
 
 
 def film_camera(camera: Camera, scale: float | None) -> Camera:
-    """A camera for a video: sides times `scale`, or at least 480 rows where that is None; even, as encoders want them."""
+    """A camera for a video: sides times `scale`, or at least 480 rows if it is None; even sides, as encoders need."""
     factor = max(1.0, 480 / camera.height) if scale is None else scale
     scaled = camera.scaled(factor)
     return camera.resized(*(max(2, side + side % 2) for side in (scaled.width, scaled.height)))
@@ -166,11 +166,11 @@ def _intrinsics(fov_y_degrees: float, width: int, height: int) -> Float64Array:
 
 
 def look_at_matrix(eye: Float64Array, target: Float64Array, up: Float64Array) -> Float64Array:
-    """world → camera [4, 4] of a camera at `eye` facing `target`."""
+    """The world → camera matrix [4, 4] of a camera at `eye` that faces `target`."""
     forward = target - eye
     right = np.cross(forward, up)
     if not np.linalg.norm(right) > 1e-9 * np.linalg.norm(forward) * np.linalg.norm(up):
-        raise SplatError("look_at needs a target apart from the eye and an up direction not along the view; change one")
+        raise SplatError("look_at needs a target away from the eye and an up direction not along the view; change one")
     forward /= np.linalg.norm(forward)
     right /= np.linalg.norm(right)
     rotation = np.stack([right, np.cross(forward, right), forward])
@@ -180,27 +180,27 @@ def look_at_matrix(eye: Float64Array, target: Float64Array, up: Float64Array) ->
 
 
 def camera_extent(cameras: Sequence[Camera]) -> float:
-    """1.1 × the largest distance of a camera to their mean (Inria's scene scale), 0 if all coincide."""
+    """1.1 × the largest distance of a camera from their mean (Inria's scene scale), 0 if all coincide."""
     positions = np.stack([camera.position for camera in cameras])
     mean = positions.mean(0)
     distance = float(np.linalg.norm(positions - mean, axis=1).max())
-    # Differences this small are the rounding of the poses, not a movement of the camera.
+    # Smaller differences are rounding of the poses, not camera movement.
     return 1.1 * distance if distance > 1e-6 * max(1.0, float(np.abs(mean).max())) else 0.0
 
 
 def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
-    """The point [3] that the cameras look at, and true if their viewing axes really pass close to one point.
+    """The point [3] that the cameras look at, and true if their viewing axes pass close to one point.
 
-    The point minimises the summed squared distances to the axes: Σ (I − d dᵀ)(x − o) = 0. Where the axes are all but parallel
-    or the point is not in front of the cameras (a room seen from its middle), there is none: the answer is a place ahead of the
-    mean camera, four camera extents away, closer the more the directions differ, and False.
+    The point minimises the summed squared distances to the axes: Σ (I − d dᵀ)(x − o) = 0. If the axes are nearly parallel or
+    the point is not in front of the cameras (a room seen from its middle), return a point ahead of the mean camera and False:
+    four camera extents away, or closer the more the directions differ.
     """
     positions = np.stack([camera.position for camera in cameras])
     forwards = np.stack([camera.forward for camera in cameras])
     extent = camera_extent(cameras) or 1.0
     across = np.eye(3) - forwards[:, :, None] * forwards[:, None, :]  # [C, 3, 3]
     normal = across.mean(0)
-    # The smallest eigenvalue is the mean squared sine of the angles to the common axis: 0.01 is about six degrees.
+    # The smallest eigenvalue is the mean squared sine of the angles to the common axis; 0.01 means about six degrees.
     if np.linalg.eigvalsh(normal)[0] > 0.01:
         focus = np.linalg.solve(normal, (across @ positions[:, :, None]).mean(0)[:, 0])
         depths = ((focus - positions) * forwards).sum(1)
@@ -212,8 +212,8 @@ def find_focus(cameras: Sequence[Camera]) -> tuple[Float64Array, bool]:
 def mean_up(cameras: Sequence[Camera]) -> Float64Array:
     """The captured scene's up direction, unit [3].
 
-    People hold cameras level: the pictures' x axes lie in the ground plane, which fixes up even where every camera looks down.
-    The mean of the cameras' own up directions chooses the sign, and decides where the x axes all agree.
+    People hold cameras level: the pictures' x axes lie in the ground plane, which fixes up even if every camera looks down.
+    The mean of the cameras' up directions chooses the sign, and decides alone if all x axes agree.
     """
     right = np.stack([camera.viewmat[0, :3] for camera in cameras])
     own = -np.stack([camera.viewmat[1, :3] for camera in cameras]).mean(0)
@@ -227,11 +227,11 @@ def mean_up(cameras: Sequence[Camera]) -> Float64Array:
 
 
 def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array | None:
-    """The middle [3] of those points [P, 3] that the cameras have in the middle of their pictures, or None if they have none.
+    """The weighted mean [3] of the points [P, 3] in the middle of the cameras' pictures, or None if there are no such points.
 
-    Where the viewing axes cross is often behind the subject, on a wall, or beside it: people aim by eye. A point counts by the
-    square of its mean, over all cameras, of a normal distribution in the picture, times (median depth / depth)⁴, since a
-    subject stands before what is behind it.
+    People aim by eye, so viewing axes often cross behind the subject, on a wall, or beside it. A point's weight is squared
+    after summing over all cameras a normal distribution around the picture's middle times (median depth / depth)⁴: a subject
+    stands in front of its background.
     """
     world = np.asarray(points, dtype=np.float64)
     world = world[:: max(1, len(world) // _MOST_POINTS)]

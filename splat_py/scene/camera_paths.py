@@ -1,5 +1,5 @@
-"""Paths that a camera can take through a captured scene: where photographs were taken, the right side up, or through keyframes
-of a JSON file."""
+"""Camera paths through a captured scene: near the photographs' positions and upright, or through the keyframes of a JSON
+file."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,27 +19,27 @@ from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_foc
 
 Float64Array = NDArray[np.float64]
 
-# A file of keyframes.
+# Limits of a keyframe file.
 _VERSION, _MOST_BYTES, _MOST_KEYFRAMES = 1, 1 << 20, 1000
-# Seconds: of a path, and between keyframes, since a camera's speed is a distance divided by it.
+# The longest path and the shortest time between keyframes, seconds; a camera's speed divides by the latter.
 _MOST_SECONDS, _LEAST_SECONDS = 3600.0, 1e-3
 _FIELDS_OF_VIEW, _SIDES = (1.0, 170.0), (2, 8192)
-# Cameras whose directions differ so much that their mean is shorter than this look all around.
+# Cameras look all around if the mean of their unit directions is shorter than this.
 _ALL_AROUND = 0.5
 
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """Cameras, seen from what they look at."""
+    """The arrangement of cameras around the point that they look at."""
 
-    focus: Float64Array  # a point, and below three directions at right angles to each other, [3] in the world
+    focus: Float64Array  # that point, [3] in the world; up, east and north are perpendicular unit vectors [3]
     up: Float64Array
     east: Float64Array
     north: Float64Array
     radius: float  # distance of a path from the vertical through the focus
-    heights: Float64Array  # of the cameras above the focus, [C]
-    middle: float  # of the arc, radians, in which the cameras are
-    arc: float | None  # its length; None if they are all around
+    heights: Float64Array  # heights of the cameras above the focus, [C]
+    middle: float  # azimuth of the middle of the cameras' arc, radians
+    arc: float | None  # length of the arc, radians; None if cameras are all around
 
     @classmethod
     def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> Self:
@@ -51,7 +51,7 @@ class _Surroundings:
         offsets = np.stack([camera.position for camera in cameras]) - focus
         heights = offsets @ up
         radii = np.linalg.norm(offsets - heights[:, None] * up, axis=1)
-        # Straight above the focus "up" would be undefined in the picture.
+        # A camera straight above the focus would have no "up" in its picture.
         radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
         return cls(focus, up, *_ground(cameras, up), radius, heights, *_covered_arc(cameras, focus, up))
 
@@ -65,9 +65,9 @@ class _Surroundings:
         return self.eyes(np.array([self.middle]), np.array([self.heights.mean()]))[0]
 
     def target(self, eyes: Float64Array, points: Float64Array | None) -> Float64Array:
-        """The point [3] that cameras at `eyes` [N, 3] aim at: the focus, or if cameras are all around a point above or below
-        it, for which what is near the focus is in the middle of their pictures: from above, the near side of a table takes more
-        of the picture than the far side. On other paths, a wall behind the subject would count as much."""
+        """The point [3] that cameras at `eyes` [N, 3] aim at. It is the focus, or with cameras all around, a point above or
+        below it that centres the points near the focus in the pictures: seen from above, the near side of a table fills more
+        of the picture than the far side. On other paths a wall behind the subject would distort this, so it is not done."""
         target = self.focus
         if points is None or self.arc is not None:
             return target
@@ -86,18 +86,18 @@ class _Surroundings:
 def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
     """A closed path of `n` cameras for a turntable video of a captured scene.
 
-    Cameras all around give a full circle around the point they look at (`find_focus`); its cameras aim a little above or below,
-    so that what is there is in the middle. Otherwise the path stays where photographs were taken, since nothing is known
-    behind it: an ellipse in (azimuth, height) over the covered arc, around `find_subject`. It is farther from the vertical
-    through that point than three quarters of the cameras, whose pictures have all of it, and at their mean height. Where
-    photographs show a room all around, from its middle, the path looks outwards as they do and turns around once. Size and
-    intrinsics are those of the first camera; none has a lens.
+    If cameras are all around, the path is a full circle around the point they look at (`find_focus`); its cameras aim a little
+    above or below that point to centre the subject. Otherwise the path stays near the photographs, since the scene behind is
+    unknown: an ellipse in (azimuth, height) over the covered arc around `find_subject`, at the cameras' mean height. Its
+    distance from the vertical through the subject exceeds that of three quarters of the cameras, to show the whole subject.
+    If photographs look outwards from the middle of a room, the path does the same and turns around once. All cameras have the
+    size and intrinsics of the first, without lens distortion.
 
     Args:
-        points: [P, 3], such as the sparse points of a capture or the means of its Gaussians; without any, `find_focus` decides.
+        points: [P, 3], for example a capture's sparse points or its Gaussians' means; without points, `find_focus` decides.
 
     Raises:
-        SplatError: no camera, or no frame asked for.
+        SplatError: `cameras` is empty or `n` is below 1.
     """
     world = _checked(cameras, n, points, "an orbit")
     phase = 2 * np.pi * np.arange(n) / n
@@ -108,7 +108,7 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     if around.arc is None:
         azimuths, height = phase, np.full(n, heights.mean())
     else:
-        # A single camera still sways a little, or there would be no video to look at.
+        # Sway a little around a single camera; otherwise the video would stand still.
         azimuths = around.middle + max(0.35 * around.arc, math.radians(5)) * np.sin(phase)
         height = heights.mean() + 0.5 * heights.std() * np.cos(phase)
     eyes = around.eyes(azimuths, height)
@@ -116,9 +116,9 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
 
 
 def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
-    """`n` cameras on two turns: around what cameras all around look at, from the height of the lowest to that of the highest;
-    otherwise in front of it, in a plane across the mean viewing direction, as far as the photographs were apart (the path of
-    Mildenhall et al. 2019, Local Light Field Fusion). Arguments and errors as of `orbit`."""
+    """A path of `n` cameras with two turns. If cameras are all around, it circles the point they look at and rises from the
+    lowest to the highest camera. Otherwise it spirals in front of the subject, across the mean viewing direction, as wide as
+    the photographs' spread (Mildenhall et al. 2019, Local Light Field Fusion). Arguments and errors as in `orbit`."""
     world = _checked(cameras, n, points, "a spiral")
     if looks_outwards(cameras):
         return _panorama(cameras, 2 * np.pi * np.arange(n) / n)
@@ -135,7 +135,7 @@ def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -
     distance = float(np.linalg.norm(forward))
     right, down = look_at_matrix(middle, around.focus, around.up)[:2, :3]
     spread = np.array([np.std((positions - middle) @ axis) for axis in (right, down)])
-    # A single camera still sways a little.
+    # Sway a little around a single camera.
     x, y = np.clip(spread, 0.02 * distance, 0.5 * distance)[:, None] * np.stack([np.cos(phase), np.sin(phase)])
     z = 0.1 * distance * np.sin(0.5 * phase)
     eyes = middle + x[:, None] * right + y[:, None] * down + z[:, None] * forward / distance
@@ -143,8 +143,8 @@ def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -
 
 
 def dolly(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
-    """`n` cameras on a straight line towards what the cameras look at, from where they were on average to two fifths of the
-    way, without a jolt at either end. Arguments and errors as of `orbit`."""
+    """A path of `n` cameras on a straight line from the cameras' mean position towards the subject, two fifths of the way,
+    with no speed at either end. Arguments and errors as in `orbit`."""
     world = _checked(cameras, n, points, "a dolly")
     share = 0.4 * _eased(np.arange(n) / max(n - 1, 1))
     if looks_outwards(cameras):
@@ -161,7 +161,7 @@ PATHS: dict[str, Callable[..., list[Camera]]] = {"orbit": orbit, "spiral": spira
 
 
 def looks_outwards(cameras: Sequence[Camera]) -> bool:
-    """True if cameras look all around from about one place, as in a room, so that nothing is between them to go around."""
+    """True if cameras look outwards from about one place, as in a room: there is no subject between them to circle."""
     forwards = np.stack([camera.forward for camera in cameras])
     if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > _ALL_AROUND:
         return False
@@ -170,7 +170,7 @@ def looks_outwards(cameras: Sequence[Camera]) -> bool:
 
 
 def _panorama(cameras: Sequence[Camera], azimuths: Float64Array) -> list[Camera]:
-    """A turn at the cameras' mean place and tilt, half as far from it as they are."""
+    """A full turn around the cameras' mean position with their mean tilt, at half their distance from it."""
     up = mean_up(cameras)
     east, north = _ground(cameras, up)
     outwards = np.cos(azimuths)[:, None] * east + np.sin(azimuths)[:, None] * north
@@ -212,7 +212,7 @@ def _ground(cameras: Sequence[Camera], up: Float64Array) -> tuple[Float64Array, 
 
 
 def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Array) -> tuple[float, float | None]:
-    """The middle and the length, radians, of the arc around `focus` in which the cameras are; None if they are all around."""
+    """The middle and the length, radians, of the cameras' arc around `focus`; the length is None if they are all around."""
     east, north = _ground(cameras, up)
     offsets = np.stack([camera.position for camera in cameras]) - focus
     azimuths = np.sort(np.arctan2(offsets @ north, offsets @ east))
@@ -226,11 +226,11 @@ def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Arra
 
 @dataclass(frozen=True)
 class Keyframe:
-    time: float  # seconds from the path's beginning, up to an hour
+    time: float  # seconds from the beginning of the path, up to an hour
     position: tuple[float, float, float]  # in the world, the dataset's units
-    # (w, x, y, z), camera → world, OpenCV axes: +x right, +y down, +z forward; of any length but zero.
+    # (w, x, y, z), camera → world, OpenCV axes: +x right, +y down, +z forward; any length above zero.
     quaternion: tuple[float, float, float, float]
-    fov: float  # angle between the picture's upper and lower edge, degrees
+    fov: float  # vertical field of view, degrees
 
     @classmethod
     def of_camera(cls, camera: Camera, time: float) -> Self:
@@ -242,7 +242,7 @@ class Keyframe:
 
 @dataclass(frozen=True)
 class KeyframePath:
-    """Two or more keyframes in the order of their times, and the width and height of the pictures that they were chosen on."""
+    """Two or more keyframes in order of time, and the width and height of the pictures in pixels."""
 
     keyframes: tuple[Keyframe, ...]
     size: tuple[int, int]
@@ -251,14 +251,14 @@ class KeyframePath:
         if not 2 <= len(self.keyframes) <= _MOST_KEYFRAMES:
             raise SplatError(f"a path needs 2 to {_MOST_KEYFRAMES} keyframes, not {len(self.keyframes)}")
         if not all(_SIDES[0] <= side <= _SIDES[1] for side in self.size):
-            raise SplatError(f"size is {list(self.size)}; sides are {_SIDES[0]} to {_SIDES[1]} pixels")
+            raise SplatError(f"size is {list(self.size)}; sides must be {_SIDES[0]} to {_SIDES[1]} pixels")
         for i, keyframe in enumerate(self.keyframes):
             try:
                 check_fields(keyframe, {"time": (0, _MOST_SECONDS), "fov": _FIELDS_OF_VIEW})
                 if max(map(abs, keyframe.position)) > MOST_DISTANCE:
                     raise SplatError(f"its position is beyond {MOST_DISTANCE:g}")
                 if not 1e-6 <= math.hypot(*keyframe.quaternion) <= 1e6:
-                    raise SplatError("its quaternion is no rotation")
+                    raise SplatError("its quaternion is not a rotation")
             except SplatError as error:
                 raise SplatError(f"keyframe {i}: {error}") from error
         gaps = np.diff([keyframe.time for keyframe in self.keyframes])
@@ -271,13 +271,13 @@ class KeyframePath:
 
     @property
     def frames(self) -> int:
-        """The frames of a video as long as the path, at 30 a second."""
+        """The number of frames of a video of the path at 30 frames a second."""
         return round(30 * self.seconds) + 1
 
     def cameras(self, n: int) -> list[Camera]:
-        """`n` cameras at equal times from the first keyframe to the last; one is at the first. Positions follow the Catmull-Rom
-        spline (Barry and Goldman 1988), which has no jump in velocity and does not swing out; orientations a spline whose
-        angular acceleration is continuous; fields of view a monotone one."""
+        """`n` cameras at equal time steps from the first keyframe to the last; a single camera is at the first. Positions
+        follow the Catmull-Rom spline (Barry and Goldman 1988), whose velocity is continuous and which does not swing out.
+        Orientations follow a spline with continuous angular acceleration, fields of view a monotone spline."""
         times = np.array([keyframe.time for keyframe in self.keyframes])
         positions = np.array([keyframe.position for keyframe in self.keyframes])
         quaternions = np.array([keyframe.quaternion for keyframe in self.keyframes])
@@ -294,7 +294,7 @@ class KeyframePath:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote, or somebody else."""
+        """Read and check a file that `save` or another program wrote."""
         try:
             with path.open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
@@ -302,24 +302,24 @@ class KeyframePath:
                 raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
             content = parse_json(data.decode("utf-8"))
             if content["version"] != _VERSION:
-                raise ValueError("its version is another")
+                raise ValueError("its version is not supported")
             rows = content["keyframes"]
             if not isinstance(rows, list) or len(rows) > _MOST_KEYFRAMES:
-                raise ValueError(f"its keyframes are no list of at most {_MOST_KEYFRAMES}")
+                raise ValueError(f"its keyframes are not a list of at most {_MOST_KEYFRAMES}")
             width, height = content["size"]
             if type(width) is not int or type(height) is not int:
                 raise TypeError("its size is not two whole numbers")
             names = [field.name for field in fields(Keyframe)]
             return cls(tuple(dataclass_of(Keyframe, {name: row[name] for name in names}) for row in rows), (width, height))
         except FileNotFoundError as error:
-            raise SplatError(f"{path} does not exist; name a file of keyframes that splat view has saved") from error
+            raise SplatError(f"{path} does not exist; name a keyframe file saved in splat view") from error
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SplatError(f"{path} is no camera path or is damaged; save one in splat view ({reason(error)})") from error
+            raise SplatError(f"{path} is not a camera path or is damaged; save one in splat view ({reason(error)})") from error
 
 
 def _tangents(times: Float64Array, points: Float64Array) -> Float64Array:
-    """Velocities [K, D] at points [K, D] of the Catmull-Rom spline over uneven times [K]; at the ends those that let the first
-    and the last part be parabolas."""
+    """Velocities [K, D] at points [K, D] of the Catmull-Rom spline over uneven times [K]; the end velocities make the first
+    and the last part parabolas."""
     steps = np.diff(times)[:, None]
     slopes = np.diff(points, axis=0) / steps
     if len(times) == 2:

@@ -1,7 +1,7 @@
 """Captures described by a COLMAP model: cameras, images and points3D, binary or text (https://colmap.github.io/format.html).
 
-None of it needs COLMAP. Files of rigs and frames, which COLMAP writes since 3.12, need not be read: images have their own poses
-beside them.
+COLMAP need not be installed. COLMAP 3.12 and later also write files of rigs and frames; they are ignored, since images still
+have their own poses.
 """
 
 import math
@@ -19,7 +19,7 @@ from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import find_model
 
-# Camera models by their numbers in binary files, and how many parameters each has (colmap/sensor/models.h).
+# Camera models by their numbers in binary files, with their parameter counts (colmap/sensor/models.h).
 CAMERA_MODELS = {
     0: ("SIMPLE_PINHOLE", 3),
     1: ("PINHOLE", 4),
@@ -41,12 +41,12 @@ CAMERA_MODELS = {
     17: ("EQUIRECTANGULAR", 2),
 }
 _PARAMETERS = dict(CAMERA_MODELS.values())
-# A photograph's point: where it is, and which point of the scene; -1 is none.
+# A 2D point of a photograph: its pixel, and the key of its 3D point, -1 for none.
 _POINT_2D = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 _POINT_3D, _TRACK_ENTRY = "Q3d3Bd", np.dtype("<u8")
 _FILES = ("cameras", "images", "points3D")
 _MOST_SIDE = 1 << 31
-# Models that `Lens` describes, and how many focal lengths their parameters begin with; principal point and coefficients follow.
+# Models that `Lens` supports, and the number of focal lengths before the principal point and the coefficients.
 _FOCALS = {
     **dict.fromkeys(("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"), 1),
     **dict.fromkeys(("PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FISHEYE"), 2),
@@ -56,7 +56,7 @@ _FOCALS = {
 
 @dataclass(frozen=True)
 class ModelCamera:
-    """A camera of a model: its model's name, size in pixels, and parameters in that model's order."""
+    """A camera: the name of its model, its size in pixels, and its parameters in that model's order."""
 
     model: str
     width: int
@@ -69,14 +69,14 @@ class ModelImage:
     name: str  # its path inside the folder of photographs
     camera: int  # key of the model's cameras
     viewmat: NDArray[np.float64]  # [4, 4] world → camera, OpenCV axes
-    points: NDArray[np.int64]  # [P] int64, which points it sees, -1 for none
+    points: NDArray[np.int64]  # [P] int64, keys of the 3D points it sees, -1 for none
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    cameras: dict[int, ModelCamera]  # by their keys
+    cameras: dict[int, ModelCamera]  # by key
     images: list[ModelImage]  # in the file's order
-    keys: NDArray[np.int64]  # [P] int64, those of the points, ascending
+    keys: NDArray[np.int64]  # [P] int64, keys of the points, ascending
     xyz: NDArray[np.float64]  # [P, 3] float64, world units
     rgb: NDArray[np.uint8]  # [P, 3] uint8
 
@@ -94,19 +94,19 @@ def read_colmap(root: Path) -> Capture:
     for image in model.images:
         windows = PureWindowsPath(image.name)
         if windows.anchor or PurePosixPath(image.name).is_absolute() or ".." in windows.parts:  # on any system
-            raise SplatError(f"{folder} names the photograph {image.name!r:.80}, outside of {root / 'images'}; export it again")
+            raise SplatError(f"{folder} names the photograph {image.name!r:.80} outside {root / 'images'}; export it again")
         path = root / "images" / image.name
         if is_file(path):
             views.append(open_view(image.name, image.viewmat, lenses[image.camera], path, find_mask(root, path)))
         else:
             missing.append(image.name)
-    with np.errstate(over="ignore"):  # infinite ones are left out by whoever uses them
+    with np.errstate(over="ignore"):  # callers skip infinite points
         points = (model.xyz.astype(np.float32), model.rgb) if len(model.keys) else None
     return Capture(views, missing, points, folder)
 
 
 def read_observations(folder: Path) -> dict[str, NDArray[np.float64]]:
-    """The points [P, 3] that each photograph of a COLMAP model sees, by the photograph's name; of those that see any."""
+    """The points [P, 3] that each photograph of a COLMAP model sees, by name; photographs without points are left out."""
     model = read_model(folder)
     seen: dict[str, NDArray[np.float64]] = {}
     for image in model.images if len(model.keys) else ():
@@ -132,7 +132,7 @@ def _lens(folder: Path, camera: ModelCamera) -> Lens:
 
 
 def read_model(folder: Path) -> Model:
-    """Read the model in a folder: the binary files if there is a cameras.bin, otherwise the text."""
+    """Read the model in a folder: the binary files if cameras.bin exists, otherwise the text files."""
     with refusing(f"{folder} is not a readable COLMAP model", "export it again", OSError, ValueError, OverflowError):
         if (folder / "cameras.bin").is_file():
             files = [_File(folder / f"{name}.bin") for name in _FILES]
@@ -151,12 +151,12 @@ def read_model(folder: Path) -> Model:
             cameras[key] = camera
         for image in images:
             if image.camera not in cameras:
-                raise ValueError(f"{image.name} was taken by camera {image.camera}, of which there is none")
+                raise ValueError(f"{image.name} refers to camera {image.camera}, which does not exist")
         return Model(cameras, images, *_points(rows))
 
 
 class _File:
-    """A binary file that is read from its beginning; a number of records is believed only if they fit into what is left."""
+    """A sequential reader of a binary file. It rejects a count of records that do not fit into the rest of the file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._data, self._at = path, path.read_bytes(), 0
@@ -165,7 +165,7 @@ class _File:
         return struct.unpack_from("<" + code, self._data, self._skip(struct.calcsize("<" + code)))
 
     def count(self, bytes_each: int) -> int:
-        """The next number, of records that have at least so many bytes."""
+        """Read a count of records that have at least `bytes_each` bytes."""
         count = int(self.take("Q")[0])
         if count * bytes_each > len(self._data) - self._at:
             raise self._cut_off()
@@ -184,7 +184,7 @@ class _File:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise ValueError(f"{self._path.name} goes on after its last record")
+            raise ValueError(f"{self._path.name} has data after its last record")
 
     def _skip(self, size: int) -> int:
         start, self._at = self._at, self._at + size
@@ -201,7 +201,7 @@ def _binary_cameras(file: _File) -> list[tuple[int, ModelCamera]]:
     for _ in range(file.count(24 + 8 * 2)):
         key, number, width, height = map(int, file.take("IiQQ"))
         if number not in CAMERA_MODELS:
-            raise ValueError(f"camera {key} has model number {number}, which is not known")
+            raise ValueError(f"camera {key} has the unknown model number {number}")
         model, parameters = CAMERA_MODELS[number]
         cameras.append((key, ModelCamera(model, width, height, file.take(f"{parameters}d"))))
     return cameras
@@ -226,7 +226,7 @@ def _binary_points(file: _File) -> list[tuple[int | float, ...]]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """All lines but comments; empty ones too, since photographs that see no point have one."""
+    """All lines except comments. Empty lines stay: a photograph without points has one."""
     for line in path.read_text(encoding="utf-8").split("\n"):
         if not line.startswith("#"):
             yield line.strip()
@@ -237,9 +237,9 @@ def _text_cameras(lines: Iterator[str]) -> list[tuple[int, ModelCamera]]:
     for line in filter(None, lines):
         key, model, width, height, *parameters = line.split()
         if model not in _PARAMETERS:
-            raise ValueError(f"camera {key[:20]} has the model {model[:40]}, which is not known")
+            raise ValueError(f"camera {key[:20]} has the unknown model {model[:40]}")
         if len(parameters) != _PARAMETERS[model]:
-            raise ValueError(f"camera {key[:20]} has {len(parameters)} parameters, and {model} has {_PARAMETERS[model]}")
+            raise ValueError(f"camera {key[:20]} has {len(parameters)} parameters, but {model} needs {_PARAMETERS[model]}")
         cameras.append((int(key), ModelCamera(model, int(width), int(height), tuple(map(float, parameters)))))
     return cameras
 
@@ -250,7 +250,7 @@ def _text_images(lines: Iterator[str]) -> list[ModelImage]:
         _, *pose, camera, name = line.split(maxsplit=9)
         points = next(lines, "").split()
         if len(points) % 3:
-            raise ValueError(f"{name[:40]} has {len(points)} numbers for its points, and each needs three")
+            raise ValueError(f"{name[:40]} has {len(points)} numbers for its points, but each point needs three")
         keys = np.array(points[2::3]).astype(np.int64) if points else np.zeros(0, np.int64)
         images.append(_image(name, int(camera), list(map(float, pose)), keys))
     return images
@@ -265,11 +265,11 @@ def _text_points(lines: Iterator[str]) -> list[tuple[int | float, ...]]:
 
 
 def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.int64]) -> ModelImage:
-    """A photograph whose pose, world → camera, is a quaternion w x y z and a translation."""
+    """A photograph from its pose, world → camera: a quaternion w x y z and a translation."""
     w, x, y, z, *translation = pose
     norm = math.sqrt(w * w + x * x + y * y + z * z) if all(abs(q) < 1e100 for q in (w, x, y, z)) else math.nan
     if not norm > 1e-9:
-        raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is no rotation")
+        raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is not a rotation")
     viewmat = np.eye(4)
     viewmat[:3, :3] = rotation_matrices([w, x, y, z])
     viewmat[:3, 3] = translation
@@ -277,7 +277,7 @@ def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.i
 
 
 def _points(rows: list[tuple[int | float, ...]]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.uint8]]:
-    """Keys, xyz and rgb, by ascending key: the order of COLMAP's map is no property of the file."""
+    """Keys, xyz and rgb in ascending order of keys: COLMAP writes points in the arbitrary order of a hash map."""
     if any(not 0 <= row[0] < 1 << 63 or not all(0 <= c < 256 for c in row[4:7]) for row in rows):
         raise ValueError("a point has an impossible number or colour")
     keys = np.array([row[0] for row in rows], np.int64)

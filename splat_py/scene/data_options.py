@@ -1,4 +1,4 @@
-"""The capture that a command reads or makes, and how: options on the command line and in a run's run.json."""
+"""Options for reading or making a capture, on the command line and in a run's run.json."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,21 +18,20 @@ _RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which photographs, and how they are read."""
+    """The capture, and how its photographs are read."""
 
     # Folder of the capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic.
     data: Annotated[Positional[Path], arg(metavar="DATA")]
-    # Divide the photographs' sides by this.
+    # Divide the sides of photographs by this.
     downscale: float = 1.0
-    # Which description to read where a folder holds several.
+    # The format to read if a folder holds several.
     format: Format = "auto"
-    # Hold out every so many photographs by name, from the first; 0 holds out none.
+    # Hold out every n-th photograph by name, from the first; 0 holds out none.
     test_every: int = 8
-    # Make of each photograph what a pinhole camera would have taken, instead of rendering through its lens; `splat fit-volume`
-    # always does.
+    # Undistort each photograph to a pinhole camera instead of rendering through its lens; `splat fit-volume` always does.
     undistort: bool = False
-    # Memory that the run may take, such as 8GB; by default three quarters of what is free. What `splat train` would take is
-    # predicted, and refused if it is more; photographs are streamed from disk where they do not fit beside the rest.
+    # Memory limit of the run, such as 8GB; by default three quarters of the free memory. `splat train` predicts its memory and
+    # stops before it starts if that is more; it streams photographs from disk if they do not fit as well.
     max_memory: str | None = None
 
     def validate(self) -> None:
@@ -45,7 +44,7 @@ class DataOptions:
         return None if self.max_memory is None else bytes_of("max_memory", self.max_memory)
 
     def load(self, memory_limit_bytes: int | None = None) -> "Dataset":
-        """The dataset, which keeps decoded photographs up to so many bytes; by default half of `max_memory`, or 4 GiB."""
+        """Load the dataset with this limit for decoded photographs; the default is half of `max_memory`, or 4 GiB."""
         from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, load_dataset
 
         self.validate()
@@ -61,12 +60,12 @@ class DataOptions:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For run.json; the folder's path is absolute, so that commands find it from anywhere."""
+        """The contents for run.json, with an absolute path of the folder: commands may run from anywhere."""
         return {**asdict(self), "data": str(self.data.resolve())}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "DataOptions":
-        """The options that `to_json` has written; TypeError or SplatError if it has not."""
+        """Read the options that `to_json` wrote; TypeError or SplatError for other contents."""
         options = dataclass_of(cls, content)
         options.validate()
         return options
@@ -76,17 +75,17 @@ class DataOptions:
 class CaptureOptions:
     """How poses are found."""
 
-    # Photographs were taken one after the other, in the order of their names: each is matched with its neighbours and those
-    # that look alike, instead of with all. A video's frames always are.
+    # Photographs are in order of their names: match each with its neighbours and with similar ones instead of with all. Frames
+    # of a video always are.
     ordered: bool = False
-    # How many frames of a video to take, the sharpest of as many equal intervals; 0 takes two a second, from 24 to 150.
+    # Number of frames of a video, the sharpest in each of as many equal intervals; 0 means two a second, from 24 to 150.
     frames: int = 0
-    # How cameras and points are found from matches: one photograph after the other, or all at once. By default one after the
-    # other, and where that leaves photographs out, all at once too; what has more photographs is kept.
+    # How matches give cameras and points: one photograph at a time (incremental) or all at once (global). The default, auto, is
+    # incremental; if that misses photographs, it also tries global and keeps the result with more photographs.
     mapper: Literal["auto", "incremental", "global"] = "auto"
-    # Features are sought in photographs whose longer side is at most this.
+    # Longer side, in pixels, to which photographs shrink before the search for features.
     size: int = 1600
-    # Most features of a photograph.
+    # Maximum number of features a photograph.
     features: int = 4096
 
     def validate(self) -> None:

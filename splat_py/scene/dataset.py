@@ -1,4 +1,4 @@
-"""Captured scenes, whatever described them: posed photographs, a split, where to start, and known depths."""
+"""Captured scenes in any supported description: posed photographs, a split, initial points and known depths."""
 
 import hashlib
 import json
@@ -24,26 +24,26 @@ from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
 NEAR = 0.01
-# Decimals of poses and intrinsics that a fingerprint keeps: another machine may compute the last ones differently.
+# Decimals of poses and intrinsics that a fingerprint keeps; the last ones may differ between machines.
 _DECIMALS = 5
-# The most numbers in a .npy file, and the least depth, world units.
+# The most numbers in a .npy file, and the smallest depth in world units.
 _MOST_PIXELS, _LEAST = 1 << 28, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Posed photographs, in the frame and units of the files they came from.
+    """Posed photographs in the frame and units of their files.
 
     Attributes:
-        root: the folder.
+        root: the capture's folder.
         views: sorted by name.
-        train, test: indices into `views`; together all of them, never overlapping.
+        train, test: indices into `views`; each view is in exactly one of them.
         points: initial points, xyz [P, 3] float32 and rgb [P, 3] uint8, or None.
-        scene_scale: 1.1 × the largest distance of a training camera to their mean, world units, above 0.
-        bounds: [2, 3] float64, lower and upper corner of a box to draw random initial points from.
-        background: [3] float32 rgb from 0 to 1: what transparent pixels were composited over, and what to
-            render onto.
-        model: folder of the COLMAP model that it was read from, or None.
+        scene_scale: 1.1 × the largest distance of a training camera from their mean, world units, above 0.
+        bounds: [2, 3] float64, lower and upper corner of a box for random initial points.
+        background: [3] float32 rgb from 0 to 1, behind transparent pixels of photographs and behind
+            rendered views.
+        model: folder of the COLMAP model that describes the capture, or None.
     """
 
     root: Path
@@ -62,17 +62,17 @@ class Dataset:
 
     @property
     def near(self) -> float:
-        """Depth of the near plane, world units: gsplat's 0.01, and less in a scene so small that this would hide it."""
+        """Depth of the near plane, world units: gsplat's 0.01, or less if the scene is so small that 0.01 would hide it."""
         return min(NEAR, NEAR * self.scene_scale)
 
     def hold(self, memory_limit_bytes: int) -> None:
-        """Keep decoded photographs up to so many bytes, all of them from now on if they take no more."""
+        """Keep decoded photographs up to this many bytes; load all of them now if they fit."""
         self._images.hold(memory_limit_bytes)
 
     def image(self, index: int) -> UInt8Array:
-        """View `index` as [H, W, 4] uint8: rgb, and each pixel's weight: 255 counts, 0 is left out.
+        """View `index` as [H, W, 4] uint8: rgb and a weight, 255 for pixels that count and 0 for ignored ones.
 
-        Shared with later callers: do not change it. Any thread may call.
+        The array is shared with later callers: do not change it. Thread-safe.
         """
         return self._images[range(len(self.views))[index]]
 
@@ -87,28 +87,28 @@ def load_dataset(
     background: ArrayLike | None = None,
     undistort: bool = True,
 ) -> Dataset:
-    """Load a folder of posed photographs, undistorted to pinhole cameras or as they were taken.
+    """Load a folder of posed photographs, undistorted to pinhole cameras or with their lens distortion.
 
     Args:
         path: the folder. COLMAP: images/ and sparse/0, sparse, colmap/sparse/0 or the model's files themselves. Nerfstudio,
             instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or
             transforms_val.json).
-        format: "colmap", "transforms" or "synthetic"; "auto" takes the first of these that the folder holds.
-        downscale: divides the pictures' sides by averaging areas, 1 or more.
-        test_every: holds out every so many photographs by sorted name, starting with the first; 0 holds out
-            none. NeRF-synthetic brings its own split.
-        memory_limit_bytes: above this the decoded photographs stay on disk, except the most recently used
-            ones.
-        background: rgb from 0 to 1; None is white where photographs have an alpha channel and black
-            elsewhere.
-        undistort: make of each photograph what a pinhole camera would have taken; what it then lacks at the edges does not
-            count. Otherwise photographs stay as they are, and cameras have their lenses' `distortion`.
+        format: "colmap", "transforms" or "synthetic"; "auto" picks the first of these that the folder holds.
+        downscale: divides the pictures' sides, by averaging areas; 1 or more.
+        test_every: holds out every n-th photograph by sorted name, starting with the first; 0 holds out
+            none. NeRF-synthetic has its own split.
+        memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones
+            stay in memory.
+        background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise
+            black.
+        undistort: resample each photograph to a pinhole camera; pixels outside the original photograph do not
+            count. Otherwise photographs stay unchanged, and cameras have the `distortion` of their lenses.
 
     Raises:
         SplatError: an argument, a file or the folder is unusable; the message says which and why.
 
     Warns:
-        UserWarning: photographs that are described but do not exist, once, with their number.
+        UserWarning: some described photographs do not exist; one warning counts them.
     """
     root = Path(path)
     require_number(downscale=downscale, test_every=test_every, memory_limit_bytes=memory_limit_bytes)
@@ -127,9 +127,9 @@ def load_dataset(
     found = sorted(pairs, key=lambda pair: pair[0].name)
     if not found:
         if not missing:
-            raise SplatError(f"{root} describes the poses of no photograph; compute or export them again")
-        none = f"none of the {len(missing)} photographs it describes exists"
-        raise SplatError(f"{root}: {none}; put them where the poses' file expects them{first}")
+            raise SplatError(f"{root} describes no posed photograph; compute or export the poses again")
+        none = f"none of the {len(missing)} described photographs exists"
+        raise SplatError(f"{root}: {none}; put them where the file with the poses expects them{first}")
     if missing:
         total = len(missing) + len(found)
         warnings.warn(f"{root}: {len(missing)} of {total} photographs do not exist and are skipped{first}", stacklevel=2)
@@ -141,14 +141,14 @@ def load_dataset(
         test = list(range(0, len(views), test_every)) if test_every and len(views) > 1 else []
     train = sorted(set(range(len(views))) - set(test))
     if not train:
-        raise SplatError(f"{root}: every photograph is held out and none is left to train on; add some")
+        raise SplatError(f"{root}: every photograph is held out, so none is left for training; add photographs")
 
     cameras = [views[i].camera for i in train]
     points = next((capture.points for capture in captures if capture.points is not None), None)
     if points is not None:
         finite = np.isfinite(points[0]).all(axis=1)
         if not finite.all():
-            warnings.warn(f"{root}: {int((~finite).sum())} of {finite.size} points are not finite: skipped", stacklevel=2)
+            warnings.warn(f"{root}: {int((~finite).sum())} of {finite.size} points are not finite; skipped", stacklevel=2)
         points = (points[0][finite], points[1][finite]) if finite.any() else None
     color = _background(background, views)
     return Dataset(
@@ -166,7 +166,7 @@ def load_dataset(
 
 
 def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
-    """The captures that the folder holds, and which of them is the test set where the files say so."""
+    """The captures in the folder, and the index of the test set if the files define one."""
     transforms, train = root / "transforms.json", root / "transforms_train.json"
     held_out = [root / f"transforms_{split}.json" for split in ("test", "val")]
     available = {
@@ -179,7 +179,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
     if format not in available:
         raise SplatError(f"format is {format!r}; it must be auto, {', '.join(available)}")
     if not available[format]:
-        found = ", ".join(name for name, present in available.items() if present) or "none that is known"
+        found = ", ".join(name for name, present in available.items() if present) or "no known format"
         raise SplatError(f"{root} holds no capture of format {format!r}; it has {found}")
     if format == "colmap":
         return [read_colmap(root)], None
@@ -212,7 +212,7 @@ def _background(background: ArrayLike | None, views: Sequence[View]) -> NDArray[
 
 
 def _scene_scale(cameras: Sequence[Camera], points: Points | None) -> float:
-    """Inria's scene scale; for cameras in one place the points' median distance, or 1 without points."""
+    """Inria's scene scale; if all cameras coincide, the points' median distance, or 1 without points."""
     extent = camera_extent(cameras)
     if extent == 0 and points is not None:
         extent = float(np.median(np.linalg.norm(points[0] - cameras[0].position, axis=1)))
@@ -220,11 +220,11 @@ def _scene_scale(cameras: Sequence[Camera], points: Points | None) -> float:
 
 
 def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
-    """[2, 3] corners of the cube in which random initial points are worth their memory.
+    """Corners [2, 3] of the cube for random initial points.
 
-    Around a common focus: as far as the pictures' longer sides reach at the focus (median over the cameras), at most to the
-    cameras themselves. Without one: three camera extents around the place four extents ahead, so that the box begins one extent
-    before forward-facing cameras and encloses those that look outwards.
+    With a common focus, the cube is centred there and spans the longer side of the pictures at that distance (median over
+    the cameras), at most up to the cameras. Otherwise its half side is three camera extents and its centre lies four extents
+    ahead: it begins one extent in front of forward-facing cameras and encloses cameras that look outwards.
     """
     focus, common = find_focus(cameras)
     if common:
@@ -239,7 +239,7 @@ def _bounds(cameras: Sequence[Camera]) -> NDArray[np.float64]:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A digest of names, sizes, cameras and split that tells one dataset from another without decoding a photograph."""
+    """A digest of names, sizes, cameras and split that identifies a dataset without decoding its photographs."""
 
     def rounded(matrix: NDArray[np.float64]) -> list[float]:
         return (matrix.round(_DECIMALS) + 0.0).ravel().tolist()
@@ -255,24 +255,24 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 class KnownDepths:
-    """Depths [H, W] along the cameras' axes at the pixels of a dataset's photographs, world units, 0 where not known."""
+    """Depths [H, W] along the camera axes at the pixels of a dataset's photographs, world units, 0 where unknown."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._points: dict[str, NDArray[np.float64]] = {}
         if any(view.camera.distortion is not None and view.camera.distortion.fisheye for view in dataset.views):
-            raise SplatError(f"{dataset.root} has fisheye photographs, whose depths are distances; use --undistort")
+            raise SplatError(f"{dataset.root} has fisheye photographs, whose rendered depths are distances; use --undistort")
         if all(view.depth_path is None for view in dataset.views):
             if dataset.model is None:
                 raise SplatError(
-                    f"{dataset.root} knows no depths; give a depth_file_path to frames of transforms.json, or a COLMAP model"
+                    f"{dataset.root} has no depths; add depth_file_path to frames of transforms.json, or a COLMAP model"
                 )
             self._points = read_observations(dataset.model)
             if not any(view.name in self._points for view in dataset.views):
                 raise SplatError(f"{dataset.model}: no photograph sees a point; triangulate points with COLMAP")
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        """The depths of view `index`. Pixels that do not count are not known."""
+        """The depths of view `index`, 0 at pixels that do not count."""
         view = self._dataset.views[index]
         size = view.camera.height, view.camera.width
         if view.depth_path is not None:
@@ -286,7 +286,7 @@ class KnownDepths:
 
 
 def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Depths [H, W] at the pixels where points [P, 3] lie, through the camera's lens if it has one; of the nearest."""
+    """Depths [H, W] of points [P, 3] projected through the camera and its lens; the nearest point wins, 0 elsewhere."""
     depths = np.full((camera.height, camera.width), np.inf, np.float32)
     t = points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
     t = t[np.isfinite(t).all(1) & (t[:, 2] > _LEAST) & (t[:, 2] < MOST_DISTANCE)]
@@ -301,14 +301,14 @@ def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.
 
 
 def load_depths(view: View) -> NDArray[np.float32]:
-    """A view's map at its camera's size. The nearest pixel's depth is taken: means of edges lie nowhere."""
+    """A view's depth map at its camera's size, resampled to the nearest pixel: a mean across an edge lies on no surface."""
     path, lens = view.depth_path, view.lens
     assert path is not None
     stored = _read_array(path) if path.suffix.lower() == ".npy" else _read_picture(path)
     height, width = stored.shape
     if abs(width * lens.height / height - lens.width) > max(1.0, 0.02 * lens.width):
         raise SplatError(
-            f"{path} has {width}×{height} pixels and its photograph {lens.width}×{lens.height}; make them the same shape"
+            f"{path} has {width}×{height} pixels but its photograph {lens.width}×{lens.height}; make them the same shape"
         )
     with np.errstate(all="ignore"):
         known: NDArray[np.float32] = np.asarray(stored).astype(np.float32)
@@ -327,18 +327,18 @@ def _read_picture(path: Path) -> Pixels:
     pixels = read_picture(path, cv2.IMREAD_UNCHANGED)
     if pixels.dtype != np.uint16 or pixels.ndim != 2:
         channels = 1 if pixels.ndim == 2 else pixels.shape[2]
-        raise SplatError(f"{path} has {channels} channels of {pixels.dtype}; store depths as grey PNG of 16 bits, or as .npy")
+        raise SplatError(f"{path} has {channels} channels of {pixels.dtype}; store depths as 16-bit grey PNG or as .npy")
     return pixels
 
 
 def _read_array(path: Path) -> Pixels:
-    with refusing(f"{path} is not a readable .npy file", "store it again", Exception):  # NumPy raises what it likes
-        # Mapped, so that nothing is allocated for what the header says.
+    with refusing(f"{path} is not a readable .npy file", "store it again", Exception):  # NumPy raises many types
+        # Mapped: a wrong size in the header allocates nothing.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     shape: tuple[int, ...] = getattr(array, "shape", ())
     kind = getattr(array, "dtype", np.dtype(object)).kind
     if len(shape) == 3 and shape[2] == 1:
         array, shape = array[..., 0], shape[:2]
     if len(shape) != 2 or kind not in "fui" or min(shape) < 1 or shape[0] * shape[1] > _MOST_PIXELS:
-        raise SplatError(f"{path} holds an array {list(shape)} of kind {kind!r}; depths are numbers [H, W]")
+        raise SplatError(f"{path} holds an array {list(shape)} of kind {kind!r}; store depths as numbers [H, W]")
     return array

@@ -1,4 +1,4 @@
-"""Scenes cut, cleaned, moved and put together."""
+"""Editing of scenes: crop, clean, transform and merge."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ _NEIGHBOURS = 8
 
 @dataclass(frozen=True)
 class Floaters:
-    """Kinds of floaters and their thresholds. None leaves a kind alone.
+    """Kinds of floaters and their thresholds; None keeps Gaussians of that kind.
 
     Attributes:
-        faint: opacity below which a Gaussian is. Below 1/255 none of its pixels is drawn; Kerbl et al. 2023 prune at 0.005.
-        huge: largest standard deviation over the scene's extent, the distance from the middle (the median) within which nine
-            tenths of the means are. What is far away may be as large as half its own distance: a sky is no floater.
-        isolated: mean distance to the eight nearest others over the scene's median of that, where it is five of its own
-            largest standard deviations too.
+        faint: remove Gaussians with a lower opacity. Below 1/255 no pixel is drawn; Kerbl et al. 2023 prune at 0.005.
+        huge: remove Gaussians whose largest standard deviation exceeds this share of the scene's extent, the distance from the
+            median that holds nine tenths of the means, and half their own distance from it: a sky stays.
+        isolated: remove Gaussians whose mean distance to their eight nearest neighbours exceeds this multiple of the scene's
+            median, and five of their own largest standard deviations.
     """
 
     faint: float | None = 0.005
@@ -35,19 +35,19 @@ class Floaters:
 
 
 def select(gaussians: Gaussians, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Gaussians:
-    """The Gaussians of some rows: a mask [N], or their numbers."""
+    """The Gaussians in some rows, given as a mask [N] or as indices."""
     kept = torch.from_numpy(np.ascontiguousarray(rows)).to(gaussians.means.device)
     return gaussians.mapped(lambda tensor: tensor[kept])
 
 
 def remove_faulty(gaussians: Gaussians) -> tuple[Gaussians, int]:
-    """The scene without what holds NaN, infinity or a quaternion of zeros, as some trainers write it, and how many it was."""
+    """Remove Gaussians with NaN, infinity or a zero quaternion, which some trainers write. Returns the rest and the count."""
     faulty = gaussians.faulty().cpu().numpy()
     return select(gaussians, np.asarray(~faulty)), int(faulty.sum())
 
 
 def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussians:
-    """The Gaussians whose means are in a box, from `lowest` to `highest`, world units [3] each. SplatError if it is none."""
+    """The Gaussians whose means are in the box from `lowest` to `highest`, world units [3] each. SplatError if it is empty."""
     low, high = np.asarray(lowest, np.float64), np.asarray(highest, np.float64)
     if low.shape != (3,) or high.shape != (3,) or not (low < high).all():
         raise SplatError(f"the box from {low.tolist()} to {high.tolist()} is empty; give the lowest corner first")
@@ -57,7 +57,7 @@ def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussia
 
 
 def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gaussians:
-    """The Gaussians whose means are within `radius` > 0 of `center` [3], world units. SplatError for another radius."""
+    """The Gaussians whose means are within `radius` of `center` [3], world units. SplatError unless `radius` is above 0."""
     if not radius > 0:
         raise SplatError(f"the sphere's radius is {radius}; it must be above 0")
     away = np.linalg.norm(gaussians.positions - np.asarray(center, np.float64), axis=1)
@@ -65,41 +65,41 @@ def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gauss
 
 
 def transform(gaussians: Gaussians, similarity: Similarity) -> Gaussians:
-    """The scene moved, turned and scaled; harmonics turn with it, exactly. SplatError if other colours than harmonics are to be
-    turned, or Gaussians come to be farther, larger or smaller than float32 has numbers."""
+    """Move, turn and scale the scene; harmonics turn with it, exactly. SplatError for a rotation of colours other than
+    harmonics, or if Gaussians become too far away, too large or too small for float32."""
     turned = not np.array_equal(similarity.rotation, np.eye(3))
     if turned and gaussians.color != "SphericalHarmonics":
         name = gaussians.types["color"][0]
-        raise SplatError(f"colours of type {name} cannot be turned; move and scale only, or write .spz or .splat first")
+        raise SplatError(f"colours of type {name} cannot be rotated; only move and scale, or write .spz or .splat first")
     before = gaussians.arrays()
     arrays = similarity.of_arrays(before)
     lost = int((_beyond_float32(arrays) & ~_beyond_float32(before)).sum())
     if lost:
         raise SplatError(
             f"scaled by {similarity.scale:g} and moved by {', '.join(f'{x:g}' for x in similarity.translation)}, "
-            f"{lost:,} of {len(gaussians):,} Gaussians are farther, larger or smaller than float32 has numbers; give less"
+            f"{lost:,} of {len(gaussians):,} Gaussians are too far away, too large or too small for float32; give less"
         )
     moved = Gaussians.of_arrays(arrays).to(gaussians.means.device)
     return replace(moved, splat=gaussians.splat, color=gaussians.color)
 
 
 def _beyond_float32(arrays: StoredGaussians) -> NDArray[np.bool_]:
-    """Gaussians [N] without a finite position, or whose largest deviation is 0 or infinite."""
+    """True for Gaussians [N] without a finite position, or whose largest deviation is 0 or infinite in float32."""
     largest = arrays.log_scales.max(axis=1)
     held = np.isfinite(arrays.means).all(axis=1) & (largest >= FLOAT32_LOGS[0]) & (largest <= FLOAT32_LOGS[1])
     return np.asarray(~held)
 
 
 def keep_degree(gaussians: Gaussians, degree: int) -> Gaussians:
-    """Harmonics up to `degree`, 0 to 3, and no more than there are. SplatError for another degree."""
+    """Drop harmonics above `degree`, 0 to 3. SplatError for another degree."""
     if degree not in range(4):
         raise SplatError(f"the degree of harmonics is {degree}; it must be 0, 1, 2 or 3")
     return replace(gaussians, sh=gaussians.sh[:, : (degree + 1) ** 2].contiguous())
 
 
 def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tuple[Gaussians, dict[str, int]]:
-    """The scene without what is faint, huge or isolated, and how many there were of each; what is both counts once. SplatError
-    if a threshold is negative or no number."""
+    """Remove faint, huge and isolated Gaussians. Returns the scene and the number of each kind; a Gaussian of several kinds
+    counts once. SplatError if a threshold is negative or NaN."""
     for name, value in vars(floaters).items():
         if value is not None and not value >= 0:
             raise SplatError(f"{name} is {value}; it must be at least 0")
@@ -128,17 +128,17 @@ def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tu
 
 
 def merge(scenes: Sequence[Gaussians]) -> Gaussians:
-    """All Gaussians of several scenes in one, harmonics of the highest degree among them. SplatError if there are none, their
-    types differ, or some were trained antialiased and others not."""
+    """Merge several scenes into one with the highest harmonics degree among them. SplatError if `scenes` is empty, types
+    differ, or some were trained antialiased and others not."""
     if not scenes:
         raise SplatError("there is no scene to merge")
     first = scenes[0]
     if any((scene.types, tuple(scene.params)) != (first.types, tuple(first.params)) for scene in scenes):
-        raise SplatError("scenes whose splats or colours are of different types cannot be in one file")
+        raise SplatError("the scenes have different types of splats or colours; merge scenes of the same types")
     if len(scenes) > 1 and (first.features is not None or first.weights is not None):
         raise SplatError(f"colours of type {first.types['color'][0]} cannot be merged: each scene has its own weights")
     if len({scene.antialiased for scene in scenes}) > 1:
-        raise SplatError("some of the scenes were trained antialiased and others not; they cannot be rendered as one")
+        raise SplatError("some scenes were trained antialiased and others not; merge scenes that agree")
     most = max(scene.sh.shape[1] for scene in scenes)
     padded = [torch.nn.functional.pad(scene.sh, (0, 0, 0, most - scene.sh.shape[1])) for scene in scenes]
     if len(scenes) == 1:

@@ -1,4 +1,4 @@
-"""The sky behind a scene, by the direction in which one looks."""
+"""The sky behind a scene as a function of the viewing direction."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from splat_py.scene.similarity import harmonics_basis
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """The sky behind a scene: sh [16, 3] float32, spherical harmonics of the world direction, as Gaussians have them."""
+    """The sky behind a scene: sh [16, 3] float32, spherical harmonics of the world direction in the Gaussians' order."""
 
     sh: NDArray[np.float32]
 
@@ -20,7 +20,7 @@ class Environment:
         """A camera's picture of the sky alone: [H, W, 3], not below 0.
 
         Raises:
-            SplatError: the camera is no pinhole.
+            SplatError: the camera is not a pinhole.
         """
         require_pinhole(camera)
         x = (np.arange(camera.width) + 0.5 - camera.K[0, 2]) / camera.K[0, 0]
@@ -31,6 +31,6 @@ class Environment:
 
 
 def require_pinhole(camera: Camera) -> None:
-    """Raise SplatError unless the rays of a camera's pixels are those of a pinhole."""
+    """Raise SplatError unless the camera is a pinhole without lens distortion."""
     if camera.distortion is not None or camera.model not in (None, "pinhole"):
-        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera; environment needs one, add undistort")
+        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera, which environment needs; add undistort")

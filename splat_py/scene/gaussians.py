@@ -1,4 +1,4 @@
-"""Gaussians as they are optimised, and read from and written to files of any format."""
+"""Gaussians as optimised parameters, and reading and writing scene files of all formats."""
 
 import math
 import os
@@ -33,8 +33,8 @@ _TENSORS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 
 @dataclass(frozen=True)
 class _Format:
-    """A format that is written: the highest degree of harmonics that it holds, whether it says that a scene was trained
-    antialiased, and the least and the largest logarithm of a deviation."""
+    """A file format: its highest degree of harmonics, whether it records antialiased training, and the smallest and largest
+    log scale that it holds."""
 
     encode: Callable[[StoredGaussians], bytes]
     decode: Callable[[bytes], StoredGaussians] | None = None
@@ -51,7 +51,7 @@ FORMATS = {
     ".ksplat": _Format(splat.encode_ksplat, splat.decode_ksplat, degree=2, log_scales=splat.KSPLAT_LOG_SCALES),
     ".glb": _Format(glb.encode, glb.decode),
 }
-# Logarithms may be so far beyond a format's ends.
+# Tolerance for log scales beyond a format's limits.
 _ROUNDED = 0.01
 
 
@@ -62,7 +62,7 @@ def read_scene(path: str | os.PathLike[str]) -> StoredGaussians:
         return ply.read_gaussians(path)
     name = "SOG" if ending == META else ending
     try:
-        # Decoders let all that NumPy, zipfile and the like raise of damaged numbers through; whoever uses these looks for NaN.
+        # Decoders pass on any error that NumPy, zipfile and others raise for damaged files. Callers check for NaN.
         with np.errstate(all="ignore"):
             if ending == META:
                 return sog.decode_folder(path)
@@ -74,25 +74,25 @@ def read_scene(path: str | os.PathLike[str]) -> StoredGaussians:
     except MemoryError:
         raise
     except Exception as error:
-        raise SplatError(f"{path} is no {name} file or is damaged ({reason(error)}); export it again") from error
+        raise SplatError(f"{path} is not a {name} file or is damaged ({reason(error)}); export it again") from error
 
 
 def write_scene(
     path: str | os.PathLike[str], gaussians: StoredGaussians, spz_version: int = splat.SPZ_DEFAULT_VERSION
 ) -> list[str]:
-    """Write Gaussians to a file of the format that its name ends in, which appears complete or not at all. Returns what the
-    format does not hold of these, a clause each; quantisation (docs/files.md) is not among them."""
+    """Write Gaussians to a file, atomically, in the format of its ending. Returns a clause for each property that the format
+    cannot hold; quantisation (docs/files.md) is not reported."""
     path = Path(path)
     ending = ending_of(path)
     if ending is None or ending == META:
-        raise SplatError(f"{path} does not end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, which are written")
+        raise SplatError(f"{path} does not end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; choose one of these")
     splat.require_version(spz_version)
     if ending == PLY:
         ply.write_gaussians(path, gaussians)
         return []
     splat_type, color = (gaussians.types[slot][0] for slot in ("splat", "color"))
     if splat_type != "Gaussian":
-        raise SplatError(f"{ending} holds Gaussians only, and these splats are of type {splat_type}; write a .ply")
+        raise SplatError(f"{ending} holds Gaussians only, but these splats are of type {splat_type}; write a .ply")
     kind = FORMATS[ending]
     sizes = _sizes_lost(ending, gaussians, kind.log_scales)
     data = splat.encode_spz(gaussians, spz_version) if ending == ".spz" else kind.encode(gaussians)
@@ -100,48 +100,48 @@ def write_scene(
         temporary.write_bytes(data)
     losses = []
     if color != "SphericalHarmonics":
-        losses.append(f"colours of type {color}, which look the same from all directions in it")
+        losses.append(f"colours of type {color}: they look the same from all directions")
     if gaussians.sh.shape[1] > (kind.degree + 1) ** 2:
         simpler = f"harmonics above degree {kind.degree}: reflections are simpler"
         losses.append(simpler if kind.degree else "how colours change with the view")
     if gaussians.antialiased and not kind.antialiased:
-        losses.append("that the scene was trained antialiased, which viewers have to be told")
+        losses.append("the antialiased setting of the training: set it in the viewer")
     return losses + sizes
 
 
 def _sizes_lost(ending: str, gaussians: StoredGaussians, held: tuple[float, float]) -> list[str]:
-    """A clause on Gaussians larger than the format's largest, if there are any; thin ones become its thinnest, unseen. `held`
-    has the least and the largest logarithm of a deviation."""
+    """A clause on Gaussians larger than the format's limit, if there are any; thinner ones are clamped, which is invisible.
+    `held` has the smallest and the largest log scale of the format."""
     least, most = held[0] - _ROUNDED, held[1] + _ROUNDED
-    # The reach of flat and of long Gaussians, too.
+    # The largest axis decides how far flat and long Gaussians reach.
     largest = gaussians.log_scales.max(axis=1, initial=-np.inf)
     larger, smaller = int((largest > most).sum()), int((largest < least).sum())
     count = len(largest)
     for outside, comparison, bound, end in ((larger, "larger", held[1], "up to"), (smaller, "smaller", held[0], "from")):
         if 2 * outside > count:
             raise SplatError(
-                f"{outside:,} of {count:,} Gaussians are {comparison} than {ending} holds, which has deviations {end} "
+                f"{outside:,} of {count:,} Gaussians are {comparison} than {ending} holds: standard deviations {end} "
                 f"{np.exp(bound):.3g} units; choose another --scale, or write a .ply"
             )
-    return [f"how large {larger:,} of {count:,} Gaussians are, only deviations up to {np.exp(held[1]):.3g}"] if larger else []
+    return [f"sizes of {larger:,} of {count:,} Gaussians, with deviations above {np.exp(held[1]):.3g}"] if larger else []
 
 
 @dataclass(eq=False)
 class Gaussians:
-    """N anisotropic Gaussians with raw parameters: every number may be optimised freely. All tensors are float32.
+    """N anisotropic Gaussians with unconstrained parameters for optimisation. All tensors are float32.
 
     Attributes:
         means: [N, 3], world units.
-        quats: [N, 4], rotations w x y z, of any length but zero.
+        quats: [N, 4], rotations w x y z, of any length above zero.
         log_scales: [N, 3], natural logarithm of the standard deviations in world units.
         logit_opacities: [N].
         sh: [N, K, 3], spherical-harmonics coefficients of rgb with K = (degree + 1)², degree 0 to 3.
-        params: [N] each, what `splat` takes of each, by name in its order.
-        splat: what is drawn, as in `rasterization`: a name, or a type of one's own; of a file a `SlangSource`, which is not
-            compiled before it is trusted (`trust_source`).
-        color: how colours depend on the direction, in the same way. Of others than harmonics `sh` is what viewers show.
-        features, weights: [N, F] and [W] that such colours are made of.
-        antialiased: whether they were trained to be rendered with `antialiased=True`, as far as a file or a run says.
+        params: [N] each, the parameters of `splat` by name, in its order.
+        splat: the splat type, as in `rasterization`: a name or a user's type. A file's own type is a `SlangSource`, which is
+            compiled only after `trust_source`.
+        color: the type of colours, likewise. With types other than harmonics, `sh` is what viewers show.
+        features, weights: [N, F] and [W], the inputs of colour types other than harmonics.
+        antialiased: true if a file or run states that they were trained with `antialiased=True`.
     """
 
     means: torch.Tensor
@@ -191,16 +191,16 @@ class Gaussians:
         return replace(self.mapped(lambda tensor: tensor.to(device)), weights=weights)
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Gaussians":
-        """The same with each tensor changed that has a row a Gaussian: all but `weights`."""
+        """A copy with `change` applied to each tensor that has a row per Gaussian: all except `weights`."""
         tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in _TENSORS}
         params = {name: change(tensor) for name, tensor in self.params.items()}
         return replace(self, params=params, features=None if self.features is None else change(self.features), **tensors)
 
     def trust_source(self, own: OwnTypes | None = None, what: str = "the scene") -> "Gaussians":
-        """The same, with the Slang source that a file has brought compiled, which could read and write any memory.
+        """Compile the Slang source that a file contains and return a copy that uses it. Such code can access any memory.
 
-        `own` says what to trust: Slang files that are named again, or by default all; `what` carries the source. SplatError if
-        it cannot be compiled, is another one than is named, or is not trusted.
+        `own` states what to trust: Slang files named again by the user, or by default any source; `what` names the origin for
+        messages. SplatError if the source does not compile, differs from the named file, or is not trusted.
         """
         own = own or OwnTypes(trust_source=True)
         splat = SPLAT.trusted(self.splat, own.splat, own.trust_source, what)
@@ -210,10 +210,10 @@ class Gaussians:
     def from_points(
         cls, xyz: ArrayLike | torch.Tensor, rgb: ArrayLike | torch.Tensor, sh_degree: int = 3, opacity: float = 0.1
     ) -> "Gaussians":
-        """One round Gaussian a point, as large as the space between points (Kerbl et al. 2023, section 5.1).
+        """One round Gaussian a point, as large as the distance between points (Kerbl et al. 2023, section 5.1).
 
-        A scale is the root mean square distance to the three nearest other points. Where these coincide with
-        the point, it is a tenth of the median scale of the others; a point alone gets 1.
+        The scale is the root mean square distance to the three nearest other points. If these coincide with
+        the point, it is a tenth of the median scale of the others; a single point gets 1.
 
         Args:
             xyz: [P, 3] finite, world units.
@@ -247,29 +247,29 @@ class Gaussians:
         )
 
     def save(self, path: str | os.PathLike[str], spz_version: int = SPZ_DEFAULT_VERSION) -> list[str]:
-        """Write a file of the format that its name ends in (.ply, .compressed.ply, .spz of version 2, 3 or 4, .sog, .splat,
-        .ksplat, .glb), which appears complete or not at all. SplatError for another ending, or what `validate` refuses.
+        """Write a file, atomically, in the format of its ending: .ply, .compressed.ply, .spz (version 2, 3 or 4), .sog, .splat,
+        .ksplat or .glb. SplatError for another ending, or if `validate` fails.
 
         Returns:
-            A clause for each property that the format cannot hold; docs/files.md has the cost of quantisation.
+            A clause for each property that the format cannot hold; docs/files.md lists the errors of quantisation.
         """
         self.validate()
         return write_scene(path, self.arrays(), spz_version)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], with_faulty: bool = False) -> "Gaussians":
-        """Read a file of any of these formats, or a SOG's meta.json; `with_faulty` reads `faulty` Gaussians as well, for
-        `splat_py.scene.editing.remove_faulty`. SplatError with the file and its fault."""
+        """Read a file of any of these formats, or a SOG's meta.json. `with_faulty` accepts `faulty` Gaussians, for
+        `splat_py.scene.editing.remove_faulty`. Raises SplatError with the file and its fault."""
         return cls._read(read_scene(path), path, with_faulty)
 
     def save_ply(self, path: str | os.PathLike[str]) -> None:
-        """Write a PLY in Inria's layout, whatever its name ends in. Raises as `validate` does."""
+        """Write a PLY in Inria's layout, with any ending. Raises SplatError if `validate` fails."""
         self.validate()
         write_gaussians(path, self.arrays())
 
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> "Gaussians":
-        """Read a PLY, whatever its name ends in. Raises SplatError with the file and its fault."""
+        """Read a PLY, with any ending. Raises SplatError with the file and its fault."""
         return cls._read(read_gaussians(path), path)
 
     @classmethod
@@ -278,13 +278,13 @@ class Gaussians:
         try:
             gaussians._validate_form()
             if not with_faulty and (clause := gaussians._faults()):
-                raise SplatError(f"{clause}; leave them out: splat edit {shlex.quote(str(path))} repaired.ply --remove-faulty")
+                raise SplatError(f"{clause}; remove them: splat edit {shlex.quote(str(path))} repaired.ply --remove-faulty")
         except SplatError as error:
             raise SplatError(f"{path}: {error}") from error
         return gaussians
 
     def faulty(self) -> torch.Tensor:
-        """Rows, bool [N], with NaN, infinity, or a quaternion of zeros, which is no rotation. `validate` refuses them."""
+        """True for rows [N] with NaN, infinity or a zero quaternion, which is not a rotation. `validate` refuses them."""
         return torch.stack(list(self._faulty().values())).any(dim=0)
 
     def _faulty(self) -> dict[str, torch.Tensor]:
@@ -307,14 +307,14 @@ class Gaussians:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def arrays(self) -> StoredGaussians:
-        """The same in NumPy, as files have them."""
+        """The Gaussians as NumPy arrays for files."""
         arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors().items()}
         params = {name: arrays.pop(f"params[{name!r}]") for name in self.params}
         return StoredGaussians(**arrays, params=params, types=self.types, antialiased=self.antialiased)
 
     @classmethod
     def of_arrays(cls, arrays: StoredGaussians) -> "Gaussians":
-        """The inverse of `arrays`. Types that are source are not trusted by it."""
+        """The inverse of `arrays`. It does not compile types that are given as source."""
         names = (*_TENSORS, "features", "weights")
         stored = {name: values for name, values in arrays._asdict().items() if name in names and values is not None}
         fields: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in stored.items()}
@@ -323,13 +323,13 @@ class Gaussians:
         return cls(**fields, params=params, antialiased=arrays.antialiased)
 
     def validate(self) -> None:
-        """Raise a SplatError that names the first tensor that is not what the class describes, and how."""
+        """Raise a SplatError that names the first tensor that does not match the class's description, and how."""
         self._validate_form()
         if clause := self._faults():
-            raise SplatError(f"{clause}; leave them out: splat_py.scene.editing.remove_faulty")
+            raise SplatError(f"{clause}; remove them: splat_py.scene.editing.remove_faulty")
 
     def _validate_form(self) -> None:
-        """The same, but for rows that are `faulty`."""
+        """Check everything that `validate` checks except `faulty` rows."""
         count = len(self) if self.means.ndim else 0
         shapes: dict[str, tuple[int | None, ...]] = {
             "means": (count, 3),
@@ -341,14 +341,14 @@ class Gaussians:
             "weights": (None,),
         }
         if len(self.params) > MOST_PARAMS:
-            raise SplatError(f"params has {len(self.params)} parameters; a splat has {MOST_PARAMS} at most")
+            raise SplatError(f"params has {len(self.params)} parameters; a splat can have at most {MOST_PARAMS}")
         for name in self.params:
             require_name("a parameter in params", name)
         for kind in (self.splat, self.color):
             if not isinstance(kind, str | SlangSource):
                 SlangSource(kind.name, kind.text)
         if self.color != "SphericalHarmonics" and self.features is None:
-            raise SplatError("features is None, which only harmonics do without; give [N, F]")
+            raise SplatError("features is None, which only harmonics allow; give [N, F]")
         for name, tensor in self._tensors().items():
             shape = shapes.get(name, (count,))
             if tensor.dtype != torch.float32:
@@ -365,7 +365,7 @@ class Gaussians:
 
 
 def _spacing(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Root mean square distance [P] of each of `points` [P, 3] to its three nearest others, above zero."""
+    """The root mean square distance [P] of each of `points` [P, 3] to its three nearest neighbours, above zero."""
     count = len(points)
     if count < 2:
         return np.ones(count)

@@ -1,4 +1,4 @@
-"""Photographs: from the stored file to pixels, as they were taken or as an ideal pinhole camera would have taken them."""
+"""Photographs: from the stored file to pixels, with their lens distortion or undistorted to a pinhole camera."""
 
 import math
 import threading
@@ -26,13 +26,13 @@ from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header
 Points = tuple[NDArray[np.float32], UInt8Array]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
-# How long loading may take before a progress bar appears.
+# Seconds of loading before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Lens:
-    """How the camera drew the stored photograph: OpenCV's pinhole or fisheye model."""
+    """The lens of a stored photograph in OpenCV's pinhole or fisheye model."""
 
     width: int  # of the stored photograph, pixels
     height: int
@@ -40,8 +40,8 @@ class Lens:
     fy: float
     cx: float
     cy: float
-    distortion: tuple[float, ...]  # (k1, k2, p1, p2, k3), those and (k4, k5, k6), or (k1, k2, k3, k4) of a fisheye
-    fisheye: bool = False  # the angle from the axis, not its tangent, is what the coefficients distort
+    distortion: tuple[float, ...]  # (k1, k2, p1, p2, k3), optionally with (k4, k5, k6), or (k1, k2, k3, k4) if fisheye
+    fisheye: bool = False  # the coefficients distort the angle from the axis instead of its tangent
 
     @property
     def K(self) -> NDArray[np.float64]:
@@ -49,19 +49,19 @@ class Lens:
 
     @property
     def is_pinhole(self) -> bool:
-        """True if the photograph is already what a pinhole camera takes."""
+        """True if the lens has no distortion."""
         return not self.fisheye and not any(self.distortion)
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    # Camera of the picture that `Dataset.image` returns, at its size: without distortion or with the lens's; named as the view.
+    # The camera of the picture that `Dataset.image` returns, at its size, undistorted or with the lens's distortion.
     camera: Camera
-    lens: Lens  # how the stored photograph was drawn
+    lens: Lens  # the lens of the stored photograph
     path: Path  # the stored photograph
-    mask_path: Path | None  # a picture that is black where the photograph must be ignored, or None
+    mask_path: Path | None  # a picture whose black pixels are ignored in the photograph, or None
     has_alpha: bool  # the stored photograph has an alpha channel
-    # A picture or .npy file of depths, of the stored photograph's shape, and world units in 1.
+    # A picture or .npy file of depths with the stored photograph's aspect ratio, and the world units of a depth of 1.
     depth_path: Path | None = None
     depth_unit: float = 1.0
 
@@ -73,16 +73,16 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """A capture as a reader finds it in a folder, at the photographs' stored size, before anything is decoded."""
+    """A capture as read from a folder, at the stored size of its photographs, which are not decoded yet."""
 
     views: list[View]  # the photographs that exist, in the file's order
-    missing: list[str]  # names of those that are described but do not exist
+    missing: list[str]  # names of described photographs that do not exist
     points: Points | None  # xyz [P, 3] float32 and rgb [P, 3] uint8 in the views' frame, or None
     model: Path | None = None  # folder of the COLMAP model, or None
 
 
 def open_view(name: str, viewmat: NDArray[np.float64], lens: Lens, path: Path, mask_path: Path | None) -> View:
-    """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another."""
+    """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another size."""
     width, height, has_alpha = read_header(path)
     fitted = _fit(lens, width, height, path)
     if not all(map(math.isfinite, fitted.distortion)):
@@ -91,35 +91,35 @@ def open_view(name: str, viewmat: NDArray[np.float64], lens: Lens, path: Path, m
 
 
 def _fit(lens: Lens, width: int, height: int, path: Path) -> Lens:
-    """`lens`, calibrated at any size, for the photograph at `path` of `width` × `height`."""
+    """`lens` rescaled from its calibrated size to the photograph at `path` of `width` × `height`."""
     if (lens.width, lens.height) == (width, height):
         return lens
-    # A pixel off is rounding; more is a cropped or rotated picture, which no scaling of K describes.
+    # One pixel is rounding; a larger difference means a cropped or rotated picture, which scaling K cannot describe.
     if abs(width * lens.height / lens.width - height) > max(1.0, 0.02 * height):
         what = f"{path} has {width}×{height} pixels but its lens was calibrated at {lens.width}×{lens.height}"
         if (height, width) == (lens.width, lens.height):
-            upright = "if the poses are of upright photographs, store them so, for example with `magick mogrify -auto-orient`"
-            raise SplatError(f"{what}: it lies on its side, and EXIF's orientation is not heeded; {upright}")
+            upright = "if the poses are of upright photographs, rotate the files, for example `magick mogrify -auto-orient`"
+            raise SplatError(f"{what}: it lies on its side, and EXIF orientation is ignored; {upright}")
         raise SplatError(
-            f"{what}, another shape; use the photographs the poses were computed from, neither rotated nor cropped"
+            f"{what}, another shape; use the photographs the poses were computed from, not rotated or cropped ones"
         )
     sx, sy = width / lens.width, height / lens.height
     fx, fy, cx, cy = lens.fx * sx, lens.fy * sy, lens.cx * sx, lens.cy * sy
-    # The coefficients have no unit and stay.
+    # The coefficients have no unit and do not scale.
     return replace(lens, width=width, height=height, fx=fx, fy=fy, cx=cx, cy=cy)
 
 
 @lru_cache(maxsize=2)
 def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
-    """Where each pixel of the undistorted picture is in the photograph: x and y [H, W] for cv2.remap."""
+    """Positions x and y [H, W] in the photograph of each pixel of the undistorted picture, for cv2.remap."""
     K = lens.K
     K[:2, 2] -= 0.5  # OpenCV counts pixel centres at whole numbers
     size, coefficients = (lens.width, lens.height), np.array(lens.distortion)
     initialise = cv2.fisheye.initUndistortRectifyMap if lens.fisheye else cv2.initUndistortRectifyMap
     map_x, map_y = initialise(K, coefficients, np.eye(3), K, size, cv2.CV_32FC1)
 
-    # Beyond the radius at which a distortion polynomial turns round, it maps places outside the lens' view
-    # back into the photograph. Send these far away: they were never seen.
+    # Beyond the radius at which the distorted radius stops growing, the formula maps places outside the lens's view
+    # back into the photograph. Send them far away: the lens never saw them.
     turn, _ = _turn(lens)
     if lens.fisheye:
         turn = math.tan(turn) if turn < math.pi / 2 else math.inf
@@ -129,16 +129,16 @@ def _undistortion_maps(lens: Lens) -> tuple[Pixels, Pixels]:
 
 
 def undistorted(pixels: Pixels, lens: Lens, interpolation: int, outside: float = 0) -> Pixels:
-    """A stored photograph, or a picture of the same pixels, as a pinhole camera would have taken it."""
+    """Undistort a stored photograph, or a map of its size, to a pinhole camera."""
     map_x, map_y = _undistortion_maps(lens)
     return cv2.remap(pixels, map_x, map_y, interpolation, borderMode=cv2.BORDER_CONSTANT, borderValue=(outside,))
 
 
 def _turn(lens: Lens) -> tuple[float, float]:
-    """The radius on the plane z = 1, or the angle of a fisheye, where the distorted radius stops growing, and the latter there;
-    infinity if it never stops."""
+    """The radius on the plane z = 1, or the angle of a fisheye, at which the distorted radius stops growing, and the distorted
+    radius there; infinity for both if it never stops."""
     d = lens.distortion
-    # r_d = r N(s) / D(s), with s = r²: it grows while (N + 2 s N') D - 2 s N D' is positive, and D is.
+    # r_d = r N(s) / D(s) with s = r² grows while (N + 2 s N') D - 2 s N D' and D are positive.
     radial, divisor = (d, ()) if lens.fisheye else ((d[0], d[1], d[4]), d[5:8])
     s = Polynomial([0.0, 1.0])
     N, D = Polynomial([1.0, *radial]), Polynomial([1.0, *divisor])
@@ -153,7 +153,7 @@ def _turn(lens: Lens) -> tuple[float, float]:
 
 @lru_cache(maxsize=2)
 def _out_of_reach(lens: Lens) -> NDArray[np.bool_]:
-    """Pixels [H, W] of the photograph at which the lens's formula maps no point in front of the camera."""
+    """True for pixels [H, W] of the photograph that the lens formula reaches from no point in front of the camera."""
     return _radii(lens) > _turn(lens)[1]
 
 
@@ -165,8 +165,8 @@ def _radii(lens: Lens) -> NDArray[np.float64]:
 
 
 def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
-    """Decode a view as [H, W, 4] uint8 at its camera's size, undistorted if the camera is: rgb, and 255 where a pixel counts, 0
-    where the mask or the lens left any part of it out. Transparent pixels are composited over `background`, from 0 to 1."""
+    """Decode a view as [H, W, 4] uint8 at its camera's size, undistorted if the camera is. The fourth channel is 255 if a
+    pixel counts, 0 if mask or lens exclude any part of it. Transparent pixels are composited over `background`, 0 to 1."""
     rgb: Pixels = _decode(view.path, background)
     height, width = rgb.shape[:2]
     if (width, height) != (view.lens.width, view.lens.height):
@@ -183,30 +183,30 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     if (width, height) != (view.camera.width, view.camera.height):
         size = (view.camera.width, view.camera.height)
         rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
-        # In floating point a single ignored pixel among thousands still leaves a trace.
+        # float32 keeps the trace of a single ignored pixel among thousands; uint8 would round it away.
         ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
     weight = np.where(ignored > 0, 0, 255).astype(np.uint8)
     if not weight.any():
         what = view.mask_path or view.path
-        raise SplatError(f"{what} leaves no pixel of {view.name} that counts; correct it or remove the photograph")
+        raise SplatError(f"{what} excludes every pixel of {view.name}; correct it or remove the photograph")
     return np.dstack([rgb, weight])
 
 
 def find_mask(root: Path, path: Path) -> Path | None:
-    """The mask of a photograph in `root`/images: in `root`/masks, with its stem or (COLMAP) name + .png."""
+    """The mask in `root`/masks of a photograph in `root`/images: it has the same stem, or (COLMAP) the name + .png."""
     images = root / "images"
     return mask_in(root / "masks", path.relative_to(images)) if path.is_relative_to(images) else None
 
 
 def mask_in(folder: Path, name: Path) -> Path | None:
-    """The mask in a folder of masks of the photograph that has this name in its own."""
+    """The mask in `folder` for the photograph with the relative path `name`."""
     base = folder / name
     candidates = [base.with_name(base.name + ".png"), *(base.with_suffix(suffix) for suffix in IMAGE_SUFFIXES)]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
-    """Pixels as stored (EXIF rotation ignored: the poses refer to the stored pixels), [H, W, 3] uint8 rgb."""
+    """Decode pixels as stored, [H, W, 3] uint8 rgb; EXIF rotation is ignored, since poses refer to the stored pixels."""
     pixels = read_picture(path, cv2.IMREAD_UNCHANGED)
     if pixels.dtype == np.uint16:
         pixels = (pixels.astype(np.uint32) * 255 + 32767) // 65535
@@ -224,7 +224,7 @@ def _decode(path: Path, background: NDArray[np.float32]) -> UInt8Array:
 
 
 class ImageStore:
-    """The decoded photographs of a dataset, all in memory or, above a limit, the most recently used ones; for any thread."""
+    """A thread-safe cache of a dataset's decoded photographs: all of them, or above a limit the most recently used ones."""
 
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
@@ -265,7 +265,7 @@ class ImageStore:
 
 @contextmanager
 def late_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on the error stream, which appears once this takes more than two seconds; call what it yields per item."""
+    """A progress bar on stderr that appears after two seconds. Yields a function to call after each item."""
     began, progress = monotonic(), Progress(console=Console(stderr=True), transient=True)
     bar = progress.add_task(what, total=total)
 

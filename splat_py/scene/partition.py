@@ -1,13 +1,13 @@
-"""A large scene in cells that are trained one by one and put together: which cells, what each is trained on, and their folders.
+"""Partition of a large scene into cells that are trained one by one and merged: the grid, each cell's data and its folder.
 
-As VastGaussian (Lin et al. 2024) does it: cells divide the ground plane so that each has as many cameras and points, and are
-widened by a share of their size. A cell's photographs are those taken inside and those that see enough of what is in it; its
-points are those inside and those that its photographs see, since what lies beyond has to be there, too, while it is trained.
+The method is VastGaussian's (Lin et al. 2024): cells divide the ground plane into equal shares of cameras and points, and are
+widened by a share of their size. A cell's photographs are those taken inside and those that see enough of its points. Its
+initial points are those inside and those that its photographs see, since training also needs the background.
 
-cell-0-0/transforms_train.json, transforms_test.json   cameras, and where their photographs are, relative to the folder
-cell-0-0/points.ply                                    points to start from
-cell-0-0/cell.json                                     which part of space the cell answers for
-cell-0-0/run/                                          where `splat merge` looks for what was trained
+cell-0-0/transforms_train.json, transforms_test.json   cameras and paths of their photographs, relative to the folder
+cell-0-0/points.ply                                    initial points
+cell-0-0/cell.json                                     the part of space that the merged scene takes from this cell
+cell-0-0/run/                                          the training run that `splat merge` reads
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ from splat_py.scene.transforms import write_transforms
 Floats = NDArray[np.float64]
 
 MOST_CELLS = 64
-# A photograph is a cell's if this share of its points is inside: each photograph more has Gaussians beyond.
+# A photograph belongs to a cell if this share of its points is inside: every further one adds Gaussians outside the cell.
 _SEEN = 0.4
-# Points outside are a cell's if so many of its photographs see them: one may see what only seems not to be hidden.
+# An outside point belongs to a cell if this many of its photographs see it: visibility in a single one may be wrong.
 _TIMES = 2
-# Radius of the sphere that points are flipped over, over the largest distance: larger ones hide fewer points.
+# Radius of the flipping sphere in `unhidden`, as a multiple of the largest distance; a larger sphere hides fewer points.
 _RADIUS = 10.0
-# Without these no point is hidden; and of more than those only some are looked at.
+# With fewer points than the first, none counts as hidden; with more than the second, only a subset is tested.
 _FEWEST, _MOST_POINTS = 16, 20_000
-# Shares: of a part, by which it may differ from equal ones; and of the scene, where few points are to be near a cut.
+# How far a part may differ from an equal share; and the width, as a share of the scene, in which a cut avoids points.
 _UNEVEN, _NEAR = 0.2, 0.03
-# The share of positions at either end that says nothing about a scene's size.
+# The share of positions at either end that is ignored in a scene's size.
 _OUTLIERS = 0.01
 CELL_FILE, RUN = "cell.json", "run"
 _VERSION, _MOST_BYTES = 1, 1 << 16
@@ -48,12 +48,12 @@ _VERSION, _MOST_BYTES = 1, 1 << 16
 
 @dataclass(frozen=True)
 class Grid:
-    """The division of space: columns along one axis, and in each of them rows along another. The outer ones do not end."""
+    """A division of space into columns along one axis and of each column into rows along another. Outer cells are unbounded."""
 
-    # Two unit vectors in the world, at right angles, in the ground plane.
+    # Two perpendicular unit vectors in the ground plane, world frame.
     axes: tuple[tuple[float, float, float], tuple[float, float, float]]
-    columns: tuple[float, ...]  # where columns meet, along the first axis, ascending
-    rows: tuple[tuple[float, ...], ...]  # of each column, where its rows meet, along the second
+    columns: tuple[float, ...]  # borders between columns along the first axis, ascending
+    rows: tuple[tuple[float, ...], ...]  # for each column, borders between its rows along the second axis
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,18 +65,18 @@ class Grid:
         return [(column, row) for column in range(columns) for row in range(rows)]
 
     def bounds(self, place: tuple[int, int]) -> tuple[Floats, Floats]:
-        """A cell's lowest and highest coordinates [2] along the axes; infinite at the outside."""
+        """A cell's lowest and highest coordinates [2] along the axes, infinite for outer cells."""
         column, row = place
         edges = ((-np.inf, *part, np.inf) for part in (self.columns, self.rows[column]))
         (left, right), (near, far) = (list(each)[i : i + 2] for each, i in zip(edges, (column, row), strict=True))
         return np.array([left, near]), np.array([right, far])
 
     def on_plane(self, positions: ArrayLike) -> Floats:
-        """Positions in the world [N, 3] → along the axes [N, 2]."""
+        """Project positions in the world [N, 3] onto the axes, [N, 2]."""
         return np.asarray(positions, np.float64) @ np.array(self.axes).T
 
     def inside(self, place: tuple[int, int], positions: ArrayLike) -> NDArray[np.bool_]:
-        """Positions [N, 3] that are in a cell, bool [N]. Each is in exactly one cell."""
+        """True for positions [N, 3] in a cell, bool [N]. Each position is in exactly one cell."""
         low, high = self.bounds(place)
         flat = self.on_plane(positions)
         return np.asarray(((flat >= low) & (flat < high)).all(1))
@@ -84,7 +84,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class CellData:
-    """Views and points of the dataset, by their numbers, that a cell is trained on."""
+    """Indices of the dataset's views and points for one cell."""
 
     place: tuple[int, int]
     train: list[int]
@@ -93,10 +93,10 @@ class CellData:
 
 
 def divide(dataset: Dataset, columns: int, rows: int, overlap: float) -> tuple[Grid, list[CellData]]:
-    """A grid that balances cameras and points, and what each of its cells is trained on, widened at each side by the share
-    `overlap` of its size."""
+    """Return a grid that balances cameras and points, and the data of each cell, widened at each side by the share `overlap`
+    of its size."""
     if dataset.points is None:
-        raise SplatError(f"{dataset.root} has no points, by which cells are divided; find some with `splat capture`")
+        raise SplatError(f"{dataset.root} has no points to divide into cells; find some with `splat capture`")
     points = np.asarray(dataset.points[0], np.float64)
     cameras = [view.camera for view in dataset.views]
     positions = np.stack([camera.position for camera in cameras])
@@ -122,8 +122,8 @@ def divide(dataset: Dataset, columns: int, rows: int, overlap: float) -> tuple[G
 
 
 def balanced_grid(cameras: Sequence[Camera], points: Floats, columns: int, rows: int) -> Grid:
-    """Columns along the direction in which the cameras are spread most, and rows across, each with an equal share of the
-    cameras and of the points together."""
+    """A grid with columns along the direction of the cameras' largest spread and rows across it. Each cell has an equal share
+    of cameras and points together."""
     positions = np.stack([camera.position for camera in cameras])
     up = mean_up(cameras)
     level = positions - positions.mean(0)
@@ -144,15 +144,15 @@ def balanced_grid(cameras: Sequence[Camera], points: Floats, columns: int, rows:
 
 
 def _shares(values: Floats, weights: Floats, parts: int) -> tuple[float, ...]:
-    """Where to cut so that each part has about the same weight: between two values, where few others are near. A cut along a
-    wall would leave either side of it to a cell that is not trained on what the other sees."""
+    """Cut positions that give each part about the same weight. A cut lies between two values with few others nearby: a cut
+    along a wall would put its two sides into different cells, which train on different photographs."""
     order = np.argsort(values, kind="stable")
     values, sums = values[order], np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
     cuts = 0.5 * (values[1:] + values[:-1])
     low, high = np.quantile(values, (_OUTLIERS, 1 - _OUTLIERS))
     near = _NEAR * (high - low)
     crowd = sums[np.searchsorted(values, cuts + near)] - sums[np.searchsorted(values, cuts - near)]
-    edges, too_few = [], SplatError(f"cameras and points are in too few places to be divided by {parts}; use fewer --cells")
+    edges, too_few = [], SplatError(f"cameras and points are in too few places to divide by {parts}; use fewer --cells")
     for share in np.arange(1, parts) / parts:
         off = np.abs(sums[1:-1] - share) * parts
         if not (len(off) and off.min() < _UNEVEN):
@@ -164,10 +164,10 @@ def _shares(values: Floats, weights: Floats, parts: int) -> tuple[float, ...]:
 
 
 def visible_points(dataset: Dataset, points: Floats) -> list[NDArray[np.intp]]:
-    """The numbers of the points [P, 3] that each view sees: those that COLMAP matched in it, else those that project into it
-    and that no nearer ones hide."""
+    """Indices of the points [P, 3] that each view sees: those that COLMAP matched in it, otherwise those that project into it
+    and that no nearer points hide."""
     observed = {} if dataset.model is None else read_observations(dataset.model)
-    # The model's own points have nothing but their coordinates in common with these.
+    # Coordinates are the only link between the model's points and these.
     numbers = {row.tobytes(): i for i, row in enumerate(points.astype(np.float32))} if observed else {}
     step = -(-len(points) // _MOST_POINTS)
     seen = []
@@ -181,8 +181,8 @@ def visible_points(dataset: Dataset, points: Floats) -> list[NDArray[np.intp]]:
 
 
 def unhidden(camera: Camera, points: Floats) -> NDArray[np.intp]:
-    """The numbers of the points [P, 3] in a camera's picture that others do not hide: those on the convex hull once all are
-    flipped over a sphere around the camera (Katz, Tal and Basri 2007). A lens's distortion does not matter so much."""
+    """Indices of the points [P, 3] in a camera's picture that others do not hide: the points on the convex hull after all are
+    flipped over a sphere around the camera (Katz, Tal and Basri 2007). Lens distortion is ignored."""
     x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ points.T + camera.viewmat[:3, 3:])
     rows = np.flatnonzero((depth > 1e-9) & (x >= 0) & (x < camera.width * depth) & (y >= 0) & (y < camera.height * depth))
     if len(rows) < _FEWEST:
@@ -199,7 +199,7 @@ def unhidden(camera: Camera, points: Floats) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Cell(Grid):
-    """The contents of a cell.json: the grid, the same in all cells of a partition, and which of its cells this is."""
+    """The contents of a cell.json: the grid, which all cells of a partition share, and this cell's place in it."""
 
     version: int
     dataset: str  # fingerprint of the dataset that was divided
@@ -215,26 +215,26 @@ def cell_name(place: tuple[int, int]) -> str:
 
 
 def cell_folders(root: Path) -> list[Path]:
-    """The folders of cells in a partition's, by name; or the folder itself if it is a cell's."""
+    """The cell folders in a partition's folder, by name; or the folder itself if it is a cell's."""
     if is_file(root / CELL_FILE):
         return [root]
     return sorted(path.parent for path in root.glob(f"cell-*/{CELL_FILE}"))
 
 
 def write_cells(dataset: Dataset, grid: Grid, cells: Sequence[CellData], out: Path) -> None:
-    """Make a folder with one for each cell, whole or not at all. Photographs are not copied."""
+    """Write a folder with a subfolder for each cell, atomically. Photographs are not copied."""
     if not is_vacant(out):
-        raise SplatError(f"{out} holds something already; choose another --out")
+        raise SplatError(f"{out} is not empty; choose another --out")
     assert dataset.points is not None
     xyz, rgb = dataset.points
     of_dataset = fingerprint(dataset)
-    with atomic_folder(out) as temporary:  # beside it, so photographs are as far away
+    with atomic_folder(out) as temporary:  # beside `out`, so relative paths to photographs hold
         for data in cells:
             folder = temporary / cell_name(data.place)
             folder.mkdir()
             write_points(folder / "points.ply", xyz[data.points], rgb[data.points])
             for name, rows in (("train", data.train), ("test", data.test)):
-                # Where nothing is held out of the whole, a run may hold out what it likes.
+                # Without a test split in the dataset, each run may choose its own.
                 if rows or dataset.test:
                     points = "points.ply" if name == "train" else None
                     write_transforms(folder / f"transforms_{name}.json", [dataset.views[i] for i in rows], points)
@@ -244,7 +244,7 @@ def write_cells(dataset: Dataset, grid: Grid, cells: Sequence[CellData], out: Pa
 def read_cell(folder: Path) -> Cell:
     path = folder / CELL_FILE
     if not is_file(path):
-        raise SplatError(f"{folder} is no cell of a partition: it has no {CELL_FILE}; make cells with `splat partition`")
+        raise SplatError(f"{folder} is not a cell of a partition: it has no {CELL_FILE}; make cells with `splat partition`")
     with refusing(f"{path} is damaged", "divide the capture again with `splat partition`", OSError, ValueError, TypeError):
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
@@ -256,7 +256,7 @@ def read_cell(folder: Path) -> Cell:
 def _check(cell: Cell) -> None:
     check_fields(cell, {"version": (_VERSION, _VERSION)})
     if not cell.rows or len(cell.rows) != len(cell.columns) + 1 or len(set(map(len, cell.rows))) != 1:
-        raise ValueError("its columns and rows do not belong together")
+        raise ValueError("its columns and rows do not match")
     columns, rows = cell.shape
     if columns * rows > MOST_CELLS or not (0 <= cell.place[0] < columns and 0 <= cell.place[1] < rows):
         raise ValueError(f"its place is not one of {columns}x{rows} cells")
@@ -269,4 +269,4 @@ def _check(cell: Cell) -> None:
     if np.abs(axes).max() > 2 or np.abs(axes @ axes.T - np.eye(2)).max() > 1e-6:
         raise ValueError("its axes are not at right angles")
     if len(cell.dataset) != 64 or set(cell.dataset) - set("0123456789abcdef"):
-        raise ValueError("its dataset is no fingerprint")
+        raise ValueError("its dataset is not a fingerprint")

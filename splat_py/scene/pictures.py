@@ -1,4 +1,4 @@
-"""Pictures as files: read, their headers checked before anything is allocated; written, and put side by side; and videos."""
+"""Pictures and videos as files: read, after a check of the header, and written."""
 
 import math
 import re
@@ -24,36 +24,36 @@ from splat_py.base.files import atomic_path
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, require_video_name
 
 UInt8Array = NDArray[np.uint8]
-Pixels = NDArray[Any]  # what OpenCV takes and gives
+Pixels = NDArray[Any]  # OpenCV's images
 
-# The most pixels of a picture; Pillow refuses more, too.
+# The most pixels of a picture, which is also Pillow's limit.
 _MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 89_478_485)
-# No format stores more of them in a byte, but few may be of one colour and so in no bytes at all.
+# No format stores more pixels in a byte. Small pictures are exempt: a single colour needs almost no bytes.
 _PIXELS_PER_BYTE, _FEW_PIXELS = 1 << 14, 1 << 22
-# Width and height, or the other way round, in headers that are text, by what a file begins with: Radiance's and PFM.
+# The two sides in text headers, in either order, by the file's first bytes: Radiance HDR and PFM.
 _TEXT = {
     b"#?": re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)"),
     b"PF": re.compile(rb"^PF\s(\d+)\s(\d+)\s"),
     b"Pf": re.compile(rb"^Pf\s(\d+)\s(\d+)\s"),
 }
 _EXR, _EXR_WINDOW = b"\x76\x2f\x31\x01", re.compile(rb"dataWindow\0box2i\0\x10\0\0\0(.{16})", re.DOTALL)
-# A TIFF's byte order and version, and the types of its whole numbers.
+# TIFF: byte order by first bytes, tags of width and height, and struct codes of its integer types.
 _TIFF = {b"II*\0": "<", b"MM\0*": ">", b"II+\0": "<", b"MM\0+": ">"}
 _TIFF_SIDES = (256, 257)
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
-# Options of ffmpeg, by suffix. A GIF gets a palette of its own, made from all its frames.
+# Options of ffmpeg, by suffix. A GIF's palette is made from all its frames.
 _ENCODERS = {
     ".mp4": ["-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"],
     ".webm": ["-c:v", "libvpx-vp9", "-crf", "30", "-b:v", "0", "-cpu-used", "4", "-pix_fmt", "yuv420p", "-f", "webm"],
     ".gif": ["-filter_complex", "split[a][b];[a]palettegen[p];[b][p]paletteuse", "-f", "gif"],
 }
-# A frame takes at most this share of a side.
+# The widest frame that `inside` removes, as a share of a side.
 _FRAME = 0.05
 
 
 def read_picture(path: Path, flags: int) -> Pixels:
     try:
-        # Not cv2.imread, which cannot open every path on Windows and does not say what went wrong.
+        # cv2.imread cannot open every path on Windows and does not report errors.
         data = path.read_bytes()
     except OSError as error:
         raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
@@ -64,23 +64,23 @@ def read_picture(path: Path, flags: int) -> Pixels:
 
 
 def _jpeg_is_cut_off(data: bytes) -> bool:
-    """True if a JPEG ends before its picture does; the decoder only fills the rest with grey."""
+    """True if a JPEG ends before its picture does; the decoder would fill the rest with grey."""
     if data[:2] != b"\xff\xd8":
         return False
     position = 2
-    # Segments up to the start of the scan are skipped by their lengths: a thumbnail inside one has an end of its own.
+    # Skip segments before the scan by their lengths: a thumbnail inside one has its own end marker.
     while data[position : position + 1] == b"\xff" and data[position + 1 : position + 2] != b"\xda":
         position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
     return data.find(b"\xff\xd9", position) < 0
 
 
 def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
-    """True where the photograph counts, [height, width]; white may be 255 or 1, or blurred by JPEG."""
+    """Read a mask [height, width], true where the photograph counts; white may be 255 or 1, or blurred by JPEG."""
     mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
     if mask.shape != (height, width):
         if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
             raise SplatError(
-                f"mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels and its photograph {width}×{height}; "
+                f"mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels but its photograph {width}×{height}; "
                 "make them the same shape"
             )
         mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
@@ -88,15 +88,15 @@ def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
 
 
 def read_header(path: Path) -> tuple[int, int, bool]:
-    """Width, height and whether there is an alpha channel, without decoding the pixels."""
+    """Width, height, and true if there is an alpha channel; read without decoding the pixels."""
     try:
         shape = iio.improps(path, plugin="pillow").shape
-    except Exception:  # Pillow's decoders raise what they like; OpenCV knows further formats, or says no
+    except Exception:  # Pillow's decoders raise many types; OpenCV knows further formats, or raises SplatError
         shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
     if len(shape) not in (2, 3):
         raise SplatError(f"{path} is not a single picture (its shape is {list(shape)}); remove or replace it")
     try:
-        # Four channels may also be a printer's, and a colour may stand for none.
+        # Four channels may also be CMYK, and one colour may be declared transparent.
         with Image.open(path) as image:
             transparent = bool(image.has_transparency_data)
     except Exception:  # a format that OpenCV alone knows
@@ -109,14 +109,14 @@ def to_bytes(image: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 
 def beside(*images: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Images [H, W, 3] of one height side by side, a thin line between them."""
+    """Images [H, W, 3] of equal height side by side, with a thin line between them."""
     line = np.ones((images[0].shape[0], max(images[0].shape[1] // 128, 1), 3), np.float32)
     parts = [part for image in images for part in (line, image)]
     return np.concatenate(parts[1:], axis=1)
 
 
 def shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
-    """An image [H, W, 3] whose longer side is at most so many pixels, by averaging areas."""
+    """The image [H, W, 3] with its longer side at most `longest` pixels, shrunk by averaging areas."""
     height, width = image.shape[:2]
     scale = longest / max(height, width)
     if scale >= 1:
@@ -126,8 +126,8 @@ def shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
 
 
 def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
-    """Rows and columns of a picture without the thin frame that its lens did not see, from its pixels' weights [H, W]. Where
-    more than a twentieth of a side would go, it is no frame but a mask, and everything stays."""
+    """Rows and columns of a picture without the thin frame that undistortion left empty, from its pixels' weights [H, W]. If
+    more than a twentieth of a side would go, the zeros are a mask and the whole picture stays."""
     height, width = weights.shape
     top, bottom, left, right = 0, height, 0, width
     while top < bottom and left < right:
@@ -144,13 +144,13 @@ def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 
 def write_image(path: Path, image: NDArray[np.floating]) -> None:
-    """Write an image [H, W, 3] from 0 to 1 as PNG or whatever the suffix says, atomically."""
+    """Write an image [H, W, 3] from 0 to 1 in the format of the suffix, atomically."""
     with atomic_path(path) as temporary:
         iio.imwrite(temporary, to_bytes(image))
 
 
 def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_second: int = 30) -> None:
-    """Write frames [H, W, 3] from 0 to 1 as a video, atomically and as they come; odd sides lose a row or a column."""
+    """Write frames [H, W, 3] from 0 to 1 as a video, atomically, one at a time; odd sides lose a row or a column."""
     from imageio_ffmpeg import get_ffmpeg_exe
 
     require_video_name(path)
@@ -170,12 +170,12 @@ def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_s
 
 
 def _encode(command: list[str], frames: Iterable[UInt8Array], path: Path) -> None:
-    """Give the frames to ffmpeg; its status counts, and its last word is the reason."""
+    """Pipe the frames to ffmpeg. If it fails, raise SplatError with its last line of output."""
     with TemporaryFile() as said:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
         assert process.stdin is not None
         try:
-            with suppress(BrokenPipeError):  # it has ended early, and says why
+            with suppress(BrokenPipeError):  # ffmpeg ended early; its output has the reason
                 for frame in frames:
                     process.stdin.write(frame.tobytes())
                 process.stdin.close()
@@ -191,8 +191,8 @@ def _encode(command: list[str], frames: Iterable[UInt8Array], path: Path) -> Non
 
 
 def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
-    """The pixels of a file's bytes as OpenCV has them, or None if it is no picture that can be read; MemoryError if it is too
-    large for this machine alone."""
+    """Decode a file's bytes to pixels in OpenCV's order, or None if they are not a readable picture. MemoryError if the
+    picture does not fit into this machine's memory."""
     size = checked_size(path, data)
     pixels = None
     if size is not None:
@@ -202,24 +202,23 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
             if error.code == cv2.Error.StsNoMem:
                 raise MemoryError(f"{path} of {size[0]:,} × {size[1]:,} pixels") from error
     if pixels is None and path.suffix.lower() in PHONE_PHOTOGRAPHS:
-        raise SplatError(f"{path} is a HEIC photograph, which is not read; {CONVERT_HEIC}")
+        raise SplatError(f"{path} is a HEIC photograph, which is not supported; {CONVERT_HEIC}")
     return pixels
 
 
 def checked_size(path: Path, data: bytes) -> tuple[int, int] | None:
-    """The two sides that a picture's header states, or None if it is of no format that is known here."""
+    """The two sides in a picture's header, or None for an unknown format. SplatError if they are implausibly large."""
     size = _size(data)
     pixels, most = math.prod(size or ()), min(_MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_PER_BYTE * len(data)))
     if pixels > most:
         raise SplatError(
-            f"{path} is too large, or says so ({pixels:,} pixels in {len(data):,} bytes, where {most:,} are the most); "
-            "store it smaller"
+            f"{path} claims {pixels:,} pixels in {len(data):,} bytes, and the limit is {most:,} pixels; store it smaller"
         )
     return size
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """The two sides that a header states, the larger where it does so twice; None if it is of no format that is known here."""
+    """The two sides in a header, the larger pair if there are several; None for an unknown format."""
     if data[:4] in _TIFF:
         return _size_of_tiff(data, _TIFF[data[:4]])
     if data.startswith(_EXR):
@@ -232,14 +231,14 @@ def _size(data: bytes) -> tuple[int, int] | None:
         with Image.open(BytesIO(data)) as image:
             return image.size
     except Image.DecompressionBombError:
-        # It does not tell the size.
+        # The error does not contain the size.
         return _MOST_PIXELS, 2
-    except Exception:  # Pillow's readers raise what they like
+    except Exception:  # Pillow's readers raise many types
         return None
 
 
 def _size_of_tiff(data: bytes, order: str) -> tuple[int, int] | None:
-    """The sides of the first picture in the file. Pillow does not read all kinds that OpenCV does."""
+    """The sides of the first picture in a TIFF; OpenCV reads kinds that Pillow does not."""
     big = b"+" in data[:4]
     try:
         (first,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
@@ -259,8 +258,8 @@ def _size_of_tiff(data: bytes, order: str) -> tuple[int, int] | None:
 
 
 def picture_names(views: Sequence[str]) -> list[str]:
-    """A PNG's name for each of a dataset's views: the photograph's name, and where another one has the same, also its folders,
-    its suffix and at last a number."""
+    """A unique PNG name for each of a dataset's views: the photograph's stem, and if another view has the same, also its
+    folders, then its suffix and finally a number."""
     paths = [PurePosixPath(view.replace("\\", "/")) for view in views]
     whole = ["-".join(part for part in path.parts if part != "/") for path in paths]
     names = [path.stem for path in paths]
@@ -269,7 +268,7 @@ def picture_names(views: Sequence[str]) -> list[str]:
         whole,
         [f"{index}-{name}" for index, name in enumerate(whole)],
     ):
-        # Some file systems take no notice of case.
+        # Some file systems ignore case.
         count = Counter(name.lower() for name in names)
         names = [name if count[name.lower()] == 1 else other for name, other in zip(names, longer, strict=True)]
     return [f"{name}.png" for name in names]

@@ -1,4 +1,4 @@
-"""Gaussians moved, turned and scaled: positions, shapes, and colours, whose harmonics turn with them.
+"""Similarity transforms of Gaussians: positions, shapes, and the spherical harmonics of their colours.
 
 Real spherical harmonics up to degree 3 have the order and signs of Kerbl et al. 2023.
 """
@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from splat_py.base.errors import SplatError
 from splat_py.scene.formats.packing import StoredGaussians
 
-# A file's numbers may be so far from a rotation's.
+# Tolerance for the orthonormality of rotations read from files.
 _TOLERANCE = 1e-4
 
 
@@ -23,7 +23,7 @@ class Similarity:
     """x' = scale · rotation · x + translation.
 
     Attributes:
-        rotation: [3, 3] float64, orthonormal, no mirror.
+        rotation: [3, 3] float64, orthonormal, without mirroring.
         scale: above zero.
         translation: [3] float64.
     """
@@ -34,7 +34,7 @@ class Similarity:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.rotation).all() and np.isfinite(self.translation).all() and 0 < self.scale < np.inf):
-            raise SplatError("a transform's numbers must be finite, and its scale above zero")
+            raise SplatError("a transform needs finite numbers and a scale above zero")
         off = np.abs(self.rotation @ self.rotation.T - np.eye(3)).max()
         if off > _TOLERANCE or np.linalg.det(self.rotation) < 0:
             raise SplatError("a transform that mirrors or shears cannot be applied to Gaussians")
@@ -47,12 +47,12 @@ class Similarity:
 
     @classmethod
     def from_degrees(cls, x: float, y: float, z: float) -> Self:
-        """Turned about the axis x, then y, then z, each fixed, by so many degrees."""
+        """A rotation about the fixed axes x, then y, then z, in degrees."""
         return cls(Rotation.from_euler("xyz", (x, y, z), degrees=True).as_matrix())
 
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Self:
-        """Turned by a quaternion w x y z of any length but zero."""
+        """A rotation by a quaternion w x y z of any length above zero."""
         return cls(rotation_matrices(quat))
 
     @property
@@ -64,9 +64,9 @@ class Similarity:
         return self.scale * xyz.astype(np.float64) @ self.rotation.T + self.translation
 
     def of_arrays(self, gaussians: StoredGaussians) -> StoredGaussians:
-        """The Gaussians where they come to be. What is no harmonic of their colours stays as it is."""
+        """Transform Gaussians. Colours other than harmonics stay unchanged."""
         turned = not np.array_equal(self.rotation, np.eye(3))
-        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, which is never written
+        with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, which is never written
             means = self.points(gaussians.means).astype(np.float32)
         w, x, y, z = self.quat
         product = np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]])
@@ -79,7 +79,7 @@ class Similarity:
 
 
 def harmonics_basis(d: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The 16 functions at unit directions [..., 3] (slang/splat/spherical_harmonics.slang)."""
+    """The 16 basis functions at unit directions [..., 3] (slang/splat/spherical_harmonics.slang)."""
     x, y, z = np.moveaxis(d, -1, 0)
     c1, c2, c3 = 0.4886025119029199, 1.0925484305920792, 0.5900435899266435
     terms = [
@@ -98,8 +98,8 @@ def harmonics_basis(d: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rotate_harmonics(sh: NDArray[Any], rotation: NDArray[np.float64]) -> NDArray[Any]:
-    """Coefficients [N, K, C] of the same functions rotated: f'(d) = f(Rᵀ d) for the rotation R [3, 3]. The matrix of each
-    degree follows from values at a few directions, exactly but for rounding."""
+    """Rotate functions with coefficients [N, K, C] by R [3, 3]: f'(d) = f(Rᵀ d). The matrix of each degree follows from values
+    at a few directions, exactly except for rounding."""
     directions = np.random.default_rng(0).normal(size=(32, 3))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     here, before = harmonics_basis(directions), harmonics_basis(directions @ rotation)
@@ -112,5 +112,5 @@ def rotate_harmonics(sh: NDArray[Any], rotation: NDArray[np.float64]) -> NDArray
 
 
 def rotation_matrices(quats: ArrayLike) -> NDArray[np.float64]:
-    """[3, 3] or [N, 3, 3] of quaternions w x y z [4] or [N, 4], of any length but zero. ValueError for a zero."""
+    """Rotation matrices [3, 3] or [N, 3, 3] of quaternions w x y z [4] or [N, 4] of any length. ValueError for length zero."""
     return Rotation.from_quat(np.roll(np.asarray(quats, np.float64), -1, axis=-1)).as_matrix()

@@ -1,4 +1,4 @@
-"""Paths that commands are given to read, refused at once, without a library, where they cannot be."""
+"""Checks of the paths that commands read, without importing heavy libraries."""
 
 import shlex
 from pathlib import Path
@@ -6,27 +6,27 @@ from typing import Literal
 
 from splat_py.base.errors import SplatError
 
-# Descriptions of a capture that `load_dataset` reads.
+# Formats of a capture that `load_dataset` reads.
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
 DESCRIPTIONS = ("transforms.json", "transforms_train.json")
 PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
 PHONE_PHOTOGRAPHS = {".heic", ".heif"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
-# Endings of videos that are written, and their most frames: almost an hour.
+# Endings of videos that can be written, and their most frames: almost an hour.
 VIDEO_ENDINGS, MOST_FRAMES = (".mp4", ".gif", ".webm"), 100_000
 # Modes of a picture of a scene (`splat_py.render.views.render`).
 MODES = ("color", "depth", "normals", "alpha", "contributions")
 CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg *.heic`, or on a Mac `sips -s format jpeg`"
 
 PLY, COMPRESSED_PLY = ".ply", ".compressed.ply"
-# Endings of files of Gaussians, in the order in which they are listed for users.
+# Endings of scene files, in the order of lists for users.
 ENDINGS = (PLY, COMPRESSED_PLY, ".spz", ".sog", ".splat", ".ksplat", ".glb")
-# The description of a SOG that is a folder.
+# The main file of an unzipped SOG folder.
 META = "meta.json"
 
 
 def require_video_name(path: Path) -> None:
-    """Raise SplatError for a name that says of no video what kind it is."""
+    """Raise SplatError if the name does not end in a supported video format."""
     if path.suffix.lower() not in VIDEO_ENDINGS:
         raise SplatError(f"cannot write a video to {path}; use a name that ends in .mp4, .gif or .webm")
 
@@ -40,52 +40,52 @@ def ending_of(path: Path) -> str | None:
 
 
 def is_scene_file(path: Path) -> bool:
-    """True if the name is that of a file of Gaussians, whether there is one or not."""
+    """True if the name ends like a scene file; the file need not exist."""
     return ending_of(path) is not None
 
 
 def require_ending(path: Path) -> str:
-    """The ending of a scene's file; SplatError for a name that has none."""
+    """The ending of a scene file's name; SplatError for any other name."""
     ending = ending_of(path)
     if ending is None:
-        raise SplatError(f"{str(path)[:300]} has no ending of a scene's file; use {' '.join(ENDINGS)}")
+        raise SplatError(f"{str(path)[:300]} does not end like a scene file; use {' '.join(ENDINGS)}")
     return ending
 
 
 def require_scene_file(path: Path) -> str:
-    """The ending of a file of Gaussians that is to be read."""
+    """The ending of a scene file; SplatError if it is unknown or the file does not exist."""
     ending = require_ending(path)
     try:
         exists = path.is_file()
     except (OSError, ValueError):  # no file can have this name
         exists = False
     if not exists:
-        raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a scene's file")
+        raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a scene file")
     return ending
 
 
 def require_scene(scene: Path, data: Path | None = None) -> None:
-    """Refuse what is neither a run's folder nor a scene's file, and what `require_capture` does for `data`."""
+    """Raise SplatError unless `scene` is a run's folder or a scene file; check `data` with `require_capture`."""
     if is_scene_file(scene):
         if not scene.exists():
-            raise SplatError(f"{scene} does not exist; name a run's folder or a scene's file")
+            raise SplatError(f"{scene} does not exist; name a run's folder or a scene file")
     elif not (scene / "run.json").exists():
         if scene.is_file():
-            raise SplatError(f"{scene} is neither a run's folder nor a scene's file ({' '.join(ENDINGS)})")
+            raise SplatError(f"{scene} is neither a run's folder nor a scene file ({' '.join(ENDINGS)})")
         raise SplatError(f"{scene} is not the folder of a training run: it has no run.json")
     if data is not None:
         require_capture(data)
 
 
 def require_cameras(scene: Path, data: Path | None) -> None:
-    """Raise SplatError for a scene's file without a capture, where cameras are needed."""
+    """Raise SplatError if `scene` is a scene file without a capture: it has no cameras."""
     if data is None and is_scene_file(scene):
-        raise SplatError(f"{scene} says nothing about cameras; name a capture with --data")
+        raise SplatError(f"{scene} has no cameras; name a capture with --data")
 
 
 def find_model(root: Path) -> Path | None:
-    """The folder below `root` that holds a COLMAP model: sparse/0, sparse, or `root` itself; or where nerfstudio puts it,
-    colmap/sparse/0, if transforms.json is not there."""
+    """The folder of a COLMAP model below `root`: sparse/0, sparse, `root` itself, or, if there is no transforms.json or
+    transforms_train.json, nerfstudio's colmap/sparse/0. None if there is no model."""
     folders = [root / "sparse" / "0", root / "sparse", root]
     if not any((root / name).is_file() for name in DESCRIPTIONS):
         folders.append(root / "colmap" / "sparse" / "0")
@@ -93,14 +93,14 @@ def find_model(root: Path) -> Path | None:
 
 
 def needs_poses(data: Path) -> bool:
-    """True for a video, or a folder of photographs or of a video that nothing describes the poses of."""
+    """True for a video, or for a folder with photographs or a video but without poses."""
     if data.is_file():
         return data.suffix.lower() in VIDEOS
     return not _has_poses(data) and any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
 
 
 def require_photographs(source: Path) -> None:
-    """Raise SplatError for what is neither a folder nor a video."""
+    """Raise SplatError unless `source` is a folder or a video."""
     if source.is_file() and source.suffix.lower() not in VIDEOS:
         raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
     if not source.exists():
@@ -108,32 +108,32 @@ def require_photographs(source: Path) -> None:
 
 
 def require_capture(data: Path) -> None:
-    """Refuse what is no folder of posed photographs, without decoding anything."""
+    """Raise SplatError unless `data` is a folder with poses; decodes nothing."""
     command = f"splat capture {shlex.quote(str(data))} --out FOLDER"
-    step = f"find poses first: `{command}`, and pass FOLDER (`splat train` does so by itself)"
+    step = f"find poses first: `{command}`, and pass FOLDER (`splat train` does so automatically)"
     if data.is_file() and data.suffix.lower() in VIDEOS:
-        raise SplatError(f"{data} is a video, and poses are needed: {step}")
+        raise SplatError(f"{data} is a video without poses; {step}")
     if data.is_file():
-        raise SplatError(f"{data} is not a folder but a file; pass the folder of a capture")
+        raise SplatError(f"{data} is a file; pass the folder of a capture")
     if not data.is_dir():
-        raise SplatError(f"{data} is not a folder, and does not exist; pass the folder of a capture")
+        raise SplatError(f"{data} does not exist; pass the folder of a capture")
     if _has_poses(data):
         return
     suffixes = _suffixes(data)
     if photographs := sum(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS for suffix in suffixes):
         count = f"{photographs} photograph{'s' * (photographs > 1)}"
-        raise SplatError(f"{data} holds {count} but nothing that says where they were taken from; {step}")
+        raise SplatError(f"{data} holds {count} but no poses; {step}")
     if any(suffix in VIDEOS for suffix in suffixes):
         raise SplatError(f"{data} holds a video but no poses; {step}")
     raise SplatError(f"{data} holds no capture; expected a COLMAP model (sparse/0), {' or '.join(DESCRIPTIONS)}")
 
 
 def _has_poses(folder: Path) -> bool:
-    """True if something in a folder describes poses, well or badly."""
+    """True if a folder holds a description of poses, valid or not."""
     return find_model(folder) is not None or any((folder / name).is_file() for name in DESCRIPTIONS)
 
 
 def _suffixes(root: Path) -> list[str]:
-    """The suffixes of what is in a folder or its folder of photographs."""
+    """The suffixes of the files in a folder and in its folder images."""
     folders = [folder for folder in (root, root / "images") if folder.is_dir()]
     return [file.suffix.lower() for folder in folders for file in folder.iterdir()]

@@ -1,7 +1,7 @@
 """Captures described by JSON: nerfstudio and instant-ngp (transforms.json), NeRF-synthetic.
 
-Poses are camera → world with OpenGL axes (+x right, +y up, looking along −z). They become world → camera with OpenCV axes and
-are otherwise left alone: nothing is recentred or rescaled, whatever aabb_scale, scale and offset say.
+Poses in the files are camera → world with OpenGL axes (+x right, +y up, looking along −z). They become world → camera with
+OpenCV axes. Poses are not recentred or rescaled: aabb_scale, scale and offset are ignored.
 """
 
 import math
@@ -21,19 +21,19 @@ from splat_py.scene.formats.ply import read_points
 from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view
 from splat_py.scene.pictures import read_header
 
-# SIMPLE_RADIAL and RADIAL are OPENCV with the other coefficients zero.
+# SIMPLE_RADIAL and RADIAL are OPENCV with zeros for the other coefficients.
 _RATIONAL = "FULL_OPENCV"
 _PERSPECTIVE = {"PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", _RATIONAL}
 _FISHEYE = "OPENCV_FISHEYE"
-# OpenCV's coefficients in its order, and the power of the radius beyond the first that each is multiplied by; a fisheye's.
+# Coefficients in OpenCV's order, each with the power of the radius that it scales, minus one; first perspective, then fisheye.
 _COEFFICIENTS = {"k1": 2, "k2": 4, "p1": 1, "p2": 1, "k3": 6, "k4": 2, "k5": 4, "k6": 6}
 _FISHEYE_COEFFICIENTS = {"k1": 2, "k2": 4, "k3": 6, "k4": 8}
-# No number of a lens, and no unit of depth, is as large.
+# The limit of a lens's numbers and of the depth unit.
 _MOST = 1e9
 
 
 def read_transforms(file: Path) -> Capture:
-    """Read one JSON file; photographs, masks and points are found relative to its folder."""
+    """Read one JSON file; paths of photographs, masks and points are relative to its folder."""
     with refusing(f"{file} is not readable JSON", "export it again", OSError, ValueError):
         content = parse_json(file.read_text(encoding="utf-8-sig"))
     frames = content.get("frames") if isinstance(content, dict) else None
@@ -62,13 +62,13 @@ def read_transforms(file: Path) -> Capture:
 
 
 def _given(entries: dict[str, Any]) -> dict[str, Any]:
-    """The entries that are not null, which programs write for what they do not know."""
+    """The entries that are not null; programs write null for unknown values."""
     return {key: value for key, value in entries.items() if value is not None}
 
 
 def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     root = file.parent
-    # The photograph's name is the same from whichever folder the file is read.
+    # A relative name does not depend on the folder from which the file is read.
     outside = Path(frame["file_path"]).is_absolute() and not path.is_relative_to(root)
     name = path.as_posix() if outside else Path(os.path.relpath(path, root)).as_posix()
     mask_path = find_mask(root, path)
@@ -80,7 +80,7 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     view = open_view(name, _world_to_camera(where, frame), _lens(where, frame, path), path, mask_path)
     if "depth_file_path" not in frame:
         return view
-    unit = frame.get("depth_unit_scale_factor", 1e-3)  # millimetres, as nerfstudio takes them
+    unit = frame.get("depth_unit_scale_factor", 1e-3)  # nerfstudio's default: millimetres
     if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < _MOST:
         raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {_MOST:g}")
     depth_path = root / _string(file, frame, "depth_file_path").replace("\\", "/")
@@ -88,7 +88,7 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
 
 
 def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
-    """[4, 4] world → camera, OpenCV axes, of the frame's camera → world, OpenGL axes."""
+    """The world → camera matrix [4, 4], OpenCV axes, from a frame's camera → world matrix, OpenGL axes."""
     try:
         pose = np.array(frame["transform_matrix"], dtype=np.float64)[:3]
     except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
@@ -96,7 +96,7 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
     if pose.shape != (3, 4) or not (np.abs(pose) < MOST_DISTANCE).all():
         raise SplatError(f"{where}: transform_matrix must be 4 × 4 finite numbers below {MOST_DISTANCE:g}; compute it again")
     rotation = pose[:, :3] * (1, -1, -1)
-    # Some exporters leave a scale in the rotation. It changes neither the camera's place nor its rays.
+    # Some exporters leave a scale in the rotation. It changes neither the camera's position nor its rays.
     scale = np.cbrt(np.linalg.det(rotation))
     if abs(scale) < 1e-8:
         raise SplatError(f"{where}: transform_matrix is singular; compute the pose again")
@@ -110,7 +110,7 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
 
 
 def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
-    """The frame's lens at the size it was calibrated for; the photograph's own where the file names none."""
+    """The frame's lens at its calibrated size, or at the photograph's size if the file states none."""
 
     def number(key: str) -> float | None:
         value = frame.get(key)
@@ -146,7 +146,7 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
     names = list(_FISHEYE_COEFFICIENTS if model == _FISHEYE else _COEFFICIENTS)[: None if model == _RATIONAL else 5]
     distortion = tuple(number(name) or 0.0 for name in names)
     if "k4" not in names and number("k4"):
-        raise SplatError(f"{where}: k4 means nothing to the camera model {model}; calibrate with k1, k2, k3, p1 and p2")
+        raise SplatError(f"{where}: the camera model {model} has no k4; calibrate with k1, k2, k3, p1 and p2")
     cx, cy = width / 2 if cx is None else cx, height / 2 if cy is None else cy
     return Lens(round(width), round(height), fx, fy, cx, cy, distortion, fisheye=model == _FISHEYE)
 
@@ -159,10 +159,10 @@ def _string(file: Path, content: dict[str, Any], key: str) -> str:
 
 
 def write_transforms(file: Path, views: Sequence[View], points: str | None = None) -> None:
-    """Write cameras, where their photographs are, and a file of points to start from, all relative to the file.
+    """Write cameras, paths of their photographs and the path of initial points, all relative to the file.
 
-    Lenses are those of the stored photographs. If the cameras are those of undistorted photographs, a lens whose focal length
-    has been corrected by a factor s bends light as before at each pixel: k1 becomes k1 s², k2 becomes k2 s⁴.
+    Lenses describe the stored photographs. If a focal length of an undistorted camera was refined by a factor s, the
+    coefficients are scaled to keep the distortion at each pixel: k1 becomes k1 s², k2 becomes k2 s⁴.
     """
     start = {} if points is None else {"ply_file_path": points}
     write_json(file, {**start, "frames": [_frame(file, view) for view in views]})
@@ -170,7 +170,7 @@ def write_transforms(file: Path, views: Sequence[View], points: str | None = Non
 
 def _frame(file: Path, view: View) -> dict[str, Any]:
     camera, lens = view.camera, view.lens
-    # For the stored photograph; the camera's may be a smaller copy.
+    # K at the stored photograph's size; the camera's may be smaller.
     K = camera.K * np.array([[lens.width / camera.width], [lens.height / camera.height], [1.0]])
     powers = _FISHEYE_COEFFICIENTS if lens.fisheye else _COEFFICIENTS
     coefficients = list(lens.distortion if camera.distortion is None else camera.distortion.coefficients)

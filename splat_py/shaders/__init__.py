@@ -1,12 +1,12 @@
-"""The functions of `slang/splat` and `slang/parallel`, one at a time, on NumPy arrays: for notebooks and unit tests.
+"""Single functions of `slang/splat` and `slang/parallel` on NumPy arrays, for notebooks and unit tests.
 
-A Slang module is an attribute of this one, compiled when it is first asked for, and has its public functions:
+Each Slang module is an attribute of this package, compiled at its first use, with its public functions as attributes:
 
     from splat_py import shaders
 
     R = shaders.gaussian.quatToRotation(quats)  # [N, 4] → [N, 3, 3]
 
-    # A generic's arguments stand in brackets.
+    # A generic's arguments are in brackets.
     rgb = shaders.spherical_harmonics.shColor[16](directions, sh)
 
     # Structs are dicts.
@@ -17,11 +17,11 @@ A Slang module is an attribute of this one, compiled when it is first asked for,
     v_gaussians, v_camera, _, _ = shaders.gradients(
         shaders.projection.projectGaussian["Pinhole"], {"depth": 1.0}, gaussians, camera, image, settings)
 
-Any argument may have leading batch dimensions, which broadcast; what a batch shares gets the batch's sum as
-its gradient. `dir(shaders.projection)` lists what there is. `load` serves a Slang file of your own, which
-may import `splat.projection` and the others. SlangPy does the work: `shaders.gaussian.sigmoid.slangpy`
-is its function object, with `.bwds`, `.map` and all the rest. Nothing here is fast: a call copies its arrays
-to the device and back.
+Any argument may have leading batch dimensions, which broadcast; an argument that a batch shares gets the sum
+of the batch's gradients. `dir(shaders.projection)` lists the functions. `load` loads your own Slang file, which
+may import `splat.projection` and the others. SlangPy does the work: `shaders.gaussian.sigmoid.slangpy` is its
+function object, with `.bwds`, `.map` and so on. Calls are slow, because they copy their arrays to the device
+and back.
 """
 
 from contextlib import suppress

@@ -1,5 +1,5 @@
-"""Checks of types that kernels are linked with: derivatives against finite differences, what their interfaces promise, and
-whether they can be compiled for other devices."""
+"""Checks of types that kernels are linked with: derivatives against finite differences, the promises of interfaces, and
+compilation for other devices."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,34 +20,33 @@ from splat_py.shaders.loading import FieldQueries, built_in, first_values, sourc
 
 Inputs = dict[str, NDArray[np.float32]]
 
-# Samples, and the share of them that may be off: functions may have kinks.
+# Number of samples, and the share that may be off, because functions may have kinks.
 _SAMPLES, _KINKS = 2000, 0.02
 _ALPHA_MIN = constant("splat/blending", "ALPHA_MIN")
-# Coefficients of a lens.
+# Numbers of lens coefficients, by field of `Camera`.
 _COEFFICIENTS = {"radial": 3, "radialMore": 3, "tangential": 2, "thinPrism": 4}
-# Features and weights of built-in colours, and the features of those that take any number.
+# Numbers of features and weights of built-in colours; and of features for colours that accept any number.
 _COLORS = {"SphericalHarmonics": (12, 0), "HarmonicSum": (12, 0), "ColorNetwork": (6, 60 + 19)}
 _ANY_FEATURES = 9
-# Places where a radiance field is asked, and numbers of it whose derivatives are compared.
+# Places where a radiance field is evaluated, and parameters of it whose derivatives are compared.
 _PLACES, _NUMBERS = 400, 200
 
 
 def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
-    """Check a type that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss or IFieldFunction, or several,
-    each of another one.
+    """Check the type in `kind` that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss or IFieldFunction, or one
+    type for each of several interfaces.
 
-    At random places its derivatives are compared with finite differences, and its values must be finite. A falloff's
-    `sigmaMax` is compared with its values, which must lie from 0 to 1, in all directions; a camera is asked where its
-    `isInDomain` says that it may be, and a radiance field with the numbers that it begins with. Then the kernels that it is
-    linked with are compiled to Metal's and WebGPU's languages.
+    At random places, values must be finite and derivatives must agree with finite differences. A falloff must lie from 0 to 1,
+    and end at its `sigmaMax`, in all directions. A camera is checked where its `isInDomain` is true, a radiance field with its
+    initial parameters. Then the kernels that are linked with the type are compiled for Metal and WebGPU.
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
-        ranges: of a falloff's extra numbers, in the order in which `extras` has them, or of a camera's lens coefficients in the
-            order of `Camera`: the lowest and the highest value. The others are 0.
+        ranges: lowest and highest value by name, for a falloff's parameters in the order of `extras`, or for a camera's lens
+            coefficients in the order of `Camera`. The others are 0.
 
     Raises:
-        SplatError: something is wrong; the message says what and where, or has the line of the source.
+        SplatError: a check fails; the message says what is wrong and where, or has the line of the source.
     """
     if not isinstance(kind, str | ShaderModule | UserType):
         wanted = "what splat_py.shaders.source or load returns, or a built-in name"
@@ -66,7 +65,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     for interface, (module, linked) in kinds.items():
         try:
             constants = _CHECKS[interface][0](module, linked, ranges)
-        # SlangPy's own, of what the compiler refuses only where a function is called.
+        # SlangPy's own errors, for code that the compiler refuses only when a function is called.
         except (RuntimeError, ValueError) as error:
             if isinstance(error, SplatError):
                 raise
@@ -79,7 +78,7 @@ Module = ShaderModule | str
 
 
 def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module, str | UserType] | None:
-    """A type that implements an interface: the argument of generics, and the type that kernels are linked with."""
+    """Find a type that implements an interface: as an argument of generics, and as a type to link kernels with."""
     if isinstance(kind, str):
         files = (shader_folder() / "splat").glob("*.slang")
         declared = re.compile(rf"\bstruct {re.escape(kind)} : {interface}\b")
@@ -90,7 +89,7 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     return module, user_type(module, interface)
 
 
-# --- how splats fade ---
+# --- falloffs ---
 
 
 def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
 
 
 def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
-    """Like one that depends on σ alone, in random directions of random ellipses."""
+    """Check it like an IFalloff, in random directions of random ellipses."""
     value_of, furthest_of = built_in("falloff2d").falloff2DOf[module], built_in("falloff2d").sigmaMaxOfOffsets[module]
 
     def inputs_at(sigma: NDArray, extras: NDArray, rng: np.random.Generator) -> Inputs:
@@ -122,8 +121,8 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
 def _check_values(
     value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Check that a falloff, a function of σ and extras, lies from 0 to 1, and below 1/255 beyond its `sigmaMax`. Returns
-    extras, and a σ below `sigmaMax`, at which it may be differentiated."""
+    """Check that a falloff, a function of σ and extras, lies from 0 to 1, and that opacity times it is below 1/255 beyond its
+    `sigmaMax`. Return extras and a σ below `sigmaMax`, for checks of derivatives."""
     if len(ranges) > 4:
         raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
     rng = np.random.default_rng(0)
@@ -157,7 +156,7 @@ def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras
 
 
 def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
-    """Its projection, and the derivative of it that shapes splats, which is differentiated once more."""
+    """Check a camera's projection, and its Jacobian, which shapes splats and is differentiated once more."""
     if len(ranges) > sum(_COEFFICIENTS.values()):
         raise SplatError(f"{len(ranges)} ranges are given; a lens has {sum(_COEFFICIENTS.values())} coefficients at most")
     rng = np.random.default_rng(0)
@@ -165,7 +164,7 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
     for column, limits in enumerate(ranges.values()):
         coefficients[:, column] = rng.uniform(*limits, _SAMPLES)
     lens = np.split(coefficients, np.cumsum(list(_COEFFICIENTS.values()))[:-1], 1)
-    # In front of the camera, and anywhere.
+    # Points in front of the camera, and anywhere.
     ahead = np.append(rng.uniform(-0.8, 0.8, (_SAMPLES, 2)), np.ones((_SAMPLES, 1)), 1) * rng.uniform(1, 6, (_SAMPLES, 1))
     around = rng.normal(size=(_SAMPLES, 3)) * 2
     point = np.where(rng.random((_SAMPLES, 1)) < 0.7, ahead, around).astype(np.float32)
@@ -184,7 +183,7 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
     camera = camera_of(inputs)
     may_be = np.asarray(model.isInDomainThrough[module](camera, point)) & (np.asarray(model.depthThrough[module](point)) > 0.3)
     if may_be.mean() < 0.05:
-        raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to be checked")
+        raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to check")
     inputs = {name: value[may_be] for name, value in inputs.items()}
     identity = np.eye(3, dtype=np.float32)
 
@@ -205,7 +204,7 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
         return of_camera | {"point": of_point}
 
     _compare("project", project, v_project, inputs)
-    # By the forward derivative: column by column what the reverse one gives row by row.
+    # The forward derivative gives the Jacobian's columns, the reverse one its rows.
     columns, rows = jacobian(inputs), []
     for v in np.eye(2, dtype=np.float32):
         rows.append(v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"])
@@ -241,12 +240,12 @@ def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Ra
 def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     rendered = rng.uniform(0, 1, (_SAMPLES, 3))
-    # Beyond the kink that losses may have where both are equal.
+    # Away from the kink that losses may have at equal colours.
     error = rng.choice([-1, 1], rendered.shape) * np.exp(rng.uniform(-3, 0, rendered.shape))
     inputs = {"rendered": rendered.astype(np.float32), "photograph": (rendered + error).astype(np.float32)}
     function = built_in("pixel_loss").pixelLossOf[3, module]
     _check_derivatives("loss", function, inputs)
-    # A root's derivative is infinite where there is nothing left to improve.
+    # A root's derivative is infinite at equal colours.
     slopes = gradients(function, np.ones(_SAMPLES), inputs["rendered"], inputs["rendered"])
     if not all(np.isfinite(slope).all() for slope in slopes):
         raise SplatError("the derivative of loss is not finite where both colours are equal; add something small below a root")
@@ -277,7 +276,7 @@ def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Ra
 
 
 def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> None:
-    """The derivatives by the numbers, each summed over all places."""
+    """Check derivatives by a field's parameters, each summed over all places."""
     rng = np.random.default_rng(2)
     v = rng.normal(size=(_PLACES, 4)).astype(np.float32)
     found = queries.gradients(params, **inputs, v=v)[0]
@@ -333,10 +332,10 @@ def _compare(
     steps: Mapping[str, float] | None = None,
     kinks: float = _KINKS,
 ) -> None:
-    """Compare every derivative of v · function with central differences, whose errors are their steps' squares and float32's.
+    """Compare every derivative of v · function with central differences, which have errors from their steps and from float32.
 
     Args:
-        names: names of an input's numbers; numbers beyond them are left out.
+        names: names of an input's numbers; further numbers are not checked.
         least: an input's lowest value.
         steps: an input's step; by default a hundredth of its value.
         kinks: the share of places that may be off.
@@ -360,7 +359,7 @@ def _compare(
             (above, high), (below, low) = ends
             expected = ((high - low) * v).reshape(len(at), -1).sum(1) / (above - below)
             actual = found[name][:, *index]
-            # Sums of large numbers of both signs have the errors of those.
+            # A small sum of large numbers has the rounding errors of those numbers.
             noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
             worst = _worst(actual, expected, noise, kinks)
             if worst is not None:
@@ -374,14 +373,14 @@ def _compare(
 
 
 def _worst(actual: NDArray, expected: NDArray, noise: NDArray, kinks: float) -> int | None:
-    """The derivative that is furthest off, if more than a share of `kinks` is."""
+    """The index of the worst derivative, if more than the share `kinks` is wrong."""
     error = np.abs(actual - expected) - 0.02 * np.abs(expected)
     wrong = ~(error <= 0.02 * np.sqrt(np.mean(expected**2)) + 1e-4 + noise)
     return int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if np.mean(wrong) > kinks else None
 
 
 def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None) -> str:
-    """A sample's inputs, in a few numbers."""
+    """Describe a sample's inputs in a few numbers."""
     parts = []
     for name, values in inputs.items():
         numbers = np.ravel(values[i])[: len((names or {}).get(name, values[i].flat))]
@@ -395,7 +394,7 @@ def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None)
 
 _Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]
 _SPLAT_KERNELS = (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles"))
-# By interface: the check, and the kernels that are linked with a type.
+# By interface: the check, and the kernels that are linked with its types.
 _CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
     "IFalloff": (_check_falloff, _SPLAT_KERNELS),
     "IFalloff2D": (_check_falloff2d, _SPLAT_KERNELS),
@@ -413,6 +412,6 @@ def _check_emission(interface: str, linked: str | UserType, constants: dict[str,
                 emit(target, module, entry, constants)  # type: ignore[arg-type]
             except CompilerError as error:
                 name = linked.name if isinstance(linked, UserType) else linked
-                # Messages on a whole function have no line.
+                # Messages about a whole function have no line.
                 what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
                 raise SplatError(f"{name} cannot be compiled for {language}, in {entry}: {what}") from error

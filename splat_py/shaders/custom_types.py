@@ -1,4 +1,4 @@
-"""Types of a user's own in a run's options and in scenes: named by a file, kept as text, and compiled only if trusted."""
+"""Users' own types in run options and in scenes: named by a file, kept as text, and compiled only if trusted."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +17,14 @@ Config = TypeVar("Config", bound=Any)
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a type in a configuration: the field `option` has its name, `<option>_source` the text of one's own."""
+    """A place for a type in a configuration: the field `option` has its name, `<option>_source` the text of a user's type."""
 
     option: str
     interfaces: tuple[str, ...]  # the type implements one of them
-    names: tuple[str, ...]  # of the built-in types
+    names: tuple[str, ...]  # the built-in types
 
     def validate(self, name: str, source: str) -> None:
-        """Raise SplatError unless these may be a type's."""
+        """Raise SplatError unless a type may have this name and source."""
         if source:
             SlangSource(name, source)
         elif name not in self.names:
@@ -34,7 +34,7 @@ class Slot:
                 raise SplatError(f"{self.option} is {name[:60]!r}; use {', '.join(self.names)}, or the name of a Slang file")
 
     def resolve(self, given: "str | UserType | ShaderModule") -> "str | UserType":
-        """A built-in type's name, or the type in a module or in a Slang file of this name."""
+        """Return a built-in type's name, or the type in a module or in the Slang file that `given` names."""
         if not isinstance(given, str):
             return self.own(given)
         self.validate(given, "")
@@ -50,12 +50,12 @@ class Slot:
         return user_type(module, *self.interfaces)
 
     def of(self, config: Any) -> str | SlangSource:
-        """The type of a configuration, as text."""
+        """The type in a configuration, as text."""
         name, source = self.fields(config)
         return SlangSource(name, source) if source else name
 
     def fields(self, config: Any) -> tuple[str, str]:
-        """Its name and its source, if it has one."""
+        """The type's name, and its source or ""."""
         return getattr(config, self.option), getattr(config, f"{self.option}_source")
 
     def trusted(
@@ -65,14 +65,14 @@ class Slot:
         trust_source: bool,
         what: str,
     ) -> "str | UserType":
-        """A type that may be compiled: one of a file only if the user has named its source again, which is then `given`, or
-        says so; else SplatError, as if `given` is something else. Messages say that `what` carries the type."""
+        """Return a type that may be compiled. Source from a file must be trusted: the user names it again as `given`, or sets
+        `trust_source`. Else SplatError, also if `given` is another type. Messages say that `what` carries the type."""
         named = None if given is None else self.resolve(given)
         own = kind if isinstance(kind, str) else kind.name
         if isinstance(named, str) or isinstance(kind, str):
             if named not in (None, kind):
                 other = getattr(named, "name", named)
-                raise SplatError(f"{what} has the {self.option} {own}, and not {other}; leave --{self.option} out")
+                raise SplatError(f"{what} has the {self.option} {own}, not {other}; leave --{self.option} out")
             assert isinstance(kind, str)
             return kind
         if named is not None:
@@ -93,8 +93,8 @@ class Slot:
     def begun_with(
         self, config: Config, asked: "str | UserType | ShaderModule | None", *, resumed: bool, trust_source: bool
     ) -> "tuple[Config, str | UserType]":
-        """The configuration of a run, `resumed` or not, with the type that is asked for in the place of its own, and that
-        type."""
+        """Return the configuration of a run with the type `asked` instead of its own, and that type. SplatError if the run is
+        `resumed` and its type would change."""
         was, source = self.fields(config)
         given = was if asked is None and not source else asked
         if given is None:
@@ -110,9 +110,9 @@ class Slot:
         return replace(config, **{self.option: name, f"{self.option}_source": text}), kind
 
     def refuse_another(self, root: Path, recorded: Config, saved: Config, asked: Config) -> None:
-        """Compare the types of a run that is resumed, as text: the same file may be elsewhere now."""
+        """Raise SplatError if a resumed run's type differs, compared as text: its file may have moved."""
         if self.fields(recorded) != self.fields(saved):
-            raise SplatError(f"the checkpoint and the run.json in {root} are of two runs: their types differ")
+            raise SplatError(f"the checkpoint and the run.json in {root} belong to different runs: their types differ")
         (name, source), (was, text) = self.fields(asked), self.fields(recorded)
         if source not in ("", text):
             raise SplatError(
@@ -126,15 +126,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class OwnTypes:
-    """Slang files that a scene was trained with, named again."""
+    """The Slang files that a scene was trained with, named again."""
 
     # The Slang file with the scene's splats, if it was trained with one.
     splat: str | None = None
-    # The file with its camera; for a .ply any camera that `splat train` takes.
+    # The file with its camera; for a .ply any camera that `splat train` accepts.
     camera: str | None = None
     # The file with its colours.
     color: str | None = None
-    # Compile the Slang source that the scene carries, without its file. It could read and write any memory of yours.
+    # Compile the Slang source that the scene carries, without its file. It could read and write any of your memory.
     trust_source: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Types as files and options declare them: names, parameters and source text. Nothing here compiles or imports a compiler."""
+"""Types declared in files and options: names, parameters and source text. Nothing here compiles or imports a compiler."""
 
 import math
 import re
@@ -12,14 +12,14 @@ from splat_py.gpu.sources import constant_of
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
-# Characters of a source, and parameters of a splat.
+# The most characters of a source, and parameters of a splat.
 MOST_SOURCE, MOST_PARAMS = 1 << 16, 4
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class SlangSource:
-    """The name and the source of a type that a file brings with it, compiled only when somebody says that they trust it."""
+    """The name and the source of a type that a file carries, compiled only if the user trusts it."""
 
     name: str
     text: str
@@ -27,13 +27,13 @@ class SlangSource:
     def __post_init__(self) -> None:
         require_name("the type", self.name)
         if len(self.text) > MOST_SOURCE:
-            raise SplatError(f"the Slang source has {len(self.text):,} characters; {MOST_SOURCE:,} are the most")
+            raise SplatError(f"the Slang source has {len(self.text):,} characters; give at most {MOST_SOURCE:,}")
         if not all(character.isprintable() or character in "\n\t" for character in self.text):
-            raise SplatError("the Slang source holds characters that no text has")
+            raise SplatError("the Slang source holds unprintable characters; remove them")
 
 
 def require_name(what: str, name: object) -> None:
-    """Raise SplatError unless this is a name that Slang and PLY know."""
+    """Raise SplatError unless `name` is valid in Slang and PLY."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SplatError(f"{what} is called {str(name)[:40]!r}; use at most 64 letters, digits and _, and no digit first")
 
@@ -44,14 +44,14 @@ SPLAT_INTERFACES = ("IFalloff2D", "IFalloff")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that each Gaussian has for its splat: where training begins, and what it stays between."""
+    """A parameter that each Gaussian has for its splat: its initial value in training, and its limits."""
 
     initial: float
     least: float = -math.inf
     largest: float = math.inf
 
 
-# Built-in splats and their parameters. An exponent that falls to zero would reach everywhere.
+# Built-in splats and their parameters. With an exponent of zero a splat would reach everywhere.
 BUILT_IN: dict[str, dict[str, Parameter]] = {
     "Gaussian": {},
     "GeneralizedExponential": {"beta": Parameter(1.0, 0.2, 8.0)},
@@ -60,8 +60,8 @@ BUILT_IN: dict[str, dict[str, Parameter]] = {
 
 
 def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[str, Parameter]:
-    """The parameters of a splat, in their order. `given` has initial values, "NAME=VALUE" each: all of a user's type, those of
-    a built-in type that differ from its own."""
+    """Return a splat's parameters, in order. `given` has initial values, "NAME=VALUE" each: all for a user's type, only those
+    that differ from the defaults for a built-in type."""
     known = dict(BUILT_IN[splat]) if built_in else {}
     names = []
     for text in given:
@@ -88,7 +88,7 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
 
 
 def takes_of(color: "UserType") -> tuple[int | None, int]:
-    """The FEATURES, None for any number, and the WEIGHTS that a colour's source declares."""
+    """Return the FEATURES (None for any number) and the WEIGHTS that a colour's source declares."""
     features, weights = constant_in(color, "FEATURES"), constant_in(color, "WEIGHTS", 0)
     for name, value in (("FEATURES", 1 if features is None else features), ("WEIGHTS", weights)):
         if not isinstance(value, int) or value < (name == "FEATURES"):
@@ -97,7 +97,7 @@ def takes_of(color: "UserType") -> tuple[int | None, int]:
 
 
 def constant_in(kind: "UserType", name: str, default: Any = None) -> Any:
-    """The value of a `static const` in a type's source; `default` if there is none."""
+    """Return the value of a `static const` in a type's source; `default` if the source has none."""
     try:
         return constant_of(kind.text, name, default)
     except ValueError as error:

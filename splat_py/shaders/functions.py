@@ -15,7 +15,7 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.gpu.sources import shader_folder
 
-# A number, what NumPy makes an array of, for a struct a dict of these; or SlangPy's own objects.
+# A number, anything that NumPy makes an array of, a dict of these for a struct, or one of SlangPy's own objects.
 Value: TypeAlias = Any
 
 _SCALAR = re.compile("float|uint|int|bool")
@@ -23,7 +23,7 @@ _DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.b
 
 
 def products(slang_type: Any, path: str = "") -> Iterator[str]:
-    """The products of all numbers in result_ with those in v_, as Slang."""
+    """Yield the products of all numbers in result_ with those in v_, in Slang."""
     if isinstance(slang_type, StructType):
         for name, field in slang_type.fields.items():
             yield from products(field.type, f"{path}.{name}")
@@ -34,15 +34,15 @@ def products(slang_type: Any, path: str = "") -> Iterator[str]:
 
 
 def _dtype(slang_type: Any) -> np.dtype:
-    """NumPy's type of a number, or of the numbers in a vector, matrix or array."""
+    """The NumPy type of a number, or of the numbers in a vector, matrix or array."""
     scalar = _SCALAR.search(slang_type.full_name)
     if scalar is None:
-        raise SplatError(f"Slang's {slang_type.full_name} has no NumPy twin; use the function's `.slangpy`")
+        raise SplatError(f"Slang's {slang_type.full_name} has no NumPy equivalent; use the function's `.slangpy`")
     return np.dtype(_DTYPES[scalar.group()])
 
 
 def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any], *, partial: bool = False) -> Any:
-    """A value as SlangPy takes it: `leaf` of its arrays, in dicts; `partial` fills in zeros."""
+    """Convert a value for SlangPy: `leaf` of each array, in dicts for structs; `partial` fills missing fields with zeros."""
     if _is_slangpys(value):
         return value
     if not isinstance(slang_type, StructType):
@@ -68,12 +68,12 @@ def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any
 
 
 def _is_slangpys(value: Value) -> bool:
-    """True if a value is a tensor, a buffer or the like, which is passed on as it is."""
+    """True if a value is a SlangPy tensor, buffer or the like, which is passed on unchanged."""
     return type(value).__module__.startswith("slangpy")
 
 
 def constant(array: NDArray) -> Any:
-    # SlangPy takes no arrays without dimensions.
+    # SlangPy does not accept arrays without dimensions.
     return array if array.ndim else array.item()
 
 
@@ -82,7 +82,7 @@ def variable(device: spy.Device, array: NDArray) -> spy.Tensor:
 
 
 def gradient(value: Value, bound: Any) -> Any:
-    """The gradient that `.bwds` left with what `value` was bound to."""
+    """Return the gradient that `.bwds` stored with `bound`, which `value` was bound to."""
     if isinstance(bound, dict):
         fields = {name: gradient(value[name], field) for name, field in bound.items()}
         return None if all(field is None for field in fields.values()) else fields
@@ -92,7 +92,7 @@ def gradient(value: Value, bound: Any) -> Any:
 
 
 def batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
-    """The leading dimensions of every array in a value."""
+    """Yield the leading dimensions of every array in a value."""
     if _is_slangpys(value):
         return
     if isinstance(slang_type, StructType):
@@ -104,7 +104,7 @@ def batch_shapes(slang_type: Any, value: Value) -> Iterator[tuple[int, ...]]:
 
 
 def to_numpy(slang_type: Any, result: Any) -> Any:
-    """A result of SlangPy's as numbers, arrays and dicts of them."""
+    """Convert a result of SlangPy to numbers, arrays and dicts of them."""
     if result is None:
         return None
     if hasattr(result, "cursor"):
@@ -121,7 +121,7 @@ def to_numpy(slang_type: Any, result: Any) -> Any:
 
 
 def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
-    """The values [batch, …] that lie at the beginning of `rows` [batch, bytes]."""
+    """Read the values [batch, …] at the beginning of `rows` [batch, bytes]."""
     if isinstance(slang_type, StructType):
         types = {name: field.type for name, field in slang_type.fields.items()}
         return {
@@ -145,16 +145,16 @@ class ShaderFunction:
     def __init__(self, module: "ShaderModule", name: str, parameters: str = "") -> None:
         self._module = module
         self._name = name
-        # A generic's parameters as in the source, "<let K : int>", while it has no arguments.
+        # A generic's parameters as in the source, "<let K : int>", until it has arguments.
         self._parameters = parameters
 
     def __repr__(self) -> str:
         return f"{self._module.name}.{self._name}{self._parameters}"
 
     def __getitem__(self, arguments: Any) -> "ShaderFunction":
-        """A generic function with its arguments: `shColor[16]` is Slang's `shColor<16>`.
+        """Give a generic function its arguments: `shColor[16]` is Slang's `shColor<16>`.
 
-        Types are named, of any of our modules, or given as a module of yours that declares one.
+        A type is the name of a built-in one, or your own module that declares one.
         """
         given = arguments if isinstance(arguments, tuple) else (arguments,)
         parameters = self._parameters.strip("<>").split(",")
@@ -182,14 +182,14 @@ class ShaderFunction:
         self._require_arguments()
         found = self._module.slangpy.layout.find_function_by_name(self._name)
         if found is None:
-            raise SplatError(f"{self._module.name} has no function {self._name}; what stands in brackets does not fit")
+            raise SplatError(f"{self._module.name} has no function {self._name}; the arguments in brackets do not fit")
         return found
 
     def __call__(self, *arguments: Value) -> Any:
-        """The result [batch, …]: an array, a struct's dict, or a number; `out` arrays are set."""
+        """Call the function: return [batch, …] as an array, a struct's dict, or a number; `out` arrays are set."""
         result = to_numpy(self.reflection.return_type, self.slangpy(*self._bind(arguments, constant)))
         if isinstance(result, bool):
-            # SlangPy reads a lone bool as false, but one in a batch as it is.
+            # SlangPy reads a lone bool as false, but one in a batch correctly.
             *others, last = arguments
             batch = (
                 {name: np.asarray(v)[None] for name, v in last.items()} if isinstance(last, dict) else np.asarray(last)[None]
@@ -228,7 +228,7 @@ class ShaderFunction:
             ),
         )
         one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
-        # SlangPy may write the value, so that needs memory of its own.
+        # SlangPy may write the value, so it needs its own memory.
         product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
         product = product.with_grads(grad_in=one, zero=False)
         self._module.inner_product(self._name).bwds(*bound, weights, product)
@@ -252,7 +252,7 @@ class ShaderModule:
         self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
         self.text = source = path.read_text(encoding="utf-8")
         self._functions: dict[str, str] = dict(_PUBLIC_FUNCTION.findall(source))
-        # SlangPy generates code with the parameters' types in it, so that must see what the module imports.
+        # SlangPy generates code that names the parameters' types, so it must see the module's imports.
         self._files = list(dict.fromkeys([path, *_imported(source), *types]))
         self._imports = "".join(f'__exported import "{file.as_posix()}";\n' for file in self._files)
         self.slangpy = self._compile("", "")
@@ -281,7 +281,7 @@ class ShaderModule:
         return names[0]
 
     def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> "ShaderModule":
-        """The module, with files and the types that a generic's arguments name and that it does not import itself."""
+        """The module with more imports: `files`, and the built-in types that a generic's arguments name."""
         named = set(re.findall(r"[A-Za-z]\w*", arguments))
         types = files + tuple(
             file for file in (library() if named else ()) if file not in self._files and named & public_types(file)
@@ -293,7 +293,7 @@ class ShaderModule:
     def inner_product(self, name: str) -> spy.Function:
         """⟨f(x), v⟩ as a function of x and v, with the derivative v·∂f/∂x.
 
-        Through it a struct result can be differentiated as well, of which SlangPy itself takes no gradient.
+        It also differentiates functions that return structs, for which SlangPy itself accepts no gradient.
         """
         if name not in self._inner_products:
             function = self.slangpy.layout.find_function_by_name(name)
@@ -320,18 +320,18 @@ class ShaderModule:
 
 
 def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
-    """dL/d(argument) of every argument of a differentiable function, from `v_output` = dL/d(result).
+    """Return dL/d(argument) for every argument of a differentiable function, from `v_output` = dL/d(result).
 
     Args:
         function: for example `shaders.projection.projectGaussian`.
-        v_output: [batch, …] like the result; in a struct's dict what is left out counts as zero.
-        arguments: the function's.
+        v_output: [batch, …] like the result; missing fields in a struct's dict count as zero.
+        arguments: the function's arguments.
 
     Returns:
-        One for each argument, of its shape, as arrays, dicts for structs, None for what is not differentiated.
+        One gradient for each argument, with its shape: an array, a dict for a struct, None if it is not differentiated.
 
     Raises:
-        SplatError: the function is not differentiable, or as for a call.
+        SplatError: the function is not differentiable, or the arguments do not fit it.
     """
     return function.gradients(v_output, *arguments)
 
@@ -343,7 +343,7 @@ def types_of(source: str, interface: str) -> list[str]:
 
 
 def library() -> list[Path]:
-    """The files of our modules."""
+    """The files of splat_py's modules."""
     return [file for folder in ("splat", "parallel") for file in sorted((shader_folder() / folder).glob("*.slang"))]
 
 
@@ -353,7 +353,7 @@ def public_types(file: Path) -> set[str]:
 
 
 def _imported(source: str) -> Iterator[Path]:
-    """The files of ours that a source imports, and those that these import."""
+    """Yield splat_py's files that a source imports, directly or not."""
     for name in _IMPORT.findall(source):
         file = shader_folder() / f"{name.replace('.', '/')}.slang"
         if file.is_file():

@@ -1,5 +1,5 @@
-"""Slang of a caller's own: files and text as modules, types in them that kernels are linked with, and radiance
-fields asked one place at a time, outside the volume renderer."""
+"""The caller's own Slang: files and text as modules, types in them that kernels are linked with, and radiance
+fields evaluated at single places, outside the volume renderer."""
 
 import atexit
 import hashlib
@@ -26,14 +26,14 @@ from splat_py.shaders.functions import ShaderModule, library, public_types, type
 
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 
-# By device and file: the content that a module was made from, and the module, or why it could not be compiled.
+# By device and file: the content that a module was made from, and the module, or the reason why it does not compile.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
 
 
 def load(path: str | Path) -> ShaderModule:
-    """A Slang file of your own, which may import all of `splat.…`; its public functions become attributes.
+    """Load your own Slang file, which may import all of `splat.…`; its public functions become attributes.
 
-    The same file is the same module, until the file or one that it imports has another content: then it is compiled again.
+    The same file gives the same module until it or one of its imports changes; then it is compiled again.
 
     Raises:
         SplatError: the file cannot be read or compiled; the message says why.
@@ -42,20 +42,20 @@ def load(path: str | Path) -> ShaderModule:
     if not file.is_file():
         raise SplatError(f"{path} does not exist or is not a file; name a Slang file")
     if file.suffix != ".slang":
-        # The compiler would look for another file, of this name and that ending.
+        # The compiler would add the ending and look for another file.
         raise SplatError(f"{path} does not end in .slang; rename it")
     try:
         content = _content(file)
         before, module = _loaded.get((device, file), (None, ""))
         if before != content:
-            # The compiler reads a file once a session, and takes one that it has refused, or not found, for good the next time.
+            # A session reads each file once, and later accepts one that it refused or did not find: changed files need another.
             own = before is not None or _imports_others(content)
             options = compiler_options(device.adapter.backend)
             try:
                 module = ShaderModule(device, file, device.handle.create_slang_session(options) if own else None)
             except (OSError, ValueError):
                 raise
-            except Exception as error:  # SlangPy's own, which has another name in each version
+            except Exception as error:  # SlangPy's own error, with another name in each version
                 module = first_error(str(error))
             _loaded[device, file] = content, module
     except (OSError, ValueError) as error:
@@ -71,12 +71,12 @@ def built_in(name: str) -> ShaderModule:
 
 
 def source(text: str) -> ShaderModule:
-    """Slang source of your own, which may import all of `splat.…`; its public functions are attributes.
+    """Load your own Slang source, which may import all of `splat.…`; its public functions become attributes.
 
-    The module serves wherever the name of a built-in type does, if it declares a type that implements the interface there.
+    A module that declares a type can be given wherever the name of a built-in type with the same interface can.
 
     Raises:
-        SplatError: it cannot be compiled; the message has the line. Or this is no text.
+        SplatError: the source is not text, or cannot be compiled; the message has the line.
     """
     if not isinstance(text, str):
         raise SplatError(f"the source is a {type(text).__name__}; give the text, or load a file: splat_py.shaders.load(path)")
@@ -96,33 +96,33 @@ def _folder() -> Path:
     return Path(folder)
 
 
-# Types that adapt another interface to the one that kernels take.
+# Adapters: an `IFalloff2D` type is wrapped in `Falloff2DAdapter`, which kernels accept.
 _ADAPTERS = {"IFalloff2D": "Falloff2DAdapter"}
 
 
 def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
-    """The type of a module that implements an interface: of several, the first that any type implements."""
+    """Return the type of a module that implements an interface, the first of `interfaces` that any type implements."""
     found = {interface: types_of(module.text, interface) for interface in interfaces}
     if isinstance(module, UserType):
         found = {interface: names for interface, names in found.items() if module.name in names}
     interface = next((interface for interface, names in found.items() if names), " or ".join(reversed(interfaces)))
     name = module.name if isinstance(module, UserType) else module.type_of(interface)
     if not name.isascii():
-        raise SplatError(f"{name} is no name that every compiler takes; use letters from A to Z, digits and _")
+        raise SplatError(f"{name} is not a name that every compiler accepts; use letters from A to Z, digits and _")
     ours = isinstance(module, ShaderModule) and module.path.is_relative_to(shader_folder())
     if name in _taken_names() and not ours:
-        raise SplatError(f"{name} is also the name of a type of splat_py's own; rename yours")
+        raise SplatError(f"{name} is also the name of a splat_py type; rename yours")
     return UserType(name, module.text, _ADAPTERS.get(interface, ""))
 
 
 @cache
 def _taken_names() -> frozenset[str]:
-    """The names of all public types of ours, and of built-in splats."""
+    """The names of all public types of splat_py, and of built-in splats."""
     return frozenset(BUILT_IN).union(*map(public_types, library()))
 
 
 def built_in_or_own(option: str, given: Any, names: Iterable[str], *interfaces: str) -> str | UserType:
-    """The value of an option: a built-in type's name, or a caller's own type, which implements one of the interfaces."""
+    """Check an option's value: a built-in type's name, or the caller's own type, which implements one of the interfaces."""
     if isinstance(given, UserType | ShaderModule):
         return user_type(given, *interfaces)
     if not isinstance(given, str) or given not in names:
@@ -132,7 +132,7 @@ def built_in_or_own(option: str, given: Any, names: Iterable[str], *interfaces: 
 
 
 def _content(file: Path) -> dict[Path, bytes]:
-    """A file, and all that it imports or includes and that lies beside it or among ours."""
+    """Read a file and all files that it imports or includes, beside it or from splat_py."""
     content: dict[Path, bytes] = {}
     new = [file]
     while new:
@@ -146,24 +146,24 @@ def _content(file: Path) -> dict[Path, bytes]:
 
 
 def _references(content: bytes) -> Iterator[set[str]]:
-    """The names that the file of each import and include of a source may have."""
+    """Yield the names that the file of each import and include of a source may have."""
     for quoted, name in _REFERENCE.findall(content.decode(errors="replace")):
         yield {quoted} if quoted else {f"{name.replace('.', '/').replace('_', dash)}.slang" for dash in "_-"}
 
 
 def _imports_others(content: dict[Path, bytes]) -> bool:
-    """True if a source refers to files that are not ours, or that are nowhere."""
+    """True if a source refers to files outside splat_py, or to missing files."""
     ours = shader_folder()
     wanted = [names for text in content.values() for names in _references(text)]
     return any(not any((ours / name).is_file() for name in names) for names in wanted)
 
 
-# Kernels count numbers, of several replicas, with 32 bits.
+# Kernels index the parameters of several replicas with 32 bits.
 MOST_PARAMS = 1 << 26
 
 
 def params_of(kind: UserType) -> int:
-    """How many numbers a function has, PARAMS in its source."""
+    """The number of a field function's parameters, PARAMS in its source."""
     count = constant_in(kind, "PARAMS")
     if not isinstance(count, int) or not 1 <= count <= MOST_PARAMS:
         raise SplatError(
@@ -174,7 +174,7 @@ def params_of(kind: UserType) -> int:
 
 
 def first_values(kind: UserType, seed: int) -> NDArray[np.float32]:
-    """[PARAMS], of the source's `first`."""
+    """Initial parameters [PARAMS], from `first` in the source."""
     count = params_of(kind)
     random = np.random.default_rng(seed).uniform(0, 1, count).astype(np.float32)
     first = built_in("field_function").firstOf[source(kind.text)]
@@ -184,7 +184,7 @@ def first_values(kind: UserType, seed: int) -> NDArray[np.float32]:
     return values
 
 
-# The numbers in a tensor of SlangPy's.
+# A field function with its parameters in a SlangPy tensor.
 _QUERIES = """
 import slangpy;
 import splat.field;
@@ -237,8 +237,8 @@ public QueryGradient queryAt_bwd<Function : IFieldFunction>(
 
 
 class FieldQueries:
-    """A function with its numbers, asked at places and along directions; and its gradients. It is what a module declares that
-    implements `IFieldFunction`, or a built-in one of this name."""
+    """Values and gradients of a field function at places and in directions. `module` declares a type that implements
+    `IFieldFunction`, or is the name of a built-in one."""
 
     def __init__(self, module: ShaderModule | str) -> None:
         queries = source(_QUERIES)
@@ -246,14 +246,14 @@ class FieldQueries:
         self._query, self._query_bwd = queries.queryAt[module], queries.queryAt_bwd[module]
 
     def values(self, params: NDArray, place: NDArray, direction: NDArray) -> NDArray[np.float64]:
-        """Density and rgb, [N, 4], of params [P], place [N, 3] and direction [N, 3]."""
+        """Return density and rgb [N, 4], for params [P], place [N, 3] and direction [N, 3]."""
         numbers, gradients = self._tensor(params), self._tensor(np.zeros(1))
         return np.asarray(self._query(numbers, gradients, _f32(place), _f32(direction)), np.float64)
 
     def gradients(
         self, params: NDArray, place: NDArray, direction: NDArray, v: NDArray
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """The gradients of Σ v · values by params [P], place and direction [N, 3]."""
+        """Return the gradients of Σ v · values by params [P], place and direction [N, 3]."""
         numbers, gradients = self._tensor(params), self._tensor(np.zeros(len(params)))
         found = self._query_bwd(numbers, gradients, _f32(place), _f32(direction), _f32(v))
         return gradients.to_numpy(), np.asarray(found["place"]), np.asarray(found["direction"])

@@ -1,1 +1,1 @@
-"""Training Gaussians on photographs: `Trainer`, what it optimises, its losses and its files."""
+"""Training of Gaussians on photographs: `Trainer`, its parameters, losses and files."""

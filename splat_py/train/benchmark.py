@@ -1,5 +1,5 @@
-"""The measurements of `splat bench`: times of a render forward and backward through torch, of its stages on the device, and of
-training steps; and with --quality the PSNR of held-out views against the time that training has taken until then."""
+"""The measurements of `splat bench`: times of a render, forward and backward through torch, and of training steps, whole and by
+stage on the device; with --quality the PSNR of held-out views over training time."""
 
 import multiprocessing
 import platform
@@ -30,8 +30,8 @@ Figures = dict[str, float]
 
 
 def random_scene(count: int, side: int, seed: int = 0) -> tuple[dict[str, np.ndarray], float]:
-    """Small Gaussians all over the image of a camera at the origin: σ 0.5–1.5 px an axis, depth 2–6, opacity 0.1–0.9, SH
-    degree 3. Returns activated parameters and the focal length in pixels."""
+    """Make small Gaussians all over the image of a camera at the origin: σ 0.5–1.5 px along each axis, depth 2–6, opacity
+    0.1–0.9, SH degree 3. Returns activated parameters and the focal length in pixels."""
     rng = np.random.default_rng(seed)
     focal = float(side)
     u, v, z = rng.uniform(0, side, count), rng.uniform(0, side, count), rng.uniform(2, 6, count)
@@ -47,7 +47,7 @@ def random_scene(count: int, side: int, seed: int = 0) -> tuple[dict[str, np.nda
 
 
 def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | None) -> dict[str, Any]:
-    """All benchmarks, in milliseconds (and MiB, where a name says so)."""
+    """Run all benchmarks; figures are milliseconds, or MiB if the name says so."""
     benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(device, gaussians, side, repeats)}
     if data is not None:
         for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
@@ -66,7 +66,7 @@ def header(device: Device) -> dict[str, Any]:
 
 
 def render_times(device: Device, count: int, side: int, repeats: int) -> Figures:
-    """`rasterization` forward and backward through torch, with gradients of the five parameter tensors."""
+    """Time `rasterization` forward and backward through torch, with gradients of the five parameter tensors."""
     arrays, focal = random_scene(count, side)
     tensors = [torch.from_numpy(array).requires_grad_() for array in arrays.values()]
     means, quats, scales, opacities, sh = tensors
@@ -90,16 +90,16 @@ def render_times(device: Device, count: int, side: int, repeats: int) -> Figures
 
 
 def step_times(device: Device, data: Path, downscale: float, count: int, repeats: int) -> tuple[str, Figures]:
-    """Training steps with `count` Gaussians from random points: whole, and stage by stage."""
+    """Time training steps with `count` Gaussians from random points, whole and stage by stage."""
     dataset = load_dataset(data, downscale=downscale)
-    # Whole photographs from the first step on.
+    # Full-size photographs from the first step.
     config = TrainConfig(init="random", init_num_pts=count, densify_every=1_000_000, coarse_stop=0)
     trainer = Trainer(dataset, config, device=device)
-    # An epoch, so that every photograph is on the device.
+    # One epoch uploads every photograph to the device.
     for _ in dataset.train:
         trainer.advance()
     trainer.finish()
-    # Views differ in what they cost: each as often as any other.
+    # At least one step for every view: views differ in cost.
     figures = next_step_times(trainer, max(repeats, len(dataset.train)))
     camera = dataset.views[dataset.train[0]].camera
     figures["device memory MiB"] = device.memory.peak_bytes / 2**20
@@ -108,7 +108,7 @@ def step_times(device: Device, data: Path, downscale: float, count: int, repeats
 
 
 def next_step_times(trainer: Trainer, repeats: int) -> Figures:
-    """Medians in milliseconds of the next steps of a run, and of their stages."""
+    """Return the median milliseconds of a run's next steps and of their stages."""
     with trainer.device.profiled() as profile:
 
         def once() -> Figures:
@@ -123,7 +123,7 @@ def next_step_times(trainer: Trainer, repeats: int) -> Figures:
 
 
 def medians(once: Callable[[], Figures], repeats: int) -> Figures:
-    """Medians in milliseconds of what `once` returns in seconds, after a warm-up."""
+    """Call `once` repeatedly after a warm-up; return the medians of its seconds in milliseconds."""
     once()
     samples: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
@@ -134,11 +134,11 @@ def medians(once: Callable[[], Figures], repeats: int) -> Figures:
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of a run.
+    """Time and scores at one step of a run.
 
     Attributes:
-        seconds, processor_seconds: since its process began, without what evaluating has taken; of processors, user and system.
-        psnr, ssim: means over the held-out views. views: the PSNR of each, by name.
+        seconds, processor_seconds: wall time and CPU time (user and system) since the process began, without evaluations.
+        psnr, ssim: means over the held-out views. views: PSNR by view name.
     """
 
     step: int
@@ -152,7 +152,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run and the steps after which it is evaluated; the last step always is one."""
+    """A training run and the steps after which it is evaluated; the last step is always one of them."""
 
     data: DataOptions
     config: TrainConfig
@@ -165,9 +165,9 @@ class Plan:
 
 
 def measure(plan: Plan) -> list[Point]:
-    """Train in a process of its own, so that its set-up counts too, and nothing of another run; SplatError if the capture holds
+    """Train in a new process, so that the times include its set-up and nothing of another run. SplatError if the capture holds
     out no view, or training fails."""
-    # As the command line is started: a fresh interpreter.
+    # Spawn a fresh interpreter, as the command line does.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_points, plan).result()
 
@@ -199,7 +199,7 @@ def _points(plan: Plan) -> list[Point]:
 
 
 def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
-    """Means at each point of runs that differ by their seed, and the standard deviation of PSNR between them."""
+    """Average runs that differ only in their seed, point by point, with the standard deviation of PSNR between them."""
     rows = []
     for points in zip(*runs, strict=True):
         names = ("gaussians", "seconds", "processor_seconds", "psnr", "ssim")
@@ -211,7 +211,7 @@ def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
 
 
 def captures(data: Sequence[Path], downscales: Sequence[float]) -> Iterator[tuple[str, DataOptions]]:
-    """Each capture at each size, with a name; NeRF-synthetic's at the size of its protocol, 800×800, and its own split."""
+    """Yield each capture at each size, with a name; NeRF-synthetic only at its protocol's 800×800 and with its own split."""
     for folder in data:
         if (folder / "transforms_train.json").is_file():
             yield folder.name, DataOptions(folder)
@@ -221,7 +221,7 @@ def captures(data: Sequence[Path], downscales: Sequence[float]) -> Iterator[tupl
 
 
 def quality(plans: Sequence[tuple[str, Plan]], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure each plan with so many seeds: by name, what a JSON file keeps."""
+    """Measure each plan with `seeds` seeds; yield its name and the content for a JSON file."""
     for name, plan in plans:
         configs = [replace(plan.config, seed=plan.config.seed + seed) for seed in range(seeds)]
         runs = [measure(replace(plan, config=config)) for config in configs]

@@ -1,5 +1,5 @@
-"""Parts of a capture that training learns beside its scene, each only where it is asked for: how photographs were exposed,
-where and with what they were taken, and what is behind the scene, such as a sky (kernels/capture_model.slang)."""
+"""Parts of a capture that training can learn beside the scene, each only if requested: exposures of photographs, poses and
+lenses of cameras, and an environment behind the scene, such as a sky (kernels/capture_model.slang)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,35 +28,34 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import AdamArrays, State, with_moments
 from splat_py.train.views import RandomBackgrounds
 
-# The kind that files of learnt captures name.
+# Kind of the files that hold learnt captures.
 _CAPTURE = "splat_py.capture"
-# Their names in checkpoints.
+# Names of the learnt parts in checkpoints.
 EXPOSURES, ENVIRONMENT, POSES, INTRINSICS = "exposures", "environment", "poses", "intrinsics"
 EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
-# Coefficients of a channel.
+# Coefficients of the environment per channel.
 COEFFICIENTS: int = constant("splat/capture_model", "ENVIRONMENT")
 POSE_CORRECTION, LENS_CORRECTION = (
     int(constant("splat/capture_model", name)) for name in ("POSE_CORRECTION", "LENS_CORRECTION")
 )
-# Threads of a workgroup, and its pixels in backward passes.
+# Threads of a workgroup, and pixels per workgroup in backward passes.
 _THREADS: int = constant("parallel/threads", "THREADS")
 _PIXELS: int = _THREADS * constant("kernels/capture_model", "RUN")
-# A photograph has its turn once an epoch, and a run may have twenty of them: means are of few gradients.
+# A photograph learns once an epoch, and a run may have only twenty epochs: its moments average few gradients.
 _ADAM_OF_PHOTOGRAPHS, _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(epsilon=1e-15)
 # Learning rates fall exponentially from the first to the second.
 _EXPOSURE_RATES, _ENVIRONMENT_RATES = (0.05, 0.001), (1e-2, 1e-3)
-# Weight of the exposures' regulariser, for what the pixels of a photograph leave open.
+# Weight of the exposures' regulariser, which settles what a photograph's pixels leave undetermined.
 _EXPOSURE_WEIGHT = 1e-3
-# Learning rates of cameras at first, radians and shares; of translations times the scene's scale. They fall to nothing,
-# quadratically: scenes are sharp, and gradients good, late.
+# Initial learning rates of cameras, in radians and shares; the translations' rate is multiplied by the scene's scale. They fall
+# quadratically to zero: scenes become sharp, and gradients good, late in a run.
 _ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
-# The share of a run before intrinsics learn: until then a longer focal length is only a way to close the gaps between the first
-# Gaussians.
+# Share of a run before intrinsics learn: earlier, a longer focal length would only close the gaps between the first Gaussians.
 _INTRINSICS_START = 0.15
 
 
 class _Learnt:
-    """Parameters on the device with Adam's moments, by their names in checkpoints; those of a `state` if there is one."""
+    """Parameters on the device with Adam's moments, by their names in checkpoints; read from `state` if there is one."""
 
     def __init__(self, device: Device, values: Mapping[str, NDArray[np.float32]], state: Mapping[str, NDArray] | None) -> None:
         moments = {other: np.zeros_like(array) for name, array in values.items() for other in with_moments(name)[1:]}
@@ -64,7 +63,7 @@ class _Learnt:
         self._arrays = {name: device.memory.array(state[name] if state else array) for name, array in fresh.items()}
 
     def state(self) -> State:
-        """A copy of everything, on the host. Nothing that writes it may still be running."""
+        """Copy everything to the host. No kernel that writes it may still be running."""
         return {name: array.numpy().copy() for name, array in self._arrays.items()}
 
     def _dispatch(self, recorder: Recorder, entry: str, threads: int, **arguments: Any) -> None:
@@ -78,16 +77,16 @@ def _rate(rates: tuple[float, float], progress: float) -> float:
 
 
 def _part_rows(pixels: int) -> int:
-    """Rows of gradients that a picture's workgroups leave in backward passes."""
+    """Return the number of workgroups of a backward pass; each leaves one row of gradients."""
     return -(-pixels // _PIXELS)
 
 
 class Exposures(_Learnt):
-    """An affine map of colours for each photograph: what the scene shows there is what the photograph shows.
+    """An affine map for each photograph, from the scene's colours to the photograph's.
 
-    Only the photograph of a step learns. Their mean is held at the map that changes nothing: the scene has the brightness and
-    the tint that photographs have on average, which is what is exported and what views without a photograph show. The state
-    in a checkpoint has "exposures", [photographs, 12], and its moments.
+    A step updates only the maps of its photographs. The mean of all maps is held at the identity, so the scene has the average
+    brightness and tint of the photographs; exports and views without a photograph show these. The state in a checkpoint has
+    "exposures", [photographs, 12], and its moments.
     """
 
     def __init__(self, device: Device, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
@@ -96,14 +95,14 @@ class Exposures(_Learnt):
         self._count = photographs
 
     def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
-        """A render [1, H, W, 3] as the photograph shows it."""
+        """Return a render [1, H, W, 3] with the photograph's exposure applied."""
         recorder.stage("exposure")
         shown, pixels = recorder.scratch(colors.shape), colors.size // 3
         self._dispatch(recorder, "exposePixels", pixels, pixels=pixels, photograph=photograph, colors=colors, shown=shown)
         return shown
 
     def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
-        """The gradient of what `record` returned becomes that of `colors`, in place. Returns parts of that of the exposure."""
+        """Turn the gradient of `record`'s result into that of `colors`, in place. Returns partial sums for the exposure."""
         recorder.stage("exposure")
         pixels = colors.size // 3
         rows = _part_rows(pixels)
@@ -116,8 +115,8 @@ class Exposures(_Learnt):
     def record_update(
         self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, progress: float
     ) -> None:
-        """One step of Adam on the exposure of a photograph that has had its turn `epoch` times before, with `parts` from
-        `record_backward`; `progress` is how much of the run is done, 0 to 1."""
+        """Take one Adam step on the exposure of a photograph that has learnt `epoch` times before. `parts` is from
+        `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
         settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(_EXPOSURE_RATES, progress))
         numbers = {
             "photograph": photograph,
@@ -129,13 +128,13 @@ class Exposures(_Learnt):
 
 
 class LearntEnvironment(_Learnt):
-    """An environment under training; of a checkpoint's "environment", [16, 3], and its moments, if there is one."""
+    """An environment under training; starts from "environment", [16, 3], and its moments in a checkpoint if there is one."""
 
     def __init__(self, device: Device, state: Mapping[str, NDArray] | None = None) -> None:
         super().__init__(device, {ENVIRONMENT: np.zeros((COEFFICIENTS, 3), np.float32)}, state)
 
     def record(self, recorder: Recorder, cameras: Cameras, image: Image) -> Array:
-        """A render [1, H, W, 3] that has black behind it, with the environment there."""
+        """Return a render [1, H, W, 3] over black with the environment added behind it."""
         recorder.stage("environment")
         shown, pixels = recorder.scratch(image.colors.shape), image.final_T.size
         arrays = {"colors": image.colors, "final_T": image.final_T, "shown": shown}
@@ -143,8 +142,8 @@ class LearntEnvironment(_Learnt):
         return shown
 
     def record_backward(self, recorder: Recorder, cameras: Cameras, image: Image, v_shown: Array, v_alphas: Array) -> Array:
-        """From the gradient of what `record` returned, which is the render's too: that of the alphas [1, H, W, 1], overwritten.
-        Returns parts of that of the environment."""
+        """Overwrite `v_alphas` [1, H, W, 1] with the gradient of the alphas, from the gradient of `record`'s result, which is
+        also that of the render. Returns partial sums of the environment's gradient."""
         recorder.stage("environment")
         pixels = image.final_T.size
         rows = _part_rows(pixels)
@@ -156,7 +155,7 @@ class LearntEnvironment(_Learnt):
         return parts
 
     def record_update(self, recorder: Recorder, parts: Array, status: Array, step: int, progress: float) -> None:
-        """One step of Adam; `progress` is how much of the run is done, 0 to 1."""
+        """Take one Adam step; `progress` is the share of the run that is done, 0 to 1."""
         settings = _ADAM.settings(step, _rate(_ENVIRONMENT_RATES, progress))
         self._dispatch(
             recorder, "updateEnvironment", 1, settings=settings, parts=parts, part_rows=parts.shape[0], status=status
@@ -164,7 +163,7 @@ class LearntEnvironment(_Learnt):
 
 
 class CameraRefinement(_Learnt):
-    """Corrections of each photograph's pose, and of the focal lengths, the principal point and the lens that all share. A
+    """Corrections of each photograph's pose, and of the focal lengths, principal point and lens that all photographs share. A
     checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments."""
 
     def __init__(
@@ -175,7 +174,7 @@ class CameraRefinement(_Learnt):
         super().__init__(device, {POSES: poses, INTRINSICS: intrinsics}, state)
 
     def record(self, recorder: Recorder, photograph: int, cameras: Cameras) -> Cameras:
-        """The camera of a photograph as it is known now; `cameras` as the capture has it."""
+        """Return the refined camera of a photograph; `cameras` is the captured one."""
         recorder.stage("cameras")
         viewmats, Ks = recorder.scratch(cameras.viewmats.shape), recorder.scratch(cameras.Ks.shape)
         lenses = None if cameras.lenses is None else recorder.scratch(cameras.lenses.shape)
@@ -196,9 +195,9 @@ class CameraRefinement(_Learnt):
         step: int,
         progress: float,
     ) -> None:
-        """One step of Adam on a photograph that has had its turn `epoch` times before, when any has had it `step` times.
-        `cameras` is as the capture has it, `v_cameras` are gradient rows of the refined one, [1, CAMERA_ROW or more], of its
-        projection and of its shading; `progress` is how much of the run is done, 0 to 1."""
+        """Take one Adam step on the pose of a photograph that has learnt `epoch` times before, and on the shared intrinsics,
+        which have learnt `step` times before. `cameras` is the captured camera; `v_cameras` are gradient rows of the refined
+        one, [1, CAMERA_ROW or more], from projection and shading; `progress` is the share of the run that is done, 0 to 1."""
         recorder.stage("cameras")
         decay = (1 - progress) ** 2
         of_all = decay if progress >= _INTRINSICS_START else 0.0
@@ -216,7 +215,7 @@ class CameraRefinement(_Learnt):
 
 
 def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
-    """A camera with the corrections of its pose [6] and of what photographs share [7] (`correctCamera`)."""
+    """Return a camera with the corrections of its pose [6] and of the shared intrinsics [7] applied (`correctCamera`)."""
     pose, shared = np.asarray(pose, np.float64), np.asarray(shared, np.float64)
     correction = np.eye(4)
     correction[:3, :3], correction[:3, 3] = Rotation.from_rotvec(pose[:3]).as_matrix(), pose[3:]
@@ -233,15 +232,15 @@ def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
 
 
 class CaptureModel:
-    """The parts that a run's options ask for, and their state in checkpoints; SplatError if a checkpoint is of another number
-    of photographs, or an environment is asked for behind cameras that are no pinholes."""
+    """The parts that a run's options ask for, and their state in checkpoints. SplatError if a checkpoint has another number of
+    photographs, or an environment is requested with cameras other than pinholes."""
 
     def __init__(self, device: Device, config: TrainConfig, dataset: Dataset, state: State | None) -> None:
         count = len(dataset.train)
         for name in (EXPOSURES, POSES):
             if state and name in state and len(state[name]) != count:
                 raise SplatError(
-                    f"the checkpoint knows the {name} of {len(state[name])} photographs, but {dataset.root} trains on "
+                    f"the checkpoint holds the {name} of {len(state[name])} photographs, but {dataset.root} trains on "
                     f"{count}; name the capture that the run was begun with"
                 )
         self.device, self.config = device, config
@@ -257,7 +256,7 @@ class CaptureModel:
             background = np.zeros_like(background)
         self.backgrounds = RandomBackgrounds(device, dataset, config.seed) if config.random_background else None
         self.background = device.memory.array(background[None])
-        # Placeholder where cameras are not refined.
+        # Placeholder if cameras are not refined.
         self.no_gradients = device.memory.empty((1, CAMERA_ROW))
 
     def state(self) -> State:
@@ -266,12 +265,12 @@ class CaptureModel:
 
 
 class CaptureStep:
-    """One photograph of a step, the one of number `order` in its batch: `shown`, `backward` and `update` record what comes
-    where the trainer calls them, in this order. It is rendered with `cameras`, the captured ones or refined, over `background`;
-    `v_projection` and `v_shading` are where the gradients of `cameras` add up, of each of the two stages.
+    """One photograph of a step, number `order` in its batch: `shown`, `backward` and `update`, called in this order, record the
+    capture's part of the step. The photograph is rendered with `cameras`, captured or refined, over `background`. The gradients
+    of `cameras` add up in `v_projection` and `v_shading`, one for each stage.
 
-    Photographs of a batch are rendered with what is known before the step, and then each is learnt from as if it were a step's
-    only one: most of this is its own. `recorder` is None if another process renders the photograph; gradients then begin as 0.
+    All photographs of a batch are rendered with the state before the step. Each then updates its parts as if it were the step's
+    only one. `recorder` is None if another process renders the photograph; its gradients then start at 0.
     """
 
     def __init__(
@@ -280,7 +279,7 @@ class CaptureStep:
         self.step, self.view, self.cameras, self.background = step, view, captured, model.background
         self._model, self._captured, self._place = model, captured, model.places[view]
         self._recorder = cast(Recorder, recorder)
-        # Photographs before this one, of the whole run.
+        # Number of photographs before this one in the whole run.
         self._before = step * model.config.photographs + order
         self._v_exposure: Array | None = None
         self._v_environment: Array | None = None
@@ -299,12 +298,12 @@ class CaptureStep:
             self.background = model.backgrounds.at(step)
 
     def photograph(self, photograph: Array) -> Array:
-        """The photograph to compare with, as from `pack`, over the background of the step."""
+        """Return the photograph to compare with, as from `pack`, over the step's background."""
         backgrounds = self._model.backgrounds
         return backgrounds.record(self._recorder, self.step, self.view, photograph) if backgrounds else photograph
 
     def shown(self, image: Image) -> Array:
-        """The image to compare, [1, H, W, 3]: the render, what is behind it added, as the photograph shows it."""
+        """Return the image to compare, [1, H, W, 3]: the render with environment and exposure."""
         environment, exposures = self._model.environment, self._model.exposures
         self._image, self._over = image, image.colors
         if environment:
@@ -312,7 +311,7 @@ class CaptureStep:
         return exposures.record(self._recorder, self._place, self._over) if exposures else self._over
 
     def backward(self, v_shown: Array, v_alphas: Array) -> None:
-        """The gradient of what `shown` returned becomes that of the render in place, and, if that has one, of its alphas."""
+        """Turn the gradient of `shown`'s result into that of the render, in place; an environment also writes `v_alphas`."""
         environment, exposures = self._model.environment, self._model.exposures
         if exposures:
             self._v_exposure = exposures.record_backward(self._recorder, self._place, self._over, v_shown)
@@ -325,7 +324,7 @@ class CaptureStep:
         return [*of_cameras, *(array for array in (self._v_exposure, self._v_environment) if array is not None)]
 
     def update(self, recorder: Recorder, status: Array) -> None:
-        """Learn, unless `status` says that the step does not count."""
+        """Update the learnt parts, unless `status` says that the step does not count."""
         model, place = self._model, self._place
         epoch = self.step // (len(model.places) // model.config.photographs)
         before, progress = self._before, self.step / model.config.steps
@@ -345,20 +344,20 @@ def _zeros(recorder: Recorder, shape: tuple[int, ...]) -> Array:
 
 
 def is_of_capture(name: str) -> bool:
-    """True if an array of a checkpoint is the capture's and not the scene's."""
+    """True if an array of a checkpoint belongs to the capture, not to the scene."""
     return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS, ENVIRONMENT)
 
 
 def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """The shapes of those arrays; KeyError or ValueError if one that says how many photographs there are is missing, or has
-    none."""
+    """Return the shapes of the capture's arrays in a checkpoint. KeyError or ValueError if exposures or poses, whose rows count
+    the photographs, are missing or empty."""
     shapes: dict[str, tuple[int, ...]] = {}
     each = {EXPOSURES: EXPOSURE} if config.exposure else {}
     each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
     for name, row in each.items():
         _, (count, *_) = layout[name]
         if count == 0:
-            raise ValueError(f"{name} are of no photograph")
+            raise ValueError(f"{name} have no rows")
         shapes[name] = (count, row)
     if config.refine_cameras:
         shapes[INTRINSICS] = (LENS_CORRECTION,)
@@ -369,24 +368,24 @@ def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, 
 
 @dataclass(frozen=True)
 class LearntCapture:
-    """Exposures, poses, intrinsics and environment, those of them that a run was asked for, by their names in checkpoints."""
+    """The exposures, poses, intrinsics and environment that a run has learnt, by their names in checkpoints."""
 
     arrays: State
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
-        """From `CaptureModel.state`, without what only the optimiser needs."""
+        """Take the parameters from `CaptureModel.state`, without Adam's moments."""
         return cls({name: values for name, values in state.items() if "." not in name})
 
     def save(self, path: Path) -> None:
-        """Write to `path`, atomically; nothing if there is nothing."""
+        """Write to `path`, atomically; no file if nothing was learnt."""
         if self.arrays:
             save_tensors(path, _CAPTURE, {}, self.arrays)
 
     @classmethod
     def load(cls, path: Path, config: TrainConfig) -> Self:
-        """Read what a run with this configuration has left; SplatError if the file is damaged, or missing though the run learns
-        something."""
+        """Read the learnt capture of a run with this configuration; SplatError if the file is damaged, or missing although the
+        run learns one."""
         if not (config.exposure or config.refine_cameras or config.environment):
             return cls({})
 
@@ -394,7 +393,7 @@ class LearntCapture:
             shapes = capture_shapes(config, layout)
             require_layout(layout, {name: shape for name, shape in shapes.items() if "." not in name})
 
-        with reading(path, "what a run has learnt of its capture", "train again", absent="finish the run with --resume"):
+        with reading(path, "the learnt capture of a run", "train again", absent="finish the run with --resume"):
             _, arrays = load_tensors(path, _CAPTURE, check)
             require_finite(arrays)
             return cls(arrays)
@@ -404,7 +403,7 @@ class LearntCapture:
         return Environment(self.arrays[ENVIRONMENT]) if ENVIRONMENT in self.arrays else None
 
     def refined(self, dataset: Dataset) -> Dataset:
-        """The dataset with refined cameras, if they are; SplatError if the dataset has another number of training views."""
+        """Return the dataset, with refined cameras if there are any; SplatError if its number of training views differs."""
         if POSES not in self.arrays:
             return dataset
         if len(self.arrays[POSES]) != len(dataset.train):
@@ -413,7 +412,7 @@ class LearntCapture:
                 "name the capture that it was trained on with --data"
             )
         views, poses = list(dataset.views), np.zeros((len(dataset.views), POSE_CORRECTION))
-        # Held-out views keep their poses, which nothing has corrected.
+        # Held-out views keep their captured poses.
         poses[dataset.train] = self.arrays[POSES]
         for index, view in enumerate(views):
             views[index] = replace(view, camera=corrected(view.camera, poses[index], self.arrays[INTRINSICS]))

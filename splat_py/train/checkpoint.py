@@ -1,6 +1,6 @@
-"""Where training starts, at first Gaussians or at a checkpoint.
+"""The start of a run: initial Gaussians or a checkpoint.
 
-Gaussians start at the dataset's points, or anywhere in the box that its cameras see.
+Initial Gaussians lie at the dataset's points, or at random in the box that its cameras see.
 """
 
 import dataclasses
@@ -41,19 +41,19 @@ from splat_py.train.parameters import (
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
-# More do not fit into an index.
+# The most intersections that an index can number.
 _MOST_ISECTS = (1 << 31) - 1
-# Features a Gaussian: of SphericalGaussians 3 lobes; of a ColorNetwork, with so many hidden units.
+# Default features per Gaussian (SphericalGaussians: 3 lobes), and hidden units of a ColorNetwork.
 _FEATURES = {"SphericalGaussians": 21, "ColorNetwork": 12}
 _HIDDEN = 16
-# The sharpness that lobes begin with: about 30 degrees wide.
+# Initial sharpness of lobes: about 30 degrees wide.
 _SHARPNESS = 4.0
 _NOISE = 0.1
 
 
 def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
-    """The Gaussians before the first step, with the parameters of their splats and the features of their colours; SplatError if
-    the dataset lacks the points that `config.init` asks for, or has more than `config.max_gaussians`."""
+    """Return the Gaussians before the first step, with splat parameters and colour features; SplatError if the dataset lacks
+    the points that `config.init` asks for, or has more than `config.max_gaussians`."""
     points, count = None if config.init == "random" else dataset.points, initial_count(config, dataset)
     if config.init == "points" and points is None:
         raise SplatError(f"{dataset.root} holds no points; use --init random")
@@ -76,12 +76,12 @@ def initial_count(config: TrainConfig, dataset: Dataset) -> int:
 
 
 def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
-    """A configuration that says how many features and weights its colours have; SplatError if neither a type of one's own nor
-    `config` says so, or they do not fit."""
+    """Return `config` with its `color_features` and `color_weights` filled in; SplatError if neither the user's type nor
+    `config` gives their numbers, or they do not fit."""
     if color == "SphericalHarmonics":
         for name in ("color_features", "color_weights"):
             if number := getattr(config, name):
-                raise SplatError(f"{name} is {number}, which harmonics have none of; leave it out, or choose a color")
+                raise SplatError(f"{name} is {number}, but SphericalHarmonics has no {name}; leave it out, or choose a color")
         return config
     features, weights = config.color_features, config.color_weights
     if isinstance(color, str):
@@ -97,9 +97,9 @@ def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
 
 
 def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
-    """Gaussians with features that begin with their colour less ½, and with weights.
+    """Return Gaussians with weights, and with features that start with the colour minus ½.
 
-    Lobes of SphericalGaussians have axes anywhere and no amplitude; other features are small random numbers, as weights are.
+    Lobes of SphericalGaussians get random axes and zero amplitude; other features and weights are small random numbers.
     """
     if not config.color_features:
         return gaussians
@@ -113,7 +113,7 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
     features[:, :3] = (gaussians.sh[:, 0] * SH_C0).numpy()[:, :size]
     weights = rng.normal(0, _NOISE, config.color_weights).astype(np.float32)
     if config.color == "ColorNetwork" and not config.color_source:
-        # Rows, one a hidden unit (slang/splat/color.slang), as He et al. 2015 begin with them.
+        # One row per hidden unit (slang/splat/color.slang), initialised as in He et al. 2015.
         row = network_weights(size, 1) - 3
         rows = np.zeros(((config.color_weights - 3) // row, row), np.float32)
         rows[:, : row - 4] = rng.normal(0, np.sqrt(2 / (row - 4)), (len(rows), row - 4))
@@ -125,17 +125,17 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a run needs to go on as if it had not stopped. What is random is drawn from (seed, step) alone."""
+    """Everything that a run needs to continue as if it had not stopped. Random numbers depend on (seed, step) alone."""
 
     # Steps done.
     step: int
     config: TrainConfig
     state: State
-    # Intersections that tile lists hold, as many as the run had found to be enough.
+    # Capacity of the tile lists, in intersections, that the run has reached.
     capacity: int
 
     def gaussians(self) -> Gaussians:
-        """The Gaussians. What their splats are may be a `SlangSource`."""
+        """Return the Gaussians; their splat and color may be a `SlangSource`."""
         config = self.config
         return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
 
@@ -156,7 +156,7 @@ class Checkpoint:
 def gaussians_of(
     state: State, config: TrainConfig, splat: "str | UserType | SlangSource", color: "str | UserType | SlangSource"
 ) -> Gaussians:
-    """The Gaussians of a state. Its arrays are theirs."""
+    """Return the Gaussians of a state; they share its arrays."""
     state = filtered(averaged(state))
     tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
     features = tensors.get(FEATURES)
@@ -165,7 +165,7 @@ def gaussians_of(
     if features is None:
         sh = tensors["sh"]
     else:
-        # Harmonics that viewers who know no other colours may show.
+        # Harmonics for viewers that know no other colours.
         base = torch.nn.functional.pad(features[:, :3], (0, max(3 - features.shape[1], 0)))
         sh = (base / SH_C0)[:, None].contiguous()
     means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
@@ -187,7 +187,7 @@ def _check(header: dict[str, Any], layout: Layout) -> None:
     elif config.color_features:
         rows[FEATURES] = (config.color_features,)
     else:
-        raise ValueError("color_features is not there")
+        raise ValueError("color_features is missing")
     if config.parameters():
         rows[EXTRAS] = (len(config.parameters()),)
     of_each = (*Parameters.STATISTICS, *((FILTER,) if config.filter_3d else ()))

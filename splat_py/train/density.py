@@ -1,9 +1,9 @@
-"""How the number of Gaussians changes every so many steps, on the device (kernels/densify and
+"""Densification: changes to the number of Gaussians every few steps, on the device (kernels/densify and
 gaussian_rows.slang). `TrainConfig.strategy` is one of two:
 
 default (Kerbl et al. 2023, section 5.2) clones, splits and prunes. mcmc (Kheradmand et al. 2024) adds 0.01 mean(o) + 0.01
-mean(s) to the loss, so that Gaussians fade which do not have to be there; those that have faded move to where opaque ones are,
-and share their opacity; Langevin noise moves the faint ones in between.
+mean(s) to the loss, so that unneeded Gaussians fade; faded Gaussians move to opaque ones and share their opacity; Langevin
+noise moves the faint ones in between.
 """
 
 import math
@@ -29,12 +29,12 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import GROUPS, WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
 
-# Bits of the keys that gradients, and places, are sorted by.
+# Bits of the sort keys of gradients and of Morton codes.
 _GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")
-_CHECK_RUN = constant("kernels/gaussian_rows", "RUN")  # floats a thread
+_CHECK_RUN = constant("kernels/gaussian_rows", "RUN")  # floats per thread
 _NOISE_LR = 5e5  # relative to the learning rate of the means
-_GROWTH = 1.05  # of the number of Gaussians each time
-# Opacities are weighed in whole numbers: the largest that float32 holds, where their sum allows.
+_GROWTH = 1.05  # factor on the number of Gaussians each time
+# Opacities become integer weights up to this, the largest range that float32 holds exactly, if their sum allows.
 _FINEST = 1 << 24
 
 
@@ -60,7 +60,7 @@ class Removal:
 
 
 def refine(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
-    """Gaussians after a step that `config.densifies_at`; SplatError if none is left."""
+    """Return the Gaussians after a step for which `config.densifies_at` is true; SplatError if none is left."""
     if config.strategy == "mcmc":
         return relocate_and_grow(parameters, config, step)
     return densify(parameters, config, step, scene_scale)
@@ -68,9 +68,9 @@ def refine(parameters: Parameters, config: TrainConfig, step: int, scene_scale: 
 
 def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
     """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
-    been reset, huge ones. Where more would grow than `config.max_gaussians` allows, those of the largest gradients do. New
-    Gaussians start with zero moments; the statistics start anew. The parameters given do not change, and nothing may be running
-    that writes them. SplatError if no Gaussian is left."""
+    been reset, huge ones. If more would grow than `config.max_gaussians` allows, those with the largest gradients do. New
+    Gaussians start with zero moments; statistics restart. `parameters` do not change, and no kernel that writes them may be
+    running. SplatError if no Gaussian is left."""
     device, count = parameters.device, parameters.count
     most = max(config.max_gaussians - count, 0)
     resets = step >= config.opacity_reset_every
@@ -120,7 +120,7 @@ def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits:
 
 
 def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:
-    """In place: no opacity above twice the pruning threshold, and no momentum that would raise it again."""
+    """Cap opacities at twice the pruning threshold, in place, and clear the momentum that would raise them again."""
     limit = 2 * config.prune_opacity
     logits, ceiling = AdamArrays.of(parameters.arrays, "logit_opacities"), math.log(limit / (1 - limit))
     recorder = parameters.device.record()
@@ -129,15 +129,15 @@ def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:
 
 
 def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) -> Parameters:
-    """Move Gaussians of an opacity of `config.prune_opacity` or less to where others are, drawn by opacity, then add 5 % in the
-    same way, to `config.max_gaussians` at most. All in one place share the opacity and the extent of the one that was there
-    (slang/splat/mcmc.slang). The parameters given change in place, are of no use afterwards if there are more now, and nothing
-    may be running that writes them. SplatError if no Gaussian is left."""
+    """Move Gaussians with an opacity of at most `config.prune_opacity` onto others, drawn by opacity; then add 5 % in the same
+    way, up to `config.max_gaussians`. All Gaussians at one place share the opacity and the extent of the original one
+    (slang/splat/mcmc.slang). `parameters` change in place and must not be used again if the result has more Gaussians; no
+    kernel that writes them may be running. SplatError if no Gaussian is left."""
     count = parameters.count
     rows = max(min(int(_GROWTH * count), config.max_gaussians), count)
     recorder = parameters.device.record()
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
-    # Each row becomes a copy of its origin, none of which has another itself; those that have copies lose their moments.
+    # Each row becomes a copy of its origin. No origin is itself a copy; origins with copies lose their moments.
     for name in groups_of(parameters.arrays):
         recorder.dispatch(
             "gaussian_rows",
@@ -165,8 +165,8 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
 def _record_draw(
     recorder: Recorder, parameters: Parameters, config: TrainConfig, step: int, rows: int
 ) -> tuple[PrefixSum, Array, Array]:
-    """Draw where dead Gaussians move, or new ones come if `rows` are more than there are, and share opacity and extent there.
-    Returns the weights' sums, the origins [rows] and how many come to each Gaussian [N]."""
+    """Draw the Gaussians that dead ones move to, or that new ones copy if `rows` exceeds the count, and share opacity and
+    extent there. Returns the weights' prefix sums, the origins [rows] and the number of copies of each Gaussian [N]."""
     count = parameters.count
     sums = PrefixSum(parameters.device, count)
     weights, copies = (recorder.scratch((count,), "uint32") for _ in range(2))
@@ -186,7 +186,7 @@ def _record_draw(
 
 
 def record_prior(recorder: Recorder, parameters: Parameters, opacity_reg: float, scale_reg: float) -> None:
-    """Add the gradient of opacity_reg mean(o) + scale_reg mean(s) to the parameters'."""
+    """Add the gradient of opacity_reg mean(o) + scale_reg mean(s) to the parameters' gradients."""
     count, v = parameters.count, parameters.v_gaussians
     weights = {"opacity_weight": opacity_reg / count, "scale_weight": scale_reg / (3 * count)}
     recorder.stage("prior")
@@ -203,8 +203,8 @@ def record_noise(
 
 
 def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> Parameters:
-    """Other parameters whose rows come from those of `origins`, [M] uint32, with the highest bit set where a row is new and has
-    no moments yet; statistics start anew, and what all Gaussians share is the same array."""
+    """Return new parameters whose rows are copied from rows `origins`, [M] uint32; the highest bit marks a new row, whose
+    moments start at 0. Statistics restart; arrays that all Gaussians share stay the same."""
     old, count, memory = parameters.arrays, origins.size, parameters.device.memory
     arrays: dict[str, Array] = {}
     for name in groups_of(old):
@@ -246,8 +246,8 @@ def check_parameters(parameters: Parameters, step: int) -> None:
 
 
 def in_spatial_order(parameters: Parameters, bounds: NDArray[np.float64]) -> Parameters:
-    """The same Gaussians by Morton codes of their means; statistics start anew. Nothing may be running that writes them. Beyond
-    the box of two corners, `bounds` [2, 3], nothing is told apart."""
+    """Return the same Gaussians sorted by the Morton codes of their means; statistics restart. No kernel that writes them may
+    be running. `bounds` [2, 3] are two corners of a box; means outside it get the codes of its faces."""
     device, count = parameters.device, parameters.count
     low, high = bounds
     recorder = device.record()
@@ -268,11 +268,11 @@ def contributions(
     accumulate: Accumulate = "auto",
     device: Device | None = None,
 ) -> NDArray[np.float32]:
-    """Each Gaussian's blending weights α T [N], summed over a photograph's pixels that count, in the training view where
-    the sum is largest.
+    """Return each Gaussian's blending weights α T, summed over a photograph's pixels that count, in the training view where the
+    sum is largest [N].
 
-    How much of a picture would be another colour without it, in pixels. Sums of blending weights are what Mini-Splatting (Fang
-    and Wang 2024) prunes by, largest ones RadSplat (Niemeyer et al. 2024).
+    This is the number of pixels that would change colour without the Gaussian. Mini-Splatting (Fang and Wang 2024) prunes by
+    sums of blending weights, RadSplat (Niemeyer et al. 2024) by the largest ones.
     """
     most = np.zeros(len(gaussians), np.float32)
     how: dict[str, Any] = {"antialiased": antialiased, "near": dataset.near, "accumulate": accumulate, "device": device}
@@ -285,9 +285,8 @@ def contributions(
 def prune(
     parameters: Parameters, gaussians: Gaussians, dataset: Dataset, config: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> tuple[Parameters, Removal]:
-    """Parameters without the Gaussians that, as `gaussians` shows them, contribute less than `config.prune_contribution`. Each
-    of `ranks` looks at its share of the photographs. SplatError if none is left, a parameter is not finite, or another process
-    has ended."""
+    """Remove the Gaussians that contribute less than `config.prune_contribution`, measured on `gaussians`. Each of `ranks`
+    measures its share of the photographs. SplatError if none is left, a parameter is not finite, or a process has ended."""
     state, least = parameters.state(), config.prune_contribution
     check_finite(state, step + 1)
     share = replace(dataset, train=dataset.train[ranks.rank :: ranks.size], _images=dataset._images)
@@ -297,7 +296,7 @@ def prune(
     try:
         found = ranks.largest_values(found)
     except RankLostError as error:
-        # Gaussians have been refined and not pruned: no checkpoint is to be written of that.
+        # Not a RankLostError, which writes a checkpoint: these Gaussians have been refined but not pruned.
         raise SplatError(str(error)) from error
     kept = found >= least
     if not kept.any():

@@ -1,5 +1,5 @@
-"""How well Gaussians predict the photographs that were held out: PSNR, as it is and with the render's colours matched first (as
-RawNeRF's and multinerf's evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
+"""Scores of renders against held-out photographs: PSNR, also after matching the render's colours (as RawNeRF's and multinerf's
+evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
 
 import math
 import warnings
@@ -29,19 +29,19 @@ from splat_py.scene.pictures import beside, inside, picture_names, write_image
 from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
 
-# Below these, variances and slopes count as none.
+# Variances and slopes below this count as 0.
 _SMALL = 1e-8
-# AlexNet's weights as torchvision names them, in torch's cache, and sides of the smallest image that it takes.
+# The file of AlexNet's weights in torch's cache, named by torchvision, and the smallest side that AlexNet accepts.
 _WEIGHTS, _LEAST = "alexnet-owt-7be5be79.pth", 32
-# Steps of Adam on a pose, and the learning rate of the first and the last, in radians and in shares of the scene's scale.
+# Adam steps on a pose, and the first and the last learning rate, in radians and in shares of the scene's scale.
 _STEPS, _RATES = 400, (2e-3, 1e-4)
 
 
 @dataclass(frozen=True)
 class ViewScore:
-    """One view's PSNR in dB over the pixels that count; SSIM (11×11 Gaussian window, σ 1.5, the image mirrored at its edges)
-    as torchmetrics has it; PSNR once the render's colours are matched to the photograph's (`corrected_psnr`); and LPIPS where
-    it is asked for."""
+    """Scores of one view: PSNR in dB over the pixels that count; SSIM as in torchmetrics (11×11 Gaussian window, σ 1.5, the
+    image mirrored at its edges); PSNR after matching the render's colours to the photograph's (`corrected_psnr`); and LPIPS if
+    requested."""
 
     name: str
     psnr: float
@@ -52,14 +52,14 @@ class ViewScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Views and their means."""
+    """Scores of views, and their means."""
 
     views: list[ViewScore]
 
     psnr: float = field(init=False)
     ssim: float = field(init=False)
     corrected_psnr: float = field(init=False)
-    # If they have it.
+    # None if no view has it.
     lpips: float | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,8 +74,8 @@ class Scores:
 
 
 class Lpips:
-    """The distance of two images [H, W, 3] from 0 to 1, 0 for images that are the same, by AlexNet's features. Images that are
-    smaller than 32 pixels are repeated at their edges up to that. The network takes two images [1, 3, H, W] from -1 to 1."""
+    """Perceptual distance of two images [H, W, 3] from 0 to 1, by AlexNet's features; 0 for equal images. Sides below 32 pixels
+    are padded with the edge pixels. `network` accepts two images [1, 3, H, W] from -1 to 1."""
 
     def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._network = network
@@ -99,14 +99,14 @@ def evaluate(
     lpips: Lpips | None = None,
     device: Device | str | None = None,
 ) -> Scores:
-    """Render the held-out views and compare.
+    """Render the held-out views and compare them with their photographs.
 
     Args:
-        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is done for scenes that
-            were trained with refined poses.
-        environment: behind the scene, in the place of the dataset's background.
+        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is usual for scenes
+            trained with refined poses.
+        environment: shown behind the scene instead of the dataset's background.
         lpips: also compute LPIPS.
-        pictures: where to put each photograph beside its render, as PNG.
+        pictures: folder for PNGs that show each photograph beside its render.
         device: where to render and to compare; the default device if None.
 
     Raises:
@@ -141,13 +141,13 @@ def evaluate_views(
     lpips: Lpips | None = None,
     device: Device | str | None = None,
 ) -> Scores:
-    """Compare some of a dataset's views with what `draw` makes of their cameras: [H, W, 3], from 0 to 1. A photograph of which
-    no pixel counts is left out, with a warning; SplatError if none of any does."""
+    """Compare some of a dataset's views with `draw(camera)`, [H, W, 3] from 0 to 1. A photograph without a pixel that counts is
+    left out, with a warning; SplatError if all are."""
     scores, names = [], picture_names([view.name for view in dataset.views])
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
         if not photograph[..., 3].any():
-            warnings.warn(f"no pixel of {view.name} counts, so that it is left out; correct its mask", stacklevel=2)
+            warnings.warn(f"{view.name} is left out, because its mask excludes every pixel; correct the mask", stacklevel=2)
             continue
         image = draw(view.camera)
         psnr, ssim = compare(image, photograph, device=device)
@@ -158,16 +158,16 @@ def evaluate_views(
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
             write_image(pictures / names[index], pair)
     if not scores:
-        raise SplatError(f"no photograph of {dataset.root} that is held out has a pixel that counts; correct the masks")
+        raise SplatError(f"the masks of {dataset.root} exclude every pixel of the photographs to compare; correct the masks")
     return Scores(scores)
 
 
 def compare(
     image: NDArray[np.float32], photograph: NDArray[np.uint8], *, device: Device | str | None = None
 ) -> tuple[float, float]:
-    """PSNR and SSIM, as torchmetrics has them, of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight).
+    """Return PSNR and SSIM, as in torchmetrics, of an image [H, W, 3] from 0 to 1 against a photograph [H, W, 4] (rgb, weight).
 
-    Both are black where the photograph does not count, for SSIM. NaN if no pixel counts.
+    For SSIM, both are black where the photograph does not count. Both scores are NaN if no pixel counts.
     """
     if not photograph[..., 3].any():
         return math.nan, math.nan
@@ -188,19 +188,19 @@ def compare(
 
 
 def both(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """An image and a photograph, both [H, W, 3] from 0 to 1, black where the photograph does not count."""
+    """Return an image and a photograph, both [H, W, 3] from 0 to 1, black where the photograph does not count."""
     pixels = photograph.astype(np.float32) / np.float32(255)
     return image * pixels[..., 3:], pixels[..., :3] * pixels[..., 3:]
 
 
 def color_correct_affine(img: Tensor, ref: Tensor) -> Tensor:
-    """The image by that affine map of each channel whose inverse fits the reference to the image best, clipped to [0, 1].
+    """Correct each channel of the image by the affine map whose inverse best fits the reference to the image; clip to [0, 1].
 
     Args:
         img, ref: [..., C], 0 to 1, the same number of pixels.
 
     Raises:
-        SplatError: numbers of pixels or channels that differ.
+        SplatError: `img` and `ref` differ in their numbers of pixels or channels.
     """
     images, references = _pixels(img, ref)
     centred = references - references.mean(0)
@@ -212,9 +212,9 @@ def color_correct_affine(img: Tensor, ref: Tensor) -> Tensor:
 
 
 def corrected_psnr(image: NDArray[np.float32], photograph: NDArray[np.uint8]) -> float:
-    """PSNR in dB of an image [H, W, 3] from 0 to 1, matched by `color_correct_affine` to a photograph [H, W, 4] (rgb, weight).
+    """Return the PSNR in dB of an image [H, W, 3] from 0 to 1, after `color_correct_affine`, to a photograph [H, W, 4].
 
-    Only pixels that count are matched and compared; NaN if none does. gsplat 1.5.3's trainer reports the same as cc_psnr.
+    Only pixels with weight are matched and compared; NaN if there are none. gsplat 1.5.3's trainer reports this as cc_psnr.
     """
     counts = photograph[..., 3] > 0
     if not counts.any():
@@ -225,16 +225,16 @@ def corrected_psnr(image: NDArray[np.float32], photograph: NDArray[np.uint8]) ->
 
 
 def color_correct_quadratic(img: Tensor, ref: Tensor, num_iters: int = 5, eps: float = 0.5 / 255) -> Tensor:
-    """The image by quadratic polynomials of all its channels that fit the reference best, clipped to [0, 1].
+    """Correct the image by quadratic polynomials of all its channels that best fit the reference; clip to [0, 1].
 
-    Each of `num_iters` fits starts from the last one's result. A channel's fit leaves out those pixels where it is saturated
-    (within `eps` of 0 or 1) in the image as given, as corrected so far, or in the reference.
+    Each of `num_iters` fits starts from the result of the last one. A channel's fit leaves out pixels where the channel is
+    saturated (within `eps` of 0 or 1) in the given image, in the image corrected so far, or in the reference.
 
     Args:
         img, ref: [..., C], 0 to 1, the same number of pixels.
 
     Raises:
-        SplatError: numbers of pixels or channels that differ.
+        SplatError: `img` and `ref` differ in their numbers of pixels or channels.
     """
     images, references = _pixels(img, ref)
     channels = images.shape[1]
@@ -250,22 +250,22 @@ def color_correct_quadratic(img: Tensor, ref: Tensor, num_iters: int = 5, eps: f
         warp = []
         for values, known in zip(references.T, counts.T, strict=True):
             rows, targets = (terms * known[:, None]).cpu(), (values * known).cpu()[:, None]
-            # If too few pixels are left for a unique solution, that of least norm; only the CPU has the method for it.
+            # gelsd, which torch has only on the CPU, returns the least-norm solution if too few pixels are left.
             warp.append(torch.linalg.lstsq(rows, targets, driver="gelsd").solution[:, 0].to(terms.device))
         images = (terms @ torch.stack(warp, dim=1)).clip(0, 1)
     return images.reshape(img.shape)
 
 
 def _pixels(img: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as [P, C]."""
+    """Reshape both to [P, C]."""
     if img.shape[-1] != ref.shape[-1] or img.numel() != ref.numel():
-        raise SplatError(f"img has shape {list(img.shape)} and ref {list(ref.shape)}; they need as many pixels and channels")
+        raise SplatError(f"img has shape {list(img.shape)} and ref {list(ref.shape)}; their pixels and channels must match")
     return img.reshape(-1, img.shape[-1]), ref.reshape(-1, img.shape[-1])
 
 
 def open_lpips() -> Lpips | str:
-    """LPIPS by torchmetrics or lpips, where these and AlexNet's weights are on this machine, as nothing is downloaded; or why
-    there is none, as a clause of a sentence."""
+    """Open LPIPS from torchmetrics or lpips, without any download. Returns a clause that says why not if the package or
+    AlexNet's weights are not on this machine."""
     if find_spec("torchvision") is None:
         return "torchvision is not installed"
     package = next((name for name in ("torchmetrics", "lpips") if find_spec(name) is not None), None)
@@ -280,13 +280,13 @@ def open_lpips() -> Lpips | str:
                 return Lpips(import_module("lpips").LPIPS(net="alex", verbose=False).eval())
             module = import_module("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
             return Lpips(module(net_type="alex").eval())
-    except Exception as error:  # other libraries raise what they like
+    except Exception as error:  # other libraries raise any exception
         return f"{package} cannot open it ({reason(error)})"
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Within, torch downloads nothing."""
+    """Keep torch from downloading within this context."""
 
     def refuse(url: str, *_: Any, **__: Any) -> None:
         raise OSError(f"{url} is not on this machine")
@@ -307,11 +307,11 @@ def align_pose(
     device: Device | None = None,
     **how: object,
 ) -> Camera:
-    """A camera moved to where its photograph was taken in the scene, by gradient descent on the loss of training.
+    """Move a camera to the pose where its photograph fits the scene best, by gradient descent on the training loss.
 
-    A photograph that was held out has the pose of the capture; where poses of training views are refined, the scene moves with
-    them, and its score would be of the pose and not of the scene (Lin et al. 2021, BARF, section 4.2). The photograph is
-    [H, W, 4] uint8, rgb and weight; `how` has further arguments of `render_tensor`.
+    A held-out photograph keeps its captured pose. Refining the poses of training views moves the scene, so that a score at the
+    captured pose would measure the pose instead of the scene (Lin et al. 2021, BARF, section 4.2). The photograph is [H, W, 4]
+    uint8, rgb and weight; `how` has further arguments of `render_tensor`.
     """
     counts = torch.from_numpy(photograph[..., 3:].astype(np.float32) / 255)
     target = torch.from_numpy(photograph[..., :3].astype(np.float32) / 255) * counts
@@ -331,7 +331,7 @@ def align_pose(
 
 
 def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
-    """[4, 4] corrected by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang)."""
+    """Correct a viewmat [4, 4] by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang)."""
     x, y, z = pose[:3]
     zero = torch.zeros_like(x)
     turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))

@@ -1,4 +1,4 @@
-"""The most memory that a training run takes, predicted from sizes alone, and what of it is left for photographs."""
+"""Prediction of a training run's peak memory from sizes alone, and of the rest that photographs may use."""
 
 import math
 from bisect import bisect_left
@@ -20,16 +20,16 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import BAND_BYTES, CHANNELS, FLOATS_A_PIXEL
 from splat_py.train.step import ISECTS_PER_GAUSSIAN
 
-# Intersections that lists are made for, where that is more than what they begin with: what tiles of detailed scenes need.
+# Intersections per tile in detailed scenes, if that is more than the initial capacity of the lists.
 _ISECTS_PER_TILE = 450
-# Bytes of kernels as machine code and of what compiled them, where the machine's memory holds them.
+# Bytes of compiled kernels and of their compiler, if they lie in the host's memory.
 _COMPILED = 400_000_000
-# The share of free memory that a run without a limit may take: other programs want some, too.
+# Share of the free memory that a run may use by default; the rest is for other programs.
 _FREE_SHARE = 0.75
-# One of n cells, whose edges overlap, has less than so many n-ths of the scene's Gaussians.
+# A cell of n holds less than so many n-ths of the scene's Gaussians; cells overlap at their edges.
 _OVERLAP = 1.6
 _MOST_DIVISOR, _GRIDS = 16, ((2, 1), (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (6, 4), (6, 6), (8, 8))
-# Fewer Gaussians, or smaller photographs, are nothing to advise.
+# The fewest Gaussians and the smallest photographs that the advice suggests.
 _FEWEST_GAUSSIANS, _SMALLEST_SIDE = 1000, 64
 
 
@@ -42,10 +42,10 @@ class Size(NamedTuple):
 class Workload:
     """The sizes that decide how much memory a run takes."""
 
-    # How many Gaussians there are at first, and at most.
+    # Numbers of Gaussians, initial and largest.
     initial: int
     gaussians: int
-    # Sizes of the photographs that are compared with, and of those held out.
+    # Sizes of the training and of the held-out photographs.
     train: Sequence[Size]
     others: Sequence[Size]
     config: TrainConfig
@@ -68,22 +68,22 @@ class Workload:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes at the peak of a run, by what they are for."""
+    """Bytes at the peak of a run, by purpose."""
 
     gaussians: int  # parameters, moments, gradients and splats
     lists: int  # of intersections of splats with tiles
     images: int  # renders and the loss
     copies: int  # of the Gaussians, while they are densified, averaged or saved
-    freed: int  # buffers that are kept to be used again
-    ahead: int  # photographs on their way
+    freed: int  # buffers kept for reuse
+    ahead: int  # photographs being loaded
 
     @property
     def total(self) -> int:
-        """Without photographs that stay."""
+        """The sum, without resident photographs."""
         return sum(vars(self).values())
 
     def largest(self, gaussians: int) -> str:
-        """The largest part, as a clause."""
+        """Describe the largest part, as a clause."""
         of_gaussians = self.gaussians + self.copies + self.freed
         nbytes, what = max((of_gaussians, f"{gaussians:,} Gaussians"), (self.lists, "tiles' lists"), (self.images, "images"))
         return f"{shown_bytes(nbytes)} of it for {what}"
@@ -91,12 +91,12 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The memory that a run is expected to take, and how many bytes of photographs stay."""
+    """The expected memory of a run, and the bytes of photographs that stay."""
 
-    use: MemoryUse  # of the device, and of the host where they share memory
-    process: int  # what the process takes beside, where they share memory
-    photographs: int  # of those that stay on the device; others are streamed
-    decoded: int  # of those that stay on the host
+    use: MemoryUse  # on the device, and on the host if they share memory
+    process: int  # the rest of the process, if they share memory
+    photographs: int  # bytes that stay on the device; others are streamed
+    decoded: int  # bytes that stay on the host
     streams: bool  # photographs are decoded more than once
     shared: bool  # the device and the host share memory
 
@@ -109,8 +109,8 @@ class MemoryPlan:
 
 
 def predict(work: Workload, shared: bool) -> MemoryUse:
-    """The most that a run takes at once beside the photographs that stay, in bytes. Checkpoints are made in memory that host
-    and device share."""
+    """Predict the peak memory of a run in bytes, without resident photographs. Checkpoints are made in host memory, which
+    counts if `shared`."""
     config, count = work.config, work.gaussians
     features = 3 * (config.sh_degree + 1) ** 2 if config.has_harmonics else config.color_features
     extras = len(config.parameters())
@@ -121,7 +121,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     row = 6 + channels + extras
     splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])
     binning = _rows(count, [1] * 6)
-    # Arrays that a step's photographs are recorded with stay until all are done.
+    # Arrays of each photograph in a step stay until all photographs are done.
     packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * bool(config.depth_lambda))
     sums = _rows(count, [*groups, *[extras] * bool(extras), 1, 1, 1]) if config.photographs > 1 else 0
 
@@ -131,7 +131,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
     lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
 
-    # Renders; with known depths, of colours apart; and what exposures, an environment or backgrounds need beside.
+    # Renders; separate colours if depths are known; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
     floats += 3 * (config.exposure + config.environment) + config.random_background
     images = 0
@@ -140,9 +140,9 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
         sweeps = [min(4 * pixels * CHANNELS * each, BAND_BYTES) for each in FLOATS_A_PIXEL]
         images += _rows(pixels, [1] * 3 + [3] + [1] * (floats - 3)) + sum(map(bucket, sweeps))
 
-    # While Gaussians are moved there are those before and those after, and which rows go where.
+    # Moving Gaussians needs the arrays before and after, and the row indices.
     moved = parameters + _rows(count, [1] * 13) - packed - sums
-    # Or their means, and what a checkpoint is made of when all steps are done.
+    # Or the peak is at the parameters' means, or at a checkpoint when all steps are done.
     means = _rows(count, groups)
     saved = means + (state + means - packed - per_isect if shared else 0)
     copies, freed = max(moved, means, saved), min(MOST_FREE_BYTES, parameters)
@@ -158,9 +158,9 @@ def plan_memory(
     gaussians: int = 0,
     processes: int = 1,
 ) -> MemoryPlan:
-    """The memory of a run, and how much of the rest is for photographs; SplatError if it is more than there is, or than
-    `max_memory` bytes: by default three quarters of what is free, or a share of them for each of the `processes` on this
-    machine. A checkpoint that is resumed has so many `gaussians`."""
+    """Predict the memory of a run, and give the rest to photographs. SplatError if the run needs more than `max_memory` bytes:
+    by default three quarters of the free memory, shared equally by the `processes` if the device uses the host's memory.
+    `gaussians` is the number in a checkpoint to resume."""
     work, shared = Workload.of(dataset, config, device, gaussians), shares_host_memory(device)
     process = process_bytes() + _COMPILED * device.software if shared else 0
     limit = process + _FREE_SHARE * free_bytes(device) / (processes if shared else 1) if max_memory is None else max_memory
@@ -176,14 +176,14 @@ def plan_memory(
 
 
 def _refusal(work: Workload, dataset: Dataset, shared: bool, process: int, limit: float, by_default: bool) -> str:
-    """One sentence: what is predicted, and what would fit."""
+    """Return one sentence: the predicted memory, and the options that would fit."""
     use = predict(work, shared)
 
     def fits(other: Workload) -> bool:
         return process + predict(other, shared).total <= limit
 
     advice = []
-    # No budget removes those that there are at first.
+    # A budget never removes initial Gaussians.
     fewest = max(work.initial, _FEWEST_GAUSSIANS)
     if work.gaussians > fewest and fits(replace(work, gaussians=fewest)):
         advice.append(f"--budget {_most_gaussians(work, fewest, fits)}")
@@ -197,7 +197,7 @@ def _refusal(work: Workload, dataset: Dataset, shared: bool, process: int, limit
             advice.append(f"`splat partition {dataset.root} --cells {columns}x{rows}` and its cells one by one")
             break
     least = shown_bytes(1.01 * (process + use.total))
-    what = "this is three quarters of what is free" if by_default else "--max-memory"
+    what = "three quarters of the free memory" if by_default else "--max-memory"
     advice.append(f"--max-memory {least}" if by_default or not advice else f"a --max-memory of {least}")
     *others, last = advice
     instead = f"{', '.join(others)} or {last}" if others else last
@@ -208,7 +208,7 @@ def _refusal(work: Workload, dataset: Dataset, shared: bool, process: int, limit
 
 
 def _most_gaussians(work: Workload, low: int, fits: Callable[[Workload], bool]) -> int:
-    """The largest budget that fits, in two digits."""
+    """Return the largest budget that fits, rounded down to two digits."""
     counts = range(low, work.gaussians)
     most = low + bisect_left(counts, True, lo=1, key=lambda count: not fits(replace(work, gaussians=count))) - 1
     step = 10 ** max(len(str(most)) - 2, 0)
@@ -220,7 +220,7 @@ def _most_of(config: TrainConfig, train: Sequence[Size], initial: int) -> int:
 
 
 def _rows(count: int, floats: Sequence[int]) -> int:
-    """Bytes of arrays with so many rows, of so many floats each, as they are allocated."""
+    """Return the allocated bytes of arrays with `count` rows, one array for each number of floats a row."""
     return sum(bucket(4 * count * each) for each in floats)
 
 

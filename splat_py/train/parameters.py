@@ -22,19 +22,19 @@ from splat_py.train.config import TrainConfig
 
 # Parameter groups, in the order of `Gaussians`' fields.
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
-# Parameters of splats that are no Gaussians, [N, E]; and colours that are no harmonics, in the place of "sh", [N, F] and [W].
+# Splat parameters, [N, E]; features [N, F] and weights [W] of colours other than harmonics, instead of "sh".
 EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
 MOMENTS = ("m", "v")
 
-# In a checkpoint: the end of the names of means; and the filters' standard deviations [N], world units, 0 of Gaussians that no
-# camera has seen.
+# In a checkpoint: the suffix of the names of means; and the filters' standard deviations [N], world units, 0 for Gaussians that
+# no camera has seen.
 MEAN, FILTER = ".mean", "filter_3d"
-# Parameters are averaged over so many epochs, or this share of a run, in which Gaussians are neither added nor removed.
+# Parameters are averaged over so many epochs, a tenth of the run at most, in which Gaussians are neither added nor removed.
 _EPOCHS, _LARGEST_SHARE = 2, 10
-# Gaussians move: filters are found anew every so many steps.
+# Steps after which filters are updated, as Gaussians move.
 _FILTER_EVERY = 100
 
-# Floats a thread.
+# Floats per thread.
 _ADAM_RUN = _MEANS_RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
@@ -43,7 +43,7 @@ State = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class AdamArrays:
-    """Parameters on the device and Adam's moments of each (kernels/adam.slang)."""
+    """Parameters on the device and their Adam moments (kernels/adam.slang)."""
 
     parameters: Array
     first_moments: Array
@@ -51,17 +51,17 @@ class AdamArrays:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
-        """The arrays of a name, as checkpoints have them: the parameters' own, and with the moments' endings."""
+        """Pick the arrays of a parameter by its name in checkpoints: the parameter itself and its two moments."""
         return cls(*(arrays[other] for other in with_moments(name)))
 
 
 def with_moments(name: str) -> list[str]:
-    """A parameter's name in a state, and those of Adam's moments."""
+    """Return a parameter's name in a state, and the names of its Adam moments."""
     return [name, *(f"{name}.{moment}" for moment in MOMENTS)]
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
-    """Its parameter groups that have a row a Gaussian."""
+    """Return the names of the state's parameter groups that have one row per Gaussian."""
     return tuple(name for name in (*GROUPS, FEATURES, EXTRAS) if name in state)
 
 
@@ -69,8 +69,8 @@ class Parameters:
     """N Gaussians with raw parameters, Adam's two moments and the statistics of densification.
 
     `state` and its inverse, the constructor, carry everything that training changes: "means", …, "sh" or "features" and
-    "weights", and "extras" if splats take any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
-    The constructor takes arrays of the device as they are.
+    "weights", and "extras" if splats have any, each with "….m" and "….v"; and "gradient_norms", "times_seen", "max_radii", [N].
+    The constructor uses device arrays without copying them.
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
@@ -92,7 +92,7 @@ class Parameters:
 
     @classmethod
     def fresh(cls, device: Device, gaussians: Gaussians) -> Self:
-        """Parameters at the start of training."""
+        """Make the parameters at the start of training."""
         state: State = {name: getattr(gaussians, name).numpy() for name in GROUPS}
         if gaussians.params:
             state[EXTRAS] = torch.stack(list(gaussians.params.values()), -1).numpy()
@@ -107,11 +107,11 @@ class Parameters:
         return cls(device, state)
 
     def state(self) -> State:
-        """A copy of everything, on the host. Nothing that writes it may still be running."""
+        """Copy everything to the host. No kernel that writes it may still be running."""
         return {name: array.numpy().copy() for name, array in self.arrays.items()}
 
     def gaussian_state(self) -> State:
-        """A copy of the Gaussians alone."""
+        """Copy the Gaussians' parameters alone to the host."""
         return {name: self.arrays[name].numpy().copy() for name in averaged_groups(self.arrays)}
 
     def record_statistics(
@@ -124,7 +124,7 @@ class Parameters:
         status: Array,
         statistics: Mapping[str, Array] | None = None,
     ) -> None:
-        """Add a photograph's screen-space gradients to the statistics, or to others than these (kernels/densify.slang)."""
+        """Add a photograph's screen-space gradients to `statistics`, by default the parameters' own (kernels/densify.slang)."""
         recorder.stage("statistics")
         arrays: dict[str, Any] = {name: (statistics or self.arrays)[name] for name in self.STATISTICS}
         recorder.dispatch(
@@ -152,7 +152,7 @@ class Parameters:
         v_extras: StridedRows | None,
         status: Array,
     ) -> None:
-        """One step of Adam on every group (kernels/optimize.slang). Gradients are means over `config.photographs`."""
+        """Take one Adam step on every group (kernels/optimize.slang). Gradients are means over `config.photographs`."""
         recorder.stage("adam")
         v, faster, haste = self.v_gaussians, math.sqrt(config.photographs), config.short_run_lr_scale
         # Learning rates and gradients.
@@ -179,7 +179,7 @@ class Parameters:
             elif name == EXTRAS and v_extras is not None:
                 limits = list(config.parameters().values())
                 arguments |= {"active": len(limits), "ROW": len(limits), "STRIDE": v_extras.stride, "OFFSET": v_extras.offset}
-                # Built-in types have one parameter; those of types of one's own have no bounds.
+                # Built-in types have one parameter; parameters of users' types have no bounds.
                 least, largest = limits[0].least, limits[0].largest
                 if math.isfinite(least) and math.isfinite(largest):
                     arguments |= {"BOUNDED": True, "least": least, "largest": largest}
@@ -197,18 +197,17 @@ class Parameters:
 
 
 def first_averaged(config: TrainConfig, photographs: int) -> int:
-    """The step from which on parameters are averaged, to the end: two epochs of so many photographs before it, or a tenth of
-    the run."""
+    """Return the first step whose parameters are averaged: two epochs of `photographs` before the end, or a tenth of the run if
+    that is shorter."""
     return config.steps - min(_EPOCHS * (photographs // config.photographs), config.steps // _LARGEST_SHARE)
 
 
 class ParameterMeans:
     """The result of a run: means of all parameters over the steps from `first` on (kernels/optimize.slang).
 
-    Steps of Adam scatter parameters around what all photographs agree on, each towards its own; means of whole epochs favour
-    none (Polyak & Juditsky 1992; Izmailov et al. 2018). Where the `state` of a checkpoint after `step` steps lacks means
-    although `first` is over, as of a run that is extended by few steps, those that have been missed count as if they had left
-    what the checkpoint has.
+    Each Adam step pulls the parameters towards its own photograph; means of whole epochs favour none (Polyak & Juditsky 1992;
+    Izmailov et al. 2018). If the `state` of a checkpoint after `step` steps lacks means although `first` is over, because a run
+    was extended by few steps, the missed steps count with the checkpoint's parameters.
     """
 
     def __init__(self, device: Device, first: int, step: int = 0, state: State | None = None) -> None:
@@ -219,7 +218,7 @@ class ParameterMeans:
             self._means = {name: device.memory.array(state.get(name + MEAN, state[name])) for name in averaged_groups(state)}
 
     def record(self, recorder: Recorder, parameters: Parameters, step: int, status: Array) -> None:
-        """After Adam of a step."""
+        """Add a step's parameters to the means; recorded after Adam."""
         if step < self._first:
             return
         recorder.stage("means")
@@ -241,24 +240,24 @@ class ParameterMeans:
             )
 
     def state(self) -> State:
-        """A copy on the host, by the names that checkpoints have. No step may still be running."""
+        """Copy the means to the host, by their names in checkpoints. No step may still be running."""
         return {name + MEAN: array.numpy().copy() for name, array in self._means.items()}
 
 
 def averaged_groups(state: Mapping[str, Any]) -> list[str]:
-    """The arrays of a state that are averaged: all parameters of the scene."""
+    """Return the names of a state's arrays that are averaged: all parameters of the scene."""
     return [*groups_of(state), *([WEIGHTS] if WEIGHTS in state else ())]
 
 
 def averaged(state: State) -> State:
-    """A state's Gaussians with their means, if it has any, in the place of what the last step left."""
+    """Replace a state's parameters by their means, if it has any."""
     return {name: state.get(name + MEAN, values) for name, values in state.items() if not name.endswith(MEAN)}
 
 
 class Filter3D:
-    """The 3D smoothing filters of Mip-Splatting (Yu et al. 2024, section 4.1) of Gaussians under training, and these Gaussians
-    filtered, activated (kernels/filter_3d.slang). `cameras` are those that Gaussians are seen by, of one image each, and their
-    types in slang/splat, or a user's own; `near` is the depth of their near plane, world units."""
+    """Mip-Splatting's 3D smoothing filters (Yu et al. 2024, section 4.1) of Gaussians under training, and the Gaussians
+    filtered and activated (kernels/filter_3d.slang). `cameras` yields the cameras that see the Gaussians, one image each, with
+    their types in slang/splat or the user's; `near` is the depth of their near plane, world units."""
 
     def __init__(
         self,
@@ -273,22 +272,22 @@ class Filter3D:
         self._filters = device.memory.array(state[FILTER]) if state and FILTER in state else None
 
     def record(self, recorder: Recorder, raw: GaussianArrays, step: int, status: Array) -> GaussianArrays:
-        """The Gaussians filtered, before a step, from those that the optimiser stores. Their filters are found anew where that
-        is due, or they are other Gaussians, unless `status` says that the step does not count (kernels/status.slang)."""
+        """Return the filtered Gaussians of a step, from `raw` as the optimiser stores them. Filters are updated if that is due
+        or `raw` has other Gaussians, unless `status` says that the step does not count (kernels/status.slang)."""
         self._find(recorder, raw, status, step % _FILTER_EVERY == 0)
         assert self._filters is not None and self._smooth is not None
         self._dispatch(recorder, "smoothForward", raw, scales=self._smooth.scales, opacities=self._smooth.opacities)
         return self._smooth
 
     def record_backward(self, recorder: Recorder, v_gaussians: GaussianArrays) -> None:
-        """Gradients of what `record` has returned → gradients of `raw`, in place."""
+        """Turn gradients of `record`'s result into gradients of `raw`, in place."""
         recorder.stage("3D filter")
         assert self._raw is not None
         v = v_gaussians
         self._dispatch(recorder, "smoothBackward", self._raw, v_scales=v.scales, v_opacities=v.opacities)
 
     def state(self, raw: GaussianArrays) -> State:
-        """For a checkpoint. No step may still be running."""
+        """Copy the filters to the host, for a checkpoint. No step may still be running."""
         recorder = self._device.record()
         self._find(recorder, raw, self._device.memory.array(np.zeros(1, np.uint32)))
         recorder.submit()
@@ -299,7 +298,7 @@ class Filter3D:
         recorder.stage("3D filter")
         if self._raw is None or self._raw.means is not raw.means:
             empty = self._device.memory.empty
-            # A checkpoint has them.
+            # A checkpoint already has its filters.
             due = due or self._raw is not None or self._filters is None
             self._filters = self._filters if self._raw is None and self._filters is not None else empty(raw.count)
             self._smooth = replace(raw, scales=empty(raw.scales.shape), opacities=empty(raw.opacities.shape))
@@ -325,7 +324,7 @@ class Filter3D:
 
 
 def filtered(state: State) -> State:
-    """The state's Gaussians with their filters, if it has any, in scales and opacities: as any viewer shows them."""
+    """Bake a state's filters, if it has any, into scales and opacities, so that every viewer shows them."""
     if FILTER not in state:
         return state
     log_scales, logits, filters = (state[name].astype(np.float64) for name in ("log_scales", "logit_opacities", FILTER))

@@ -1,5 +1,5 @@
-"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient, as training records it and as torch takes it
-(kernels/loss_sweeps.slang). Another loss of pixels may take the place of L1.
+"""The photometric loss (1 - λ) L1 + λ (1 - SSIM), fused with its gradient, for training and for torch
+(kernels/loss_sweeps.slang). Another pixel loss may replace L1.
 
 SSIM is that of Wang et al. 2004 for values from 0 to 1: a Gaussian window of 11×11 pixels with σ = 1.5, channel by channel.
 """
@@ -30,12 +30,12 @@ CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name i
 _RADIUS = constant("splat/ssim", "SSIM_RADIUS")
 # Pixels across the window of SSIM.
 WINDOW = 2 * _RADIUS + 1
-# The shape of the loss's sums: a row for each of the places that workgroups take turns to add to.
+# Shape of the loss's sums: one row for each slot; workgroups add to the slots in turn.
 SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
-# Floats of each channel in the two arrays that sweeps leave for the next.
+# Floats per channel in the two arrays that sweeps leave for the next.
 FLOATS_A_PIXEL = (_MOMENTS, _ADJOINTS)
-# Rows beside a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, in whole runs, so that
-# every thread does the same arithmetic as without bands.
+# Rows above and below a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, rounded up to
+# whole runs, so that every thread does the same arithmetic as without bands.
 _MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
 # The largest buffer: images of up to 8.9 megapixels are one band.
 BAND_BYTES = 1 << 29
@@ -43,18 +43,18 @@ BAND_BYTES = 1 << 29
 
 @dataclass(frozen=True)
 class LossValues:
-    """The loss and what it is made of."""
+    """The loss and its parts."""
 
     loss: float
-    # Means over pixels and channels; `l1` is that of the pixel loss, whichever it is.
+    # Means over pixels and channels; `l1` is the mean of the pixel loss, whichever it is.
     l1: float
     ssim: float
-    # Over those pixels that count, dB; NaN if none does.
+    # In dB, over the pixels that count; NaN if none does.
     psnr: float
 
     @classmethod
     def mean(cls, values: Sequence[Self], total: Callable[[list[float]], list[float]] = list) -> Self:
-        """Means over photographs; `total` adds up sums of several processes."""
+        """Average over photographs; `total` adds sums up over several processes."""
         known = [value.psnr for value in values if not math.isnan(value.psnr)]
         sums = [sum(value.loss for value in values), sum(value.l1 for value in values), sum(value.ssim for value in values)]
         loss, l1, ssim, psnr, count, compared = total([*sums, sum(known), len(values), len(known)])
@@ -63,7 +63,7 @@ class LossValues:
 
 @dataclass(frozen=True)
 class _Band:
-    """Rows `first` to `end` of an image, and those that they depend on, `rows` of them from `top`."""
+    """Rows `first` to `end` of an image, which depend on `rows` rows from `top`."""
 
     top: int
     rows: int
@@ -72,7 +72,7 @@ class _Band:
 
 
 def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -> list[_Band]:
-    """An image in as few bands as buffers of so many bytes allow, or of one run of rows each."""
+    """Split an image into as few bands as buffers of `most_bytes` allow; a band has at least one run of rows."""
     most_rows = most_bytes // (_MOMENTS * width * channels * 4)
     if height <= most_rows:
         return [_Band(0, height, 0, height)]
@@ -85,7 +85,7 @@ def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -
 
 
 Padding = Literal["same", "valid", "reflect"]
-# Types in slang/splat/pixel_loss.slang, which are means over channels.
+# Types in slang/splat/pixel_loss.slang; each is a mean over channels.
 PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
 # The longest vector in Slang.
 _MOST_CHANNELS = 4
@@ -93,15 +93,15 @@ _MOST_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Comparison:
-    """How images are compared, and what kernels are specialised by.
+    """How images are compared; kernels are specialised by it.
 
     Attributes:
         pixel_weight, ssim_weight: the gradient is that of pixel_weight · mean loss(x, y) + ssim_weight · mean SSIM(x, y).
         channels: of the images.
-        packed: y is bytes with weights as from `pack`, or else the bits of floats in x's layout.
-        whole_windows: SSIM is of those windows only that lie in the image, or else of all, with zeros outside.
-        pixel_loss: implements IPixelLoss.
-        swapped: the pixel loss is of y and x.
+        packed: True if y is bytes with weights from `pack`; else it is the bits of floats in x's layout.
+        whole_windows: True if SSIM uses only windows inside the image; else it uses all, with zeros outside.
+        pixel_loss: a built-in type's name, or a type that implements IPixelLoss.
+        swapped: True if the pixel loss gets (y, x).
     """
 
     pixel_weight: float
@@ -119,15 +119,15 @@ class Comparison:
 
 
 class SsimPasses:
-    """The four sweeps over images of one size, of large ones in several bands, so that no buffer takes more than `band_bytes`.
-    SplatError if the images are too large for the device, or have more channels than a caller's own loss takes."""
+    """The four sweeps over images of one size; large images are swept in bands, so that no buffer exceeds `band_bytes`.
+    SplatError if the images are too large for the device, or have more channels than a user's pixel loss accepts."""
 
     def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = BAND_BYTES) -> None:
         self.width, self.height, channels = width, height, comparison.channels
         device.memory.limits.check_images(1, height, width, channels)
         if comparison.joint and channels > _MOST_CHANNELS:
             raise SplatError(
-                f"images has {channels} channels; a pixel loss of your own takes {_MOST_CHANNELS} at most, "
+                f"images has {channels} channels; a pixel loss of your own accepts {_MOST_CHANNELS} at most, "
                 f"{', '.join(PIXEL_LOSSES)} any number"
             )
         self._module = "cpu/loss" if device.software else "loss"
@@ -147,9 +147,9 @@ class SsimPasses:
     def record(
         self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0, swapped: bool = False
     ) -> None:
-        """Add an image's part to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if there is one: x and v_x are
-        [images, H, W, channels] float32, y [images, H, W] uint32 from `pack` or, not packed, the words of an array as x.
-        `swapped` exchanges the pixel loss's arguments, if it minds."""
+        """Add an image's part to `sums`, `SUMS` float32, and write ∂/∂x to `v_x`, if it is given: x and v_x are
+        [images, H, W, channels] float32, y [images, H, W] uint32 from `pack` or, if not packed, the words of an array like x.
+        `swapped` exchanges the arguments of a user's pixel loss."""
         options = replace(self._options, swapped=swapped and self._options.joint)
         entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
         arrays = {"renders": x, "photographs": y, "v_renders": v_x, "row_maps": self._along_rows, "adjoints": self._adjoints}
@@ -172,7 +172,7 @@ class SsimPasses:
 
 
 class PhotometricLoss:
-    """The loss for images of one size; arguments and errors as of `SsimPasses`."""
+    """The loss for images of one size; arguments and errors as for `SsimPasses`."""
 
     def __init__(
         self,
@@ -189,14 +189,14 @@ class PhotometricLoss:
         self.v_render = device.memory.empty((1, height, width, CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
-        """Leave ∂loss/∂render [1, H, W, 3] in `v_render` and the loss's sums in `sums`, `SUMS` float32, for `values`. The
+        """Write ∂loss/∂render [1, H, W, 3] to `v_render` and the loss's sums to `sums`, `SUMS` float32, for `values`. The
         photograph is [H, W] uint32 from `pack`."""
         recorder.stage("loss")
         recorder.clear(sums)
         self._sweeps.record(recorder, render, photograph, sums, self.v_render)
 
     def values(self, sums: Array) -> LossValues:
-        """Read what `record` left in `sums`, once it has run."""
+        """Read the loss from `sums`, after the recording of `record` has run."""
         absolute, similarity, squared, weight = (float(x) for x in sums.numpy().sum(0, dtype=np.float64))
         l1, ssim = absolute / self._sweeps.count, similarity / self._sweeps.count
         loss = (1 - self.ssim_lambda) * l1 + self.ssim_lambda * (1 - ssim)
@@ -204,7 +204,7 @@ class PhotometricLoss:
 
 
 def pack(photograph: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """A photograph [H, W, 4] (rgb, weight) as the loss reads it: [H, W] uint32, red in the lowest byte."""
+    """Pack a photograph [H, W, 4] (rgb, weight) for the loss: [H, W] uint32, red in the lowest byte."""
     return np.ascontiguousarray(photograph).view("<u4")[..., 0]
 
 
@@ -217,16 +217,15 @@ def photometric_loss(
     padding: Literal["same", "valid"] = "same",
     pixel_loss: str | UserType | ShaderModule = "L1",
 ) -> Tensor:
-    """(1 - λ) mean |images - photographs| + λ (1 - SSIM), as training minimises it (Kerbl et al. 2023, equation 7).
+    """Return (1 - λ) mean |images - photographs| + λ (1 - SSIM), the training loss (Kerbl et al. 2023, equation 7).
 
     Args:
         images, photographs: [..., H, W, C] float32 of any size and number of channels, for example those of `rasterization`.
             SSIM expects values from 0 to 1.
         ssim_lambda: λ, from 0 to 1.
-        padding: of SSIM, as `ssim` takes it; training uses "same".
-        pixel_loss: in the place of |x - y|, "L1": "L2", (x - y)²; "Charbonnier", √((x - y)² + 0.001²) (Charbonnier et al.
-            1994); or Slang of yours with a type that implements `IPixelLoss` (slang/splat/pixel_loss.slang), for up to 4
-            channels.
+        padding: of SSIM, as for `ssim`; training uses "same".
+        pixel_loss: "L1", |x - y|; "L2", (x - y)²; "Charbonnier", √((x - y)² + 0.001²) (Charbonnier et al. 1994); or your own
+            Slang with a type that implements `IPixelLoss` (slang/splat/pixel_loss.slang), for up to 4 channels.
 
     Returns:
         A scalar, the mean over all images. NaN in an image makes it NaN.
@@ -234,7 +233,8 @@ def photometric_loss(
     Differentiable once, in both; |x - y| has the gradient 0 where x = y.
 
     Raises:
-        SplatError: shapes that differ, or are no images; another type than float32; λ out of range; no such pixel loss.
+        SplatError: shapes differ or are not [..., H, W, C], the dtype is not float32, λ is out of range, or there is no such
+            pixel loss.
     """
     if not 0 <= ssim_lambda <= 1:
         raise SplatError(f"ssim_lambda is {ssim_lambda}; it must lie between 0 and 1")
@@ -246,13 +246,13 @@ def photometric_loss(
 
 @graph_break
 def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Tensor:
-    """Structural similarity, 1 for images that are the same.
+    """Return the structural similarity, 1 for equal images.
 
     Args:
         images, others: [..., H, W, C] float32 of any number of channels, values from 0 to 1.
-        padding: what the windows of pixels near the border see outside the image. "reflect": the image again, mirrored at the
-            outermost pixels, as torchmetrics does; sides of 6 pixels at least. "same": zeros, as training does. "valid": the
-            mean is only over pixels whose window lies in the image, as in the paper; sides of 11 pixels at least.
+        padding: the values that windows near the border get outside the image. "reflect": the image mirrored at its outermost
+            pixels, as in torchmetrics; sides of 6 pixels at least. "same": zeros, as in training. "valid": the mean is only
+            over pixels whose window lies in the image, as in the paper; sides of 11 pixels at least.
 
     Returns:
         A scalar, the mean over all images, pixels and channels. NaN in an image makes it NaN.
@@ -260,11 +260,11 @@ def ssim(images: Tensor, others: Tensor, *, padding: Padding = "reflect") -> Ten
     Differentiable once, in both.
 
     Raises:
-        SplatError: shapes that differ, or are no images or too small ones; another type than float32.
+        SplatError: shapes differ, are not [..., H, W, C] or are too small; or the dtype is not float32.
     """
     _check("others", images, others, padding, {"same": 1, "valid": WINDOW, "reflect": _RADIUS + 1})
     if padding == "reflect":
-        # A window's radius of mirrored pixels around: [B, H + 10, W + 10, C].
+        # Pad with a window's radius of mirrored pixels: [B, H + 10, W + 10, C].
         batches = (pixels.reshape(-1, *pixels.shape[-3:]).permute(0, 3, 1, 2) for pixels in (images, others))
         images, others = (F.pad(batch, (_RADIUS,) * 4, mode="reflect").permute(0, 2, 3, 1) for batch in batches)
     return _compare(images, others, Comparison(0.0, 1.0, whole_windows=padding != "same"))
@@ -290,13 +290,13 @@ def _check(name: str, images: Tensor, others: Tensor, padding: str, smallest: di
 
 
 def _compare(x: Tensor, y: Tensor, comparison: Comparison) -> Tensor:
-    # The backward pass needs none of their pixels, but has to know where they come from (`first_derivative`).
+    # The backward pass needs no pixels of these, only their autograd history (`first_derivative`).
     sources = (images.narrow(0, 0, 0).clone() for images in (x, y))
     return cast(Tensor, _Compare.apply(x, y, comparison, *sources))
 
 
 class _Compare(torch.autograd.Function):
-    """A weighted sum of the mean of a pixel loss and of mean SSIM(x, y), which is symmetric."""
+    """A weighted sum of the mean pixel loss and of mean SSIM(x, y), which is symmetric."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weights: Comparison, *sources: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ class _Compare(torch.autograd.Function):
         gradients = [device.memory.empty(array.shape) if ctx.needs_input_grad[i] else None for i, array in enumerate(arrays)]
 
         recorder = device.record()
-        # The gradient for y is that for x with both exchanged.
+        # The gradient for y is the gradient for x with both exchanged.
         for i, (of, other, v_of) in enumerate(zip(arrays, reversed(arrays), gradients, strict=True)):
             if i == 0 or v_of is not None:
                 recorder.clear(sums[i])
@@ -322,7 +322,7 @@ class _Compare(torch.autograd.Function):
 
         ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients), *sources)
         pixels, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])
-        # The sums are over all images, the weights for one of them.
+        # The sums are over all images, the weights for one image.
         return x.new_tensor(pixel_weight * pixels / sweeps.count + ssim_weight * similarity / sweeps.ssim_count)
 
     @staticmethod

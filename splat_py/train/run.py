@@ -1,12 +1,12 @@
-"""A training run from a capture to its folder, what `splat train` does; and such folders, as the other commands read them:
+"""`splat train`: a training run from a capture to its folder; and such folders, as the other commands read them:
 
-run.json                what is trained, on what, how
-checkpoint.safetensors  to resume from
+run.json                data and configuration of the run
+checkpoint.safetensors  the state to resume from
 scene.ply               the Gaussians, in the dataset's own frame
-scene.html              the same as a page to walk through, which opens from disk
+scene.html              a page to walk through the scene, which opens from disk
 metrics.json            scores of the held-out views, and the curve of the training loss
 held-out/               photographs beside renders
-capture.safetensors     what else was learnt: exposures, refined cameras, an environment
+capture.safetensors     other learnt parts: exposures, refined cameras, an environment
 transforms.json         the refined cameras, for other programs
 """
 
@@ -46,7 +46,7 @@ _CURVE_POINTS = 200
 
 
 class RunFolder:
-    """The files of a run, as `splat train` leaves them."""
+    """The files that `splat train` writes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,7 +60,7 @@ class RunFolder:
         return RunRecord.load(self.record_file, TrainConfig.from_dict)
 
     def metrics(self) -> dict[str, Any]:
-        """The content of metrics.json; nothing if there is none."""
+        """Return the content of metrics.json; empty if the file is missing or damaged."""
         try:
             content = parse_json(self.metrics_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -85,31 +85,30 @@ def train(
     on_step: Callable[[StepReport], None] | None = None,
     between_steps: Callable[[Callable[[], None]], None] | None = None,
 ) -> Scores | None:
-    """Train, evaluate, and leave everything in `out`. Returns the scores of the held-out views, if there are any. Of several
-    processes all read the capture and the run, and the first one alone writes, tells and evaluates.
+    """Train, evaluate, and write everything to `out`. Returns the scores of the held-out views, if there are any. If several
+    processes train, all read the capture and the run, and only the first one writes, reports and evaluates.
 
     Args:
-        resume: continue the run in `out` from its checkpoint. The run's own record, run.json, then decides about data and
-            configuration. More steps than it was begun with extend it: from its last step on, learning rates, degree and
-            densification are those of a run of so many steps. `options.data` says where the capture is now.
-        given: names of options that count as given although they have their default's value.
-        trust_source: compile Slang source that a run carries which is resumed without naming its file again in `config.splat`.
+        resume: continue the run in `out` from its checkpoint, with the data and configuration in its run.json. A larger
+            number of steps extends it: from its last step on, learning rates, degree and densification are those of the longer
+            run. `options.data` says where the capture is now.
+        given: names of options that count as given even if they have their default's value.
+        trust_source: compile the Slang source that a resumed run carries, if `config.splat` does not name its file again.
         device: where to train and to evaluate; the default device if None.
         ranks: processes that train together, from `joined`.
-        on_start: told of the trainer before its first step.
+        on_start: called with the trainer before its first step.
         on_step, between_steps: as `Trainer.fit`.
 
     Raises:
-        SplatError: `out` holds a run already and `resume` is not asked for, or another process writes to it; an option
-            contradicts the run that is resumed; or the input is unusable. Nothing is left if it fails before its first
-            checkpoint.
+        SplatError: `out` already holds a run and `resume` is False, or another process writes to it; an option contradicts the
+            resumed run; or the input is unusable. A run that fails before its first checkpoint leaves nothing.
 
     Warns:
-        UserWarning: the run that is to be resumed is finished. It is left as it is.
+        UserWarning: the run to resume is finished. It is left as it is.
     """
     config.validate()
     folder = RunFolder(out)
-    # The first process holds the folder before the others read it.
+    # The first process locks the folder before the others read it.
     with run_lock(out) if ranks.first else nullcontext():
         ranks.wait()
         if not resume:
@@ -128,7 +127,7 @@ def train(
             config = replace(config, batch=ranks.batch_of(config.batch))
         record = RunRecord(options, config)
         if checkpoint and recorded:
-            # Types of one's own are compared as text: the same file may be elsewhere now.
+            # Compare users' types as text: the file may have moved.
             for slot in SLOTS:
                 slot.refuse_another(out, recorded.config, checkpoint.config, config)
             if recorded.config.parameters() != checkpoint.config.parameters():
@@ -178,7 +177,7 @@ def _fit(
 ) -> Scores | None:
     config, dataset = trainer.config, trainer.dataset
     began, first = time.perf_counter(), trainer.step
-    # The curve of a run that is extended.
+    # Keep the curve of a resumed run.
     curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
     before = curve[-1].get("seconds", 0.0) if curve else 0.0
 
@@ -236,15 +235,15 @@ def _with_advice(error: SplatError, folder: RunFolder) -> SplatError:
 def open_scene(
     scene: Path, data: Path | None, downscale: float | None, own: OwnTypes | None = None
 ) -> tuple[Gaussians, Dataset, TrainConfig]:
-    """A scene, and the capture whose cameras and photographs go with it.
+    """Open a scene, and the capture whose cameras and photographs go with it.
 
     Args:
         scene: a run's folder, or a scene's file (`Gaussians.load`).
-        data, downscale: of the capture; by default those of the run. A file has none.
-        own: Slang source that the scene was trained with, and for a file the camera.
+        data, downscale: the capture and its scale; by default those of the run. A scene file has none.
+        own: Slang source that the scene was trained with, and for a file the camera model.
 
     Raises:
-        SplatError: a file is missing or damaged, or nothing says which capture, or that its Slang source is trusted.
+        SplatError: a file is missing or damaged, no capture is named, or Slang source is not trusted.
     """
     own, is_file = own or OwnTypes(), is_scene_file(scene)
     require_cameras(scene, data)
@@ -267,8 +266,8 @@ def open_scene(
 
 
 def capture_of(scene: Path, data: Path | None) -> Dataset | None:
-    """The capture whose cameras go with a scene, a run's folder or a file, or None if nothing says which or it is gone;
-    SplatError if `data` is no capture."""
+    """Return the capture of a scene (a run's folder or a file), or None if it is not known or missing; SplatError if `data` is
+    not a capture."""
     if data is not None:
         return DataOptions(data).load()
     if is_scene_file(scene):
@@ -281,16 +280,15 @@ def capture_of(scene: Path, data: Path | None) -> Dataset | None:
 
 
 def learnt_of(scene: Path, config: TrainConfig) -> LearntCapture:
-    """The capture as it was learnt with a scene, a run's folder or a file, which knows nothing; SplatError if a run
-    learns something and the file is missing or damaged."""
+    """Return the capture parts learnt with a scene: those of a run's folder, or none for a file; SplatError if the run learns
+    some and their file is missing or damaged."""
     return LearntCapture({}) if is_scene_file(scene) else LearntCapture.load(RunFolder(scene).capture, config)
 
 
 def merge_cells(folders: Sequence[Path]) -> tuple[Gaussians, dict[str, tuple[int, int]]]:
-    """The scene of all cells of a partition, from its folder or theirs, and by a cell's name how many Gaussians it keeps, of
-    how many: those whose means are in its part of space, without the margin that it was trained with; the outer parts do not
-    end. SplatError if cells are missing, were not trained, are of several partitions, or were trained in ways that do not go
-    together."""
+    """Merge the cells of a partition, given its folder or theirs. Returns the scene, and by a cell's name how many Gaussians it
+    keeps, of how many. A cell keeps those whose means are in its part of space, without its training margin; outer cells are
+    unbounded. SplatError if cells are missing, untrained, of several partitions, or trained in ways that cannot be merged."""
     cells = _whole_partition(folders)
     scenes: list[Gaussians] = []
     counts: dict[str, tuple[int, int]] = {}
@@ -341,5 +339,5 @@ def _trained(folder: Path) -> Gaussians:
         going_on = " --resume" if run.record_file.exists() else ""
         raise SplatError(f"{folder} was not trained{' to its end' if going_on else ''}; run `{command}{going_on}`")
     if run.record().config.environment:
-        raise SplatError(f"{folder} was trained with --environment, and each cell would have its own; train without")
+        raise SplatError(f"{folder} was trained with --environment, which cells cannot share; train it without --environment")
     return run.gaussians()

@@ -1,5 +1,5 @@
-"""A photograph's part of a training step, top to bottom in `PhotographGradients.record`: its camera rendered, compared, and the
-gradients of the Gaussians; and the photographs of one step added up. `Trainer._submit` calls both, and then Adam."""
+"""One photograph's part of a training step, top to bottom in `PhotographGradients.record`: render its camera, compare, and
+compute the Gaussians' gradients; and `BatchSums`, which adds up a step's photographs. `Trainer` calls both, then Adam."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,11 +25,11 @@ from splat_py.train.parameters import Parameters
 from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, camera_model
 
-# Capacity of tile lists to begin with.
+# Initial capacity of tile lists.
 ISECTS_PER_GAUSSIAN = 4
-# Their share beyond what was needed, so that growing scenes rarely exceed it.
+# Factor on the capacity that was needed, so that growing scenes rarely exceed it.
 _HEADROOM = 1.5
-# Floats a thread.
+# Floats per thread.
 _RUN = constant("kernels/optimize", "RUN")
 
 
@@ -45,8 +45,8 @@ class _Target:
 
 
 class PhotographGradients:
-    """The arrays and kernels that render and differentiate one photograph after another. Tile lists have so many
-    intersections as `capacity` says, or in proportion to the Gaussians by default."""
+    """The arrays and kernels that render and differentiate one photograph after another. `capacity` is that of tile lists, in
+    intersections; by default it is proportional to the number of Gaussians."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PhotographGradients:
         capacity: int | None = None,
     ) -> None:
         self._device, self._dataset, self._config = device, dataset, config
-        # Harmonics rise in degree.
+        # None for harmonics, whose type follows the degree.
         features, weights = config.color_features, config.color_weights
         self._color = None if color == "SphericalHarmonics" else color_model(color, features, weights)
         self.options = Options.on(
@@ -74,7 +74,7 @@ class PhotographGradients:
         )
         self._depth = DepthSupervision.of(device, dataset, config)
         self._row = self.options.gradient_row_length(DEPTH_CHANNELS if self._depth else 3)
-        # By the sizes of renders.
+        # By the size of the render.
         self.targets: dict[tuple[int, int], _Target] = {}
         self._binning: Binning | None = None
         self.capacity = capacity or ISECTS_PER_GAUSSIAN * parameters.count
@@ -82,7 +82,7 @@ class PhotographGradients:
         self.reserve(parameters)
 
     def reserve(self, parameters: Parameters) -> None:
-        """Arrays whose size follows the number of Gaussians."""
+        """Allocate the arrays whose size follows the number of Gaussians."""
         count, memory = parameters.count, self._device.memory
         self.splats = replace(Splats.empty(self._device, 1, count), extras=parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
@@ -91,7 +91,7 @@ class PhotographGradients:
         self._binning = None
 
     def reserve_lists(self, overflow: Overflow) -> None:
-        """Tile lists that hold what did not fit."""
+        """Enlarge the tile lists to hold what did not fit."""
         self.capacity = max(self.capacity, int(overflow.isect_count * _HEADROOM))
         self.segments = max(self.segments, segments_for(self._device, int(overflow.max_tile_count * _HEADROOM)))
         self._binning = None
@@ -106,8 +106,8 @@ class PhotographGradients:
         sums: Array,
         status: Array,
     ) -> None:
-        """Leave the gradients in `Parameters.v_…`, `v_splats` and `capture`, and the loss's sums in `sums`. There are as many
-        Gaussians as `reserve` knows of, `gaussians` as the parameters have them or filtered."""
+        """Write the gradients to `Parameters.v_…`, `v_splats` and `capture`, and the loss's sums to `sums`. `gaussians` are the
+        parameters' own or filtered ones, as many as in the last call of `reserve`."""
         cameras, step, view = capture.cameras, capture.step, capture.view
         target = self.target_of(cameras)
         splats, options = self.splats, self.options
@@ -129,7 +129,7 @@ class PhotographGradients:
         shading.record(recorder)
         binning.record_count(recorder)
         binning.record_lists(recorder)
-        # No list is longer than there are Gaussians.
+        # A list is at most as long as there are Gaussians.
         if segments_for(self._device, parameters.count) > self.segments:
             binning.record_max_tile_count(recorder)
         max_list_length = self.segments * (self._device.tuning.segment or ANY_LENGTH)
@@ -141,7 +141,7 @@ class PhotographGradients:
         rasterization = Rasterization.of(self._device, splats, colors, background, lists, target.image, options)
         rasterization.record(recorder)
 
-        # The loss and its gradient, of what the photograph shows of the render.
+        # The loss and its gradient, after environment and exposure.
         shown = target.image
         if depth is not None and target.depth is not None:
             shown = replace(shown, colors=depth.record_colors(recorder, shown, target.depth))
@@ -179,9 +179,9 @@ class PhotographGradients:
 
 
 class BatchSums:
-    """Sums over the photographs of a step of the gradients of `parameters`, and of what says where Gaussians are missing.
+    """Sums over the photographs of a step: the gradients of `parameters`, and the statistics of densification.
 
-    `begin`; `add` and `Parameters.record_statistics` into `statistics` after each photograph's backward pass; and `end`.
+    Call `begin`; after each photograph's backward pass `add`, and `Parameters.record_statistics` into `statistics`; then `end`.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -195,26 +195,26 @@ class BatchSums:
         if self._extras_mean is not None:
             self._gradients.append(self._extras_mean)
         self._sums = [empty(array.shape) for array in self._gradients]
-        # This step's, by their names in `Parameters`.
+        # Statistics of this step, by their names in `Parameters`.
         self.statistics = {name: empty(parameters.count) for name in Parameters.STATISTICS}
 
     @property
     def sums(self) -> list[Array]:
-        """The arrays that add up over processes, after the last `add`."""
+        """The arrays to add up over processes, after the last `add`."""
         return [*self._sums, self.statistics["gradient_norms"], self.statistics["times_seen"]]
 
     @property
     def largest(self) -> list[Array]:
-        """The arrays of which the largest value of all processes counts."""
+        """The arrays to combine over processes by their largest values."""
         return [self.statistics["max_radii"]]
 
     def begin(self, recorder: Recorder) -> None:
-        """Before the first photograph."""
+        """Clear the sums, before the first photograph."""
         for array in (*self.sums, *self.largest):
             recorder.clear(array)
 
     def add(self, recorder: Recorder, v_splats: Array) -> None:
-        """The gradients of `parameters`, and of extras in the splats' rows, as a photograph has left them."""
+        """Add a photograph's gradients of `parameters`, and of extras in the splats' rows."""
         recorder.stage("batch")
         for gradients, total in zip(self._gradients, self._sums, strict=True):
             in_rows = gradients is self._extras_mean
@@ -222,8 +222,8 @@ class BatchSums:
             self._add_scaled(recorder, rows, total, 1.0)
 
     def end(self, recorder: Recorder, photographs: int, status: Array) -> StridedRows | None:
-        """After the last one of so many photographs: the parameters' gradients become means, and all photographs count in their
-        statistics, unless the step does not. Returns the gradients of extras."""
+        """Finish a step of so many photographs: turn the parameters' gradients into means, and add the step's statistics to the
+        parameters' unless the step does not count. Returns the gradients of extras."""
         recorder.stage("batch")
         for mean, total in zip(self._gradients, self._sums, strict=True):
             recorder.clear(mean)
@@ -260,6 +260,6 @@ class BatchSums:
 
 
 def extras_of(v_splats: Array, extras: int) -> StridedRows:
-    """The gradients of extras at the ends of the splats' rows."""
+    """Return the gradients of extras, which are at the ends of the splats' rows."""
     stride = v_splats.shape[-1]
     return StridedRows(v_splats, stride, stride - extras)

@@ -1,4 +1,4 @@
-"""The training loop: everything of a step on the device, one command buffer a step, no host read in between."""
+"""The training loop: each step runs on the device, in one command buffer, without host reads in between."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -34,32 +34,32 @@ from splat_py.train.views import TrainingViews, camera_model, device_camera, lar
 class StepReport:
     step: int
     gaussians: int
-    # Means over the step's photographs, at the size that it compares them at, their sides divided by `divisor`.
+    # Means over the step's photographs, at the size that the step compares: sides divided by `divisor`.
     values: LossValues
     divisor: int = 1
 
 
 class Trainer(StepsInFlight):
-    """Optimises Gaussians so that they look like a dataset's photographs.
+    """Optimises Gaussians to look like a dataset's photographs.
 
     Args:
         dataset: from `load_dataset`.
-        config: defaults are the field's.
+        config: options of the run; by default `TrainConfig()`.
         device: where to train; the default device if None.
         resume: continue from this checkpoint, with its configuration.
-        splat: what splats are, in the place of `config.splat`: a name, or a type of one's own, as `rasterization` takes it.
-            Where `resume` carries the source of one, name the same again, or see `trust_source`.
-        camera, color: what projects, and how colours depend on the direction, in the same way.
-        splat_params: initial values of the numbers that each Gaussian has for it, by name: of a type of one's own each, in
-            the order of `extras`. Built-in types have theirs.
+        splat: the splat type instead of `config.splat`: a name or your own type, as for `rasterization`. If `resume` carries
+            the source of your own type, pass it again, or see `trust_source`.
+        camera, color: the camera model and the type of view-dependent colour, in the same way.
+        splat_params: initial splat parameters of each Gaussian, by name. Your own type needs all of them, in the order of
+            `extras`; built-in types have defaults.
         trust_source: compile the source that `resume` carries. It could read and write any memory.
-        distributed: several processes train one scene, as torchrun has started them or torch.distributed knows them. Each
-            renders its share of a step's photographs; everything else is the same in all, and the first one reports and writes.
-            True, or the processes as `joined` describes them.
-        max_memory: bytes that training may take; by default three quarters of what is free (`plan_memory`).
+        distributed: True, or `Ranks` from `joined`, if several processes train one scene, started by torchrun or known to
+            torch.distributed. Each renders its share of a step's photographs; everything else is the same in all, and the first
+            one reports and writes.
+        max_memory: bytes that training may use; by default three quarters of the free memory (`plan_memory`).
 
     Raises:
-        SplatError: the device cannot train, it would take more memory than it may, an option makes no sense or contradicts the
+        SplatError: the device cannot train, training would exceed its memory, an option is invalid or contradicts the
             checkpoint, or a source cannot be compiled or is not trusted.
     """
 
@@ -103,7 +103,7 @@ class Trainer(StepsInFlight):
         self.removals: list[density.Removal] = []
         memory = self.device.memory
         super().__init__(self.device, resume.step if resume else 0)
-        # The losses' sums of the photographs of each step in flight, and their values over all processes.
+        # Loss sums of each photograph of the steps in flight, and loss values over all processes.
         each = self.config.photographs // self.ranks.size
         ahead = self.device.tuning.steps_ahead + 1
         self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
@@ -129,11 +129,11 @@ class Trainer(StepsInFlight):
         types, capacity = (self.splat, self.color), resume.capacity if resume else None
         self._gradients = PhotographGradients(self.device, self.dataset, self.config, *types, self.parameters, capacity)
         self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
-        # Known depths, and photographs over other backgrounds, are of their own size.
+        # Known depths and photographs over random backgrounds exist only at full size.
         whole = self.config.depth_lambda > 0 or self.config.random_background
         self._largest_divisor = 1 if whole else largest_divisor(self.dataset)
 
-    # The user's side
+    # Public interface
 
     def fit(
         self,
@@ -144,16 +144,16 @@ class Trainer(StepsInFlight):
         """Train to the last step and return the Gaussians.
 
         Args:
-            on_step: told of finished steps, in order, a little later; of every 32nd where reading from the device costs a copy.
+            on_step: called for finished steps, in order, a little later; for every 32nd if reading the device costs a copy.
             checkpoint: file to keep a checkpoint in, also when the user interrupts.
-            between_steps: called before each step with what acts on a signal that has come, for calls that take long.
+            between_steps: called before each step with a function that long calls use to act on a signal.
 
         SIGINT, SIGTERM and SIGHUP are acted on between steps, in the main thread.
 
         Raises:
-            SplatError: a parameter is no longer finite, or none of the Gaussians is left. A checkpoint from before stays.
-            KeyboardInterrupt: a signal has come, to any process, and the checkpoint is written.
-            RankLostError: another process has ended, and the checkpoint is written.
+            SplatError: a parameter is no longer finite, or no Gaussian is left. An earlier checkpoint stays.
+            KeyboardInterrupt: a process has received a signal; the checkpoint is written.
+            RankLostError: another process has ended; the checkpoint is written.
         """
         if not self.ranks.first:
             on_step = checkpoint = between_steps = None
@@ -162,7 +162,7 @@ class Trainer(StepsInFlight):
             while self.step < self.config.steps:
                 if self.ranks.alone:
                     interrupts.act()
-                # Several processes end when all of them know.
+                # Several processes end once all know of the signal.
                 elif self._stopped_by:
                     raise Interrupted(self._stopped_by)
                 if between_steps is not None:
@@ -180,18 +180,18 @@ class Trainer(StepsInFlight):
         return gaussians
 
     def gaussians(self) -> Gaussians:
-        """A copy of the Gaussians as they are now, or in the last epochs their mean over these steps."""
+        """Return a copy of the Gaussians as they are now, or, in the last epochs, of their means over these steps."""
         self.finish()
         state = self.parameters.gaussian_state() | self._means.state() | self._filter_state()
         return gaussians_of(state, self.config, self.splat, self.color)
 
     def learnt_capture(self) -> LearntCapture:
-        """The present exposures, cameras and environment."""
+        """Return the present exposures, cameras and environment."""
         self.finish()
         return LearntCapture.of(self._capture.state())
 
     def checkpoint(self) -> Checkpoint:
-        """Everything that a later run needs to continue from here."""
+        """Return everything that a later run needs to continue from here."""
         self.finish()
         state = self.parameters.state() | self._means.state() | self._filter_state() | self._capture.state()
         return Checkpoint(self.step, self.config, state, self._gradients.capacity)
@@ -205,7 +205,7 @@ class Trainer(StepsInFlight):
     # One step
 
     def advance(self) -> None:
-        """Send the next step to the device, without waiting for it, and where it is due change the Gaussians after it."""
+        """Send the next step to the device without waiting for it, and densify or prune after it if that is due."""
         step = self.step
         self._send()
         refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
@@ -222,7 +222,7 @@ class Trainer(StepsInFlight):
             self._require_equal()
 
     def views_of(self, step: int) -> list[int]:
-        """The dataset's views that a step renders, of all processes together."""
+        """Return the dataset's views that a step renders, over all processes."""
         train = self.dataset.train
         return [train[index] for index in views_at(step, len(train), self.config.photographs, self.config.seed)]
 
@@ -247,7 +247,7 @@ class Trainer(StepsInFlight):
         return recorder.submit(wait=False)
 
     def _record_photographs(self, recorder: Recorder, step: int) -> list[CaptureStep]:
-        """The gradients of this process' photographs. Returns what is learnt of all of them beside the scene."""
+        """Record the gradients of this process's photographs. Returns the capture's part of every photograph of the step."""
         parameters, gradients, batch, status = self.parameters, self._gradients, self._batch, self._status
         sums, own = iter(self._sums[step % len(self._sums)]), self._own_views(step)
         photographs = self._views_at(step).photographs
@@ -261,7 +261,7 @@ class Trainer(StepsInFlight):
             batch.begin(recorder)
         captures = []
         for order, view in enumerate(self.views_of(step)):
-            # A view is in a batch once; other processes render those that are not own.
+            # A view is in a batch only once; other processes render the views that are not in `own`.
             renders = recorder if view in own else None
             capture = CaptureStep(self._capture, renders, step, order, view, self._cameras_of(view, step))
             captures.append(capture)
@@ -279,7 +279,7 @@ class Trainer(StepsInFlight):
         return captures
 
     def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
-        """Learn from what all photographs of a step have left."""
+        """Record the updates of all parameters from the gradients of a step's photographs."""
         config, status, v_extras = self.config, self._status, None
         if self._batch is not None:
             v_extras = self._batch.end(recorder, len(captures), status)
@@ -319,7 +319,7 @@ class Trainer(StepsInFlight):
     # Several processes
 
     def _fitted(self, step: int) -> bool:
-        """True if the lists of all processes were long enough. Otherwise more is reserved, and all repeat it."""
+        """True if the lists of all processes were long enough; otherwise enlarge them, and all processes repeat the step."""
         status = self._status
         overflow = Overflow(*map(int, status.numpy()))
         missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
@@ -329,7 +329,7 @@ class Trainer(StepsInFlight):
         return missing == 0
 
     def _exchange(self, step: int, captures: list[CaptureStep]) -> None:
-        """Add up what the processes have found in their photographs."""
+        """Add up losses and gradients over the processes."""
         assert self._batch is not None
         self._values.pop(step - len(self._sums), None)
         self._values[step] = LossValues.mean(self._own_values(step), self.ranks.total)
@@ -345,7 +345,7 @@ class Trainer(StepsInFlight):
         return self.config.divisor_at(step, self._largest_divisor)
 
     def _views_at(self, step: int) -> TrainingViews:
-        """Views of a step's size; others are let go of."""
+        """Return the views at a step's size, and release those of other sizes."""
         divisor = self._divisor_at(step)
         if self._views is None or self._views.divisor != divisor:
             self._views = TrainingViews(self.device, self.dataset, divisor, self.memory.photographs)
@@ -366,12 +366,12 @@ class Trainer(StepsInFlight):
     def _refine(self, step: int) -> None:
         before = self.parameters.count
         density.check_parameters(self.parameters, step + 1)
-        # It has the arrays of those before.
+        # It holds the arrays of the previous Gaussians.
         self._batch = None
         if self.config.densifies_at(step):
             limited = replace(self.config, max_gaussians=self.config.growth_limit(step, before, self._budget))
             self.parameters = density.refine(self.parameters, limited, step, self.dataset.scene_scale)
-            # Lets go of those that were before: there are no more than two copies of the Gaussians at once.
+            # Releases the previous Gaussians, so that at most two copies exist at once.
             self._gradients.reserve(self.parameters)
             self.parameters = density.in_spatial_order(self.parameters, self.dataset.bounds)
         if self.config.resets_opacities_at(step):

@@ -1,5 +1,5 @@
-"""The views that training compares with, on the device: cameras, photographs over whichever background, and known depths with
-their loss. Small photographs come first: their steps take less time and settle what is large."""
+"""Training views on the device: cameras, photographs over a background, and known depths with their loss. Small photographs
+come first: their steps are faster and fit the large structures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ from splat_py.scene.pictures import UInt8Array
 from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
 
-# By what sides are divided at most, and the pixels that the shorter one keeps.
+# The largest divisor of sides, and the fewest pixels that the shorter side keeps.
 _LARGEST_DIVISOR, _FEWEST_PIXELS = 4, 64
-# Backgrounds lie on the device before training, so that no step waits for one.
+# Number of random backgrounds; all are uploaded before training, so that no step waits for one.
 _BACKGROUNDS = 64
 # Channels of a render with depths.
 DEPTH_CHANNELS = 4
 
 
 class TrainingViews:
-    """Sides are divided by `divisor`. Photographs stay on the device up to `limit_bytes`."""
+    """Cameras and photographs with sides divided by `divisor`; up to `limit_bytes` of photographs stay on the device."""
 
     def __init__(self, device: Device, dataset: Dataset, divisor: int, limit_bytes: int) -> None:
         self.divisor = divisor
@@ -52,7 +52,7 @@ class TrainingViews:
 
 
 def largest_divisor(dataset: Dataset) -> int:
-    """By what the sides of the training photographs may be divided: 1, 2 or 4."""
+    """Return the largest divisor of the training photographs' sides: 1, 2 or 4."""
     side = min(min(dataset.views[i].camera.width, dataset.views[i].camera.height) for i in dataset.train)
     divisor = 1
     while 2 * divisor <= _LARGEST_DIVISOR and side >= 2 * divisor * _FEWEST_PIXELS:
@@ -61,13 +61,13 @@ def largest_divisor(dataset: Dataset) -> int:
 
 
 def coarse_camera(camera: Camera, divisor: int) -> Camera:
-    """The same view, its sides divided and rounded."""
+    """Return the same view with its sides divided and rounded."""
     return camera if divisor == 1 else camera.scaled(1 / divisor)
 
 
 def coarse_photograph(photograph: UInt8Array, camera: Camera) -> UInt8Array:
-    """A photograph [H, W, 4] (rgb, weight) at the size of a coarse camera, by averaging areas. A pixel counts if all count that
-    it is made of; others are left out of what it is compared with."""
+    """Shrink a photograph [H, W, 4] (rgb, weight) to the size of a coarse camera by averaging areas. A pixel counts only if all
+    pixels that it averages count."""
     size = camera.width, camera.height
     if photograph.shape[1::-1] == size:
         return photograph
@@ -86,7 +86,7 @@ def device_camera(device: Device, camera: Camera) -> Cameras:
 
 
 def camera_model(camera: Camera) -> str | UserType:
-    """The type in slang/splat that projects as a camera does, or the user's own."""
+    """Return the type in slang/splat that projects as a camera does, or the user's type."""
     lens, model = camera.distortion, camera.model
     if model is not None and not isinstance(model, str):
         return model
@@ -95,7 +95,7 @@ def camera_model(camera: Camera) -> str | UserType:
 
 
 class RandomBackgrounds:
-    """Colours behind the scene, drawn anew for each step from (seed, step), and photographs over them."""
+    """Background colours, drawn for each step from (seed, step), and photographs over them."""
 
     def __init__(self, device: Device, dataset: Dataset, seed: int) -> None:
         self._seed, self._colors = seed, np.random.default_rng(seed).uniform(size=(_BACKGROUNDS, 3)).astype(np.float32)
@@ -106,15 +106,15 @@ class RandomBackgrounds:
             store = ImageStore(dataset.views, np.full(3, shade, np.float32), DEFAULT_MEMORY_LIMIT)
             return Photographs(device.memory, lambda view: pack(store[view]))
 
-        # Photographs over black and over white differ by what is transparent.
+        # The difference between a photograph over black and over white is its transparency.
         self._over = [photographs_over(shade) for shade in (0, 1)] if any(self._has_alpha) else []
 
     def at(self, step: int) -> Array:
-        """The background of a step, [1, 3]."""
+        """Return the background of a step, [1, 3]."""
         return self._arrays[self._number(step)]
 
     def record(self, recorder: Recorder, step: int, view: int, photograph: Array) -> Array:
-        """The photograph of a view as from `pack` over it; `photograph` itself if it has no alpha channel."""
+        """Return a view's photograph over the step's background, as from `pack`; unchanged if it has no alpha channel."""
         if not self._has_alpha[view]:
             return photograph
         black, white = (photographs[view] for photographs in self._over)
@@ -130,7 +130,7 @@ class RandomBackgrounds:
 def record_composition(
     recorder: Recorder, background: tuple[float, float, float], black: Array, white: Array, composed: Array
 ) -> None:
-    """Make a photograph over a background from those over black and over white, [H, W] uint32 as from `pack`."""
+    """Compose a photograph over a background from those over black and over white, [H, W] uint32 as from `pack`."""
     color: dict[str, Any] = dict(zip(("red", "green", "blue"), background, strict=True))
     arrays: dict[str, Any] = {"over_black": black, "over_white": white, "composed": composed}
     groups, pixels = linear_groups(composed.size), composed.size
@@ -144,27 +144,27 @@ class DepthTarget:
 
 
 class DepthSupervision:
-    """Depths as a fourth channel beside colours (kernels/loss.slang), and their loss beside the photometric one:
-    λ · scene scale · mean |1 / D - 1 / D*| over the pixels whose depth D* is known; D is the expected depth. `known` has D* of
-    a view, [H, W], 0 where not known."""
+    """Depths as a fourth channel after the colours (kernels/loss.slang), and the depth loss,
+    λ · scene scale · mean |1 / D - 1 / D*| over the pixels with a known depth D*; D is the expected depth. `known` maps a view
+    to its D*, [H, W], 0 where unknown."""
 
     def __init__(
         self, device: Device, dataset: Dataset, depth_lambda: float, known: KnownDepths | Mapping[int, NDArray[np.float32]]
     ) -> None:
         self._device, self._weight, self._known = device, depth_lambda * dataset.scene_scale, known
-        # Pixels that are known, by view.
+        # Number of pixels with known depths, by view.
         self._counts: dict[int, int] = {}
         self._arrays = Photographs(device.memory, self._load)
         self.background = device.memory.array(np.append(dataset.background, np.float32(0))[None])
 
     @classmethod
     def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> Self | None:
-        """As a configuration says; None if it asks for none. SplatError if the dataset knows no depths, or cameras are others
-        than its own."""
+        """Make what `config` asks for, None without a depth loss. SplatError if the dataset has no known depths, or `config`
+        replaces its cameras."""
         if config.depth_lambda == 0:
             return None
         if config.camera != "dataset":
-            raise SplatError("depth_lambda needs the capture's own cameras, of which the known depths are; leave out camera")
+            raise SplatError("depth_lambda needs the capture's own cameras, to which known depths belong; leave out camera")
         for other in ("environment", "random_background"):
             if getattr(config, other):
                 raise SplatError(f"depth_lambda cannot be combined with {other}: both set one gradient; leave out one")
@@ -175,21 +175,21 @@ class DepthSupervision:
         return DepthTarget(empty((1, height, width, 3)), empty((1, height, width, DEPTH_CHANNELS)))
 
     def record_features(self, recorder: Recorder, colors: Array, depths: Array) -> Array:
-        """The features to blend [1, N, 4]: colours and depths of splats."""
+        """Return the features to blend, [1, N, 4]: colours and depths of splats."""
         features = recorder.scratch((*depths.shape, DEPTH_CHANNELS))
         self._dispatch(recorder, "appendDepth", depths.size, colors=colors, depths=depths, features=features)
         return features
 
     def record_colors(self, recorder: Recorder, image: Image, target: DepthTarget) -> Array:
-        """The colours [1, H, W, 3] of what was rendered."""
+        """Return the colours [1, H, W, 3] of the render."""
         self._dispatch(recorder, "takeColors", image.alphas.size, rendered=image.colors, rendered_colors=target.colors)
         return target.colors
 
     def record_gradient(
         self, recorder: Recorder, view: int, image: Image, target: DepthTarget, v_colors: Array, v_alphas: Array
     ) -> Array:
-        """Gradient [1, H, W, 4] of both losses, of which `v_colors` is one's; and `v_alphas`, overwritten."""
-        # Loading a photograph's depths counts them.
+        """Return the gradient [1, H, W, 4] of both losses; `v_colors` is the photometric loss's. Overwrites `v_alphas`."""
+        # Loading a view's depths sets their count.
         arrays = {"rendered": image.colors, "alphas": image.alphas, "known": self._arrays[view]}
         v = {"v_colors": v_colors, "v_rendered": target.v_render, "v_alphas": v_alphas}
         weight = self._weight / max(self._counts[view], 1)

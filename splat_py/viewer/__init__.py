@@ -1,1 +1,1 @@
-"""A scene in the browser: viser carries the page, our rasteriser draws its frames."""
+"""A scene in the browser: viser serves the page, and the rasteriser draws its frames."""

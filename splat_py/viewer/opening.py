@@ -1,4 +1,4 @@
-"""Opening a scene's file, a run or a capture; its controls on the page: cameras, a path of keyframes, a box that cuts it."""
+"""Opening a scene file, run or capture for the viewer, and the page's controls: cameras, keyframes and a crop box."""
 
 import itertools
 import math
@@ -34,31 +34,31 @@ from splat_py.viewer.page_server import aim, camera_of, quaternion_of
 if TYPE_CHECKING:
     import viser
 
-# Degrees from the upper to the lower edge of a page where no camera says.
+# Vertical field of view of a page without cameras, degrees.
 _FIELD_OF_VIEW = 60.0
-# As shares of the scene's scale: how deep a frustum is, and how near it is when it is not drawn any more.
+# Depth of a frustum and the page's near plane, as shares of the scene's scale: frustums nearer than that vanish.
 _DEPTH, NEARER = 0.12, 0.13
 _TRAINING, _HELD_OUT = (90, 160, 250), (250, 170, 60)
-# A page is slow with more; of more, every so many are shown.
+# The most frustums of a split; pages are slow with more, so only every n-th is shown.
 _MOST = 1000
-# Seconds between keyframes, to begin with and at most, and between two poses of a preview.
+# Seconds between keyframes, default and maximum, and between two poses of a preview.
 _SECONDS, _MOST_SECONDS, _TICK = 2.0, 30.0, 1 / 20
-# The box's first sides, as a share of the scene's scale.
+# The initial sides of the box, as a share of the scene's scale.
 _SIDE = 0.6
 
 
 @dataclass(eq=False)
 class ViewedScene:
-    look: RenderSettings  # how frames are drawn
-    gaussians: Gaussians | None  # None of a capture alone
-    dataset: Dataset | None  # cameras, photographs and points, or None of a scene's file alone
-    folder: Path  # where pages may have files written
+    look: RenderSettings  # settings for drawing frames
+    gaussians: Gaussians | None  # None for a capture alone
+    dataset: Dataset | None  # cameras, photographs and points, or None for a scene file alone
+    folder: Path  # the folder for files that pages write
     scores: dict[int, float] = field(default_factory=dict)  # PSNR in dB of held-out views by index into the dataset's views
-    scored: bool = True  # whether held-out views may be compared with renders: not where their poses were learnt in training
+    scored: bool = True  # True if held-out views can be compared with renders; False if training refined their poses
 
     @property
     def up(self) -> NDArray[np.float64]:
-        """Upwards in the world: as the cameras say, otherwise against y, as COLMAP's scenes mostly are."""
+        """The up direction in the world: from the cameras, otherwise −y, as in most COLMAP scenes."""
         if self.dataset is None:
             return np.array([0.0, -1.0, 0.0])
         return mean_up([view.camera for view in self.dataset.views])
@@ -72,11 +72,11 @@ class ViewedScene:
 
     @property
     def scale(self) -> float:
-        """A length in proportion to the scene, above 0."""
+        """A length proportional to the scene's size, above 0."""
         return self.dataset.scene_scale if self.dataset is not None else self._extent[1]
 
     def first_camera(self) -> Camera:
-        """A page's first view: the first training photograph's, or one from before the middle of all Gaussians."""
+        """A page's first view: the first training photograph's, or one in front of the middle of the Gaussians."""
         if self.dataset is not None:
             return self.dataset.views[self.dataset.train[0]].camera
         middle, extent = self._extent
@@ -85,7 +85,7 @@ class ViewedScene:
 
     @property
     def _extent(self) -> tuple[NDArray[np.float64], float]:
-        """The middle of nine tenths of the Gaussians, and how far they are from it."""
+        """The median of the means, and the distance within which nine tenths of them lie."""
         if self.gaussians is None or not len(self.gaussians):
             return np.zeros(3), 1.0
         means = self.gaussians.means[:: max(1, len(self.gaussians) // 100_000)].cpu().numpy().astype(np.float64)
@@ -103,16 +103,16 @@ def open_viewed(
     *,
     without_capture: bool = True,
 ) -> ViewedScene:
-    """Open a scene's file, the folder of a run or that of a capture.
+    """Open a scene file, the folder of a run, or the folder of a capture.
 
     Args:
-        data, downscale: of the capture that goes with a scene; by default those of the run, if it is still there.
+        data, downscale: the scene's capture and its downscale factor; by default those of the run, if the capture exists.
         own: Slang source that the scene was trained with.
-        folder: where pages may have files written; by default the run's, beside the scene, or the current one for a capture.
-        without_capture: whether a run is opened, with a warning, whose capture is not there any more.
+        folder: for files that pages write; by default the run's folder, the scene file's, or for a capture the current one.
+        without_capture: open a run even if its capture is missing, with a warning.
     """
     own = own or OwnTypes()
-    # Photographs are read one by one, when they are wanted.
+    # A memory limit of 0 reads photographs one by one on demand.
     if is_scene_file(target):
         gaussians = Gaussians.load(target).trust_source(own, str(target))
         dataset = None if data is None else DataOptions(data, downscale or 1.0).load(0)
@@ -127,7 +127,7 @@ def open_viewed(
     record = run.record()
     options, config = record.data, record.config
     options = replace(options, data=data or options.data, downscale=downscale or options.downscale)
-    # The scene is written after the last checkpoint; a run that was extended since has a newer one.
+    # The scene is written after the last checkpoint; a newer checkpoint means that the run was extended since.
     finished = run.scene.exists() and not (
         run.checkpoint.exists() and run.checkpoint.stat().st_mtime > run.scene.stat().st_mtime
     )
@@ -161,7 +161,7 @@ def _look(dataset: Dataset | None, antialiased: bool, gaussians: Gaussians | Non
 
 
 def _recorded_scores(run: RunFolder, dataset: Dataset) -> dict[int, float]:
-    """PSNR that the run has recorded, for views that are still held out."""
+    """The PSNR that the run recorded, for views that are still held out."""
     try:
         found = {view["name"]: float(view["psnr"]) for view in run.metrics()["held_out"]["views"]}
     except (KeyError, TypeError, ValueError):
@@ -170,7 +170,7 @@ def _recorded_scores(run: RunFolder, dataset: Dataset) -> dict[int, float]:
 
 
 class Frustums:
-    """Cameras of a scene's dataset on all pages; a thread reads their photographs in the share `reading` of its time."""
+    """The dataset's cameras on all pages. A thread reads their photographs, busy for the share `reading` of the time."""
 
     def __init__(self, server: "viser.ViserServer", scene: ViewedScene, dataset: Dataset, reading: float) -> None:
         self._server, self._dataset, self._focus, self._up = server, dataset, scene.focus, scene.up
@@ -182,7 +182,7 @@ class Frustums:
         self._closed = threading.Event()
         with server.gui.add_folder("Cameras"):
             self._visible = server.gui.add_checkbox("Show cameras", True)
-            # Names of files are text there, not HTML.
+            # viser shows these names as text, not as HTML.
             self._names = ["–", *(f"{i + 1}: {view.name}" for i, view in enumerate(dataset.views))]
             self._chosen = server.gui.add_dropdown("Go to", self._names, initial_value=self._names[0])
         self._root = server.scene.add_frame("/cameras", show_axes=False)
@@ -196,7 +196,7 @@ class Frustums:
             self.set_score(index, psnr)
 
     def _add(self, index: int, *, held_out: bool) -> None:
-        # Not the photograph's name: parts of a node's are separated by slashes.
+        # An index instead of the photograph's name, whose slashes would separate nodes.
         name, color = f"/cameras/{index}", _HELD_OUT if held_out else _TRAINING
         depth = _DEPTH * self._dataset.scene_scale
         handle = _add_frustum(self._server, name, self._dataset.views[index].camera, depth, color, thickness=1.5)
@@ -205,7 +205,7 @@ class Frustums:
 
     def go_to(self, client: "viser.ClientHandle", index: int) -> None:
         camera = self._dataset.views[index].camera
-        # Distance of the point that a page turns around.
+        # The distance of the point that the page orbits.
         depth = float((self._focus - camera.position) @ camera.forward)
         scale = self._dataset.scene_scale
         aim(client, camera, depth if depth > 0.05 * scale else scale, self._up)
@@ -243,7 +243,7 @@ class Frustums:
             try:
                 frustum.image = shrunk(self._dataset.image(index)[..., :3], 128)
             except (SplatError, OSError, MemoryError):
-                continue  # it stays empty; whoever needs the photograph says what is wrong with it
+                continue  # the frustum stays empty; later uses of the photograph report the error
             if self._closed.wait((time.monotonic() - began) * (1 / self._share - 1)):
                 return
 
@@ -256,7 +256,7 @@ class Frustums:
 def _add_frustum(
     server: "viser.ViserServer", name: str, camera: Camera, depth: float, color: tuple[int, int, int], thickness: float
 ) -> Any:
-    """A frustum that is so deep: viser draws all of one scale with the same volume."""
+    """A frustum of the given depth. viser draws all frustums of one scale with the same volume."""
     half_width, half_height = (0.5 * side / camera.K[i, i] for i, side in enumerate((camera.width, camera.height)))
     return server.scene.add_camera_frustum(
         name,
@@ -274,14 +274,14 @@ def _add_frustum(
 
 
 class PathPanel:
-    """Keyframes of all pages together, and buttons for them; `save` and `film` are for whoever can write files and draw."""
+    """The keyframes, shared by all pages, and their buttons; `Viewer` handles the buttons `save` and `film`."""
 
     def __init__(self, server: "viser.ViserServer", scene: ViewedScene) -> None:
         self._server, self._scale, self._up = server, scene.scale, scene.up
         self._poses: list[Camera] = []
         self._handles: list[Any] = []
         self._lock = threading.Lock()
-        # Pages that a preview moves.
+        # Pages with a running preview.
         self._watching: set[int] = set()
         gui = server.gui
         with gui.add_folder("Camera path", expand_by_default=False):
@@ -303,7 +303,7 @@ class PathPanel:
             raise SplatError("a path needs at least two keyframes; move and press “Add this view”")
         seconds = float(self._seconds.value)
         seconds = min(max(seconds, 0.1), _MOST_SECONDS) if math.isfinite(seconds) else _SECONDS
-        # The whole path is filmed at the size of its first view, which videos want even.
+        # The whole path is rendered at the size of its first view, with even sides for the video encoder.
         size = tuple(side + side % 2 for side in (poses[0].width, poses[0].height))
         return KeyframePath(tuple(Keyframe.of_camera(pose, i * seconds) for i, pose in enumerate(poses)), (size[0], size[1]))
 
@@ -332,7 +332,7 @@ class PathPanel:
         self._count.content = f"{count} keyframe{'s' * (count != 1)}" if count else "no keyframes"
 
     def _watch(self, event: Any) -> None:
-        """Move the page along the path, in its own thread; pressed again, stop."""
+        """Move the page along the path, in viser's thread for the event; a second press stops it."""
         client = event.client
         if client is None:
             return
@@ -356,8 +356,8 @@ class PathPanel:
 
 
 class CropBox:
-    """The box, its gizmo and its controls; it begins upright, around what there is to look at. Calls `changed` whenever another
-    part of the scene is to be drawn."""
+    """The crop box, its gizmo and its controls; it starts upright around the scene's focus. Calls `changed` when the box
+    changes."""
 
     def __init__(self, server: "viser.ViserServer", scene: ViewedScene, changed: Callable[[], None]) -> None:
         self._changed, scale, up = changed, scene.scale, scene.up
@@ -372,7 +372,7 @@ class CropBox:
         self._gizmo = server.scene.add_transform_controls(
             "/crop", scale=0.6 * sides[0], position=scene.focus, wxyz=quaternion_of(axes), visible=False, depth_test=False
         )
-        # Its edges: from each corner, along each axis that leads away from the first one.
+        # The edges of the box: from each corner along the axes on which its coordinate is 0.
         corners = [np.array(corner) for corner in itertools.product((0.0, 1.0), repeat=3)]
         edges = [(corner, corner + axis) for corner in corners for axis in np.eye(3) if corner @ axis == 0]
         self._box = server.scene.add_line_segments(
@@ -390,7 +390,7 @@ class CropBox:
         self._cut: tuple[Gaussians, bytes, Gaussians] | None = None
 
     def inside(self, gaussians: Gaussians) -> Gaussians:
-        """Gaussians whose centres are in the box, or all while there is none. The same object while nothing changes."""
+        """The Gaussians whose centres are in the box, or all if it is off. Returns the same object until something changes."""
         box = self._pose()
         if box is None:
             return gaussians
@@ -405,7 +405,7 @@ class CropBox:
         return self._cut[2]
 
     def _pose(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
-        """Middle [3], axes in columns [3, 3] and sides [3]; None while it is off or a page has sent what is no box."""
+        """Middle [3], axes in columns [3, 3] and sides [3] of the box; None if it is off or a page sent invalid numbers."""
         if not self._on.value:
             return None
         middle, size, wxyz = (np.asarray(x, np.float64) for x in (self._gizmo.position, self._size.value, self._gizmo.wxyz))

@@ -1,4 +1,4 @@
-"""The server of the page, its pages' cameras and requests, and which page gets a frame next."""
+"""The page server, the cameras and requests of its pages, and the schedule of their frames."""
 
 import logging
 import math
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 LOOPBACK, PORT = "127.0.0.1", 8080
 OWN_NAMES = {"127.0.0.1", "localhost", "::1"}
-# Ports that are tried where the first is taken.
+# Number of ports to try if the first is taken.
 _PORTS = 20
-# A page's frame has so many pixels at most, and sides of so many.
+# The most pixels of a page's frame, and its longest side.
 _MOST_PIXELS, _MOST_SIDE = 1 << 21, 4096
 _FIELD_OF_VIEW = math.radians(1), math.radians(170)
-# A camera rests when it has not moved for so many seconds.
+# A camera rests after this many seconds without movement.
 REST = 0.2
-# Seconds that a frame of a moving camera may take, the least share of the sides it has then, and the least rows.
+# For a moving camera: the most seconds of a frame, and its smallest share of the sides and number of rows.
 _QUICK, _LEAST_SHARE, _LEAST_ROWS = 0.05, 0.125, 96
-# Share of the last measurement that the estimate of a pixel's time keeps.
+# Share of the previous estimate that the new estimate of a pixel's time keeps.
 _SMOOTHING = 0.5
 
 Job = Callable[[], None]
@@ -48,19 +48,19 @@ def require_viewer() -> None:
 
 @contextmanager
 def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
-    """A server that listens while the context lasts, on `port` or, where that is taken, one of the next; 0 takes any. Pages of
-    other sites in the same browser are turned away, and nothing is ever sent to viser's public relay."""
+    """A server for the duration of the context, on `port` or, if it is taken, on one of the next; 0 means any free port. It
+    rejects pages of other sites in the same browser and never uses viser's public relay."""
     require_viewer()
     import rich
     import viser
 
     port = _free_port(host, port)
-    # viser prints what it does on rich's own console; ours is another.
+    # viser prints to rich's global console; splat_py has its own.
     console = rich.get_console()
     quiet, console.quiet = console.quiet, True
     logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
-        # viser warns of pages that were closed while something was sent, and of nonsense, which is ignored.
+        # viser warns of pages that close during a transfer and of invalid messages, which it ignores.
         warnings.filterwarnings("ignore", message="Queued a .* on a closed connection")
         warnings.filterwarnings("ignore", message=r"\[viser\]")
         server = viser.ViserServer(host, port, verbose=False)
@@ -83,9 +83,9 @@ def address_of(server: "viser.ViserServer") -> str:
 
 
 def _free_port(host: str, port: int) -> int:
-    """The first port that can be listened on; viser would wait forever for an address that is not this machine's."""
+    """The first free port; viser would wait forever for an address that is not this machine's."""
     if not 0 <= port <= 65535:
-        raise SplatError(f"--port is {port}; ports are 0 to 65535")
+        raise SplatError(f"--port is {port}; it must be 0 to 65535")
     for candidate in range(port, min(port + _PORTS, 65536)) if port else (0,):
         try:
             _listen(host, candidate)
@@ -96,7 +96,7 @@ def _free_port(host: str, port: int) -> int:
 
 
 def _listen(host: str, port: int) -> None:
-    """Raise SplatError if there is no such address here, OSError if the port is taken."""
+    """Raise SplatError if this machine does not have the address, OSError if the port is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -104,16 +104,16 @@ def _listen(host: str, port: int) -> None:
             try:
                 probe.bind((address[0], 0))
             except OSError as error:
-                raise SplatError(f"--host is {host}, which is no address of this machine; use 127.0.0.1 or 0.0.0.0") from error
+                raise SplatError(f"--host is {host}, not an address of this machine; use 127.0.0.1 or 0.0.0.0") from error
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except (socket.gaierror, UnicodeError) as error:
-        raise SplatError(f"--host is {host}, which is no address of this machine; use 127.0.0.1 or 0.0.0.0") from error
+        raise SplatError(f"--host is {host}, not an address of this machine; use 127.0.0.1 or 0.0.0.0") from error
 
 
 def _turn_away_other_sites(server: "viser.ViserServer", host: str) -> None:
-    """Browsers let any page connect to any address: a page of another site could see the scene and press its buttons."""
+    """Reject pages of other sites: browsers let any page connect to any address, to see the scene and press its buttons."""
 
     connections = server._websock_server
 
@@ -122,15 +122,15 @@ def _turn_away_other_sites(server: "viser.ViserServer", host: str) -> None:
         headers: Any = {} if request is None else request.headers
         if not is_same_site(headers.get("Origin"), headers.get("Host"), host):
             del connections._live_connections[connection.client_id], connections._client_state_from_id[connection.client_id]
-            # Nothing that it has sent is to be read; websockets closes it.
+            # Nothing it sent is read; websockets closes the connection.
             raise ConnectionRefusedError("a page of another site")
 
     connections._client_connect_cb.insert(0, check)
 
 
 def is_same_site(origin: str | None, asked: str | None, host: str) -> bool:
-    """True if a connection comes from the server's own page, or from no browser at all. The browser names the page's `origin`;
-    the connection was made to the name and port `asked`, which a stranger's domain may lead to as well."""
+    """True if a connection comes from the server's own page, or not from a browser. The browser sends the page's `origin` and
+    the name and port `asked` that it connected to; a foreign domain name may resolve to this server, too."""
     if origin is None:
         return True
     if asked is None or urlsplit(origin).netloc.lower() != asked.lower():
@@ -139,7 +139,7 @@ def is_same_site(origin: str | None, asked: str | None, host: str) -> bool:
 
 
 def camera_of(handle: Any) -> Camera | None:
-    """The camera of a page, at its window's size or what is the most of it; None if what the page says makes no sense."""
+    """The camera of a page at its window's size, shrunk to the largest frame; None if the page sent invalid values."""
     try:
         wxyz = np.asarray(handle.wxyz, dtype=np.float64).reshape(4)
         position = np.asarray(handle.position, dtype=np.float64).reshape(3)
@@ -155,25 +155,25 @@ def camera_of(handle: Any) -> Camera | None:
 
 
 def quaternion_of(rotation: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """(w, x, y, z) of a matrix [3, 3]."""
+    """The quaternion (w, x, y, z) of a rotation matrix [3, 3]."""
     w, x, y, z = map(float, Similarity(rotation).quat)
     return w, x, y, z
 
 
 def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The axis [3] that a page at a camera turns around: as upright as the camera's roll allows, or the horizon would tilt."""
+    """The axis [3] that a page at a camera orbits: as upright as the camera's roll allows, so that the horizon stays level."""
     right, own = camera.viewmat[0, :3], -camera.viewmat[1, :3]
     axis: NDArray[np.float64] = up - (up @ right) * right
     return axis / np.linalg.norm(axis) if axis @ own > 0.05 else own
 
 
 def aim(client: "viser.ClientHandle", camera: Camera, distance: float, up: NDArray[np.float64]) -> None:
-    """Move a page's camera to where `camera` is, so that all of its picture is seen, to turn around what is at `distance`, with
-    `up` [3] upwards where the camera is held level."""
+    """Move a page's camera to the pose of `camera` with its whole picture in view. The page then orbits the point at
+    `distance`, with `up` [3] upwards if the camera is level."""
     page = client.camera
     fov_x, fov_y = (2 * math.atan(0.5 * side / camera.K[i, i]) for i, side in enumerate((camera.width, camera.height)))
     aspect = page.aspect if page.image_height else 1.0
-    # Where the window is narrower than the picture, its width decides.
+    # If the window is narrower than the picture, its width decides.
     fov = max(fov_y, 2 * math.atan(math.tan(fov_x / 2) / max(aspect, 1e-3)))
     with client.atomic():
         page.position = camera.position
@@ -185,12 +185,12 @@ def aim(client: "viser.ClientHandle", camera: Camera, distance: float, up: NDArr
 @dataclass(frozen=True)
 class Asked:
     camera: Camera
-    # Seconds of `time.monotonic`.
+    # Time of the camera's last move, by `time.monotonic`.
     since: float
 
 
 class Requests:
-    """The newest camera of each page, and work that buttons ask for, by name: pressed twice, it is done once."""
+    """The newest camera of each page, and the jobs of buttons by name: a second press replaces a waiting job."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -199,7 +199,7 @@ class Requests:
         self._changed = False
 
     def move(self, page: int, camera: Camera) -> None:
-        """A page's camera is there now. The same as before is no news."""
+        """Set a page's camera; an unchanged camera wakes nothing."""
         with self._news:
             before = self._pages[page].camera if page in self._pages else None
             names = ("viewmat", "K", "width", "height")
@@ -218,7 +218,7 @@ class Requests:
             self.wake()
 
     def wake(self) -> None:
-        """Something has changed."""
+        """End the current or next `wait`."""
         with self._news:
             self._changed = True
             self._news.notify_all()
@@ -229,17 +229,17 @@ class Requests:
 
     @property
     def any_page(self) -> bool:
-        """True if a page is open. Takes no lock, as it is asked between training steps."""
+        """True if a page is open. Takes no lock, since training reads it between steps."""
         return bool(self._pages)
 
     def next_job(self) -> Job | None:
-        """The oldest of them, which is then no longer there."""
+        """Remove and return the oldest job, or None."""
         with self._news:
             name = next(iter(self._jobs), None)
             return None if name is None else self._jobs.pop(name)
 
     def wait(self, seconds: float | None) -> None:
-        """Until there are news, at most so long; None waits as long as it takes."""
+        """Wait for a change, at most `seconds`; None waits without limit."""
         with self._news:
             if not self._changed:
                 self._news.wait(seconds)
@@ -248,34 +248,34 @@ class Requests:
 
 @dataclass
 class _Shown:
-    """A page's frame: the scene's version, when its camera came, and whether it has full size."""
+    """A page's frame: the scene's version, the time of its camera, and True if it has full size."""
 
     version: int
     since: float
     full: bool
-    # When it was drawn.
+    # The time of drawing.
     at: float
 
 
 class Frames:
-    """Frames of all pages. `draw` draws a camera's frame and sends it to a page, told if it is more than a preview."""
+    """The frames of all pages. `draw` gets a page, a camera and True for a full frame, False for a preview."""
 
     def __init__(self, requests: Requests, draw: Callable[[int, Camera, bool], None]) -> None:
         self._requests, self._draw = requests, draw
         self._shown: dict[int, _Shown] = {}
         self._version, self._changed = 0, -math.inf
         self._pixel_seconds = 1e-6
-        # Count of frames.
+        # Number of frames drawn.
         self.drawn = 0
 
     def change(self, *, moving: bool) -> None:
-        """Have all pages drawn again; `moving` if it goes on changing, as under a slider, and small frames will do."""
+        """Draw all pages again; `moving` draws small frames during a continuous change, as by a slider."""
         self._version += 1
         if moving:
             self._changed = time.monotonic()
 
     def next_due(self) -> float | None:
-        """Seconds until a frame is to be drawn, 0 if now; None if all pages show what they are to."""
+        """Seconds until the next frame is due, 0 for now; None if all pages are up to date."""
         waits = [wait for page, asked in self._requests.pages().items() if (wait := self._due(page, asked)) is not None]
         return min(waits, default=None)
 
@@ -289,7 +289,7 @@ class Frames:
         asked, version, began = pages[page], self._version, time.monotonic()
         share = 1.0 if began - self._moved(asked) >= REST else self._share(asked.camera)
         camera = asked.camera if share == 1 else asked.camera.scaled(share)
-        # Before it is drawn: what cannot be drawn is not tried again and again.
+        # Record it before drawing: a frame that fails is not tried again and again.
         self._shown[page] = _Shown(version, asked.since, share == 1, began)
         self._draw(page, camera, share == 1)
         self.drawn += 1
@@ -307,7 +307,7 @@ class Frames:
         return None if shown.full else max(0.0, self._moved(asked) + REST - time.monotonic())
 
     def _share(self, camera: Camera) -> float:
-        """Share of the sides for which a frame is quick."""
+        """The share of the sides for which a frame takes at most `_QUICK` seconds."""
         share = math.sqrt(_QUICK / (self._pixel_seconds * camera.width * camera.height))
         share = max(share, _LEAST_SHARE, min(1.0, _LEAST_ROWS / camera.height))
         return 1.0 if share > 0.8 else share

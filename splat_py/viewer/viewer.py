@@ -1,4 +1,4 @@
-"""A scene on pages, drawn one piece of work at a time in the thread that has the device; and beside a training."""
+"""The viewer: draws a scene for browser pages, one task at a time in the device's thread, alone or during training."""
 
 import time
 from collections import deque
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from splat_py.train.trainer import StepReport, Trainer
 
 _NOTE_SECONDS = 10.0
-# Share of the time for drawing while training goes on: with the page's server a tenth at most.
+# Share of the time for drawing during training; together with the page server at most a tenth.
 DRAWING = 0.07
-# Seconds of work that time without any is good for at most, if a piece of work is not longer.
+# Most seconds of work that idle time can save up, unless a single task takes longer.
 _MOST_SAVED = 0.1
-# Seconds between two updates of the numbers, and so many of them are what speed is taken from.
+# Seconds between updates of the numbers, and the number of updates over which the speed is measured.
 _TELL_EVERY, _SPEEDS = 0.5, 60
-# A paused run goes on when no page has been open for so many seconds: a page that is loaded again comes back sooner.
+# A paused run continues after this many seconds without an open page; reloading a page takes less.
 _GRACE = 5.0
 
 
 class Viewer:
-    """Shows a scene on every page that is open. All methods but the constructor's callbacks belong to one thread.
+    """Shows a scene on every open page. Call its methods from one thread; viser calls the callbacks from others.
 
     Args:
-        scene: whose Gaussians may be replaced (`show`).
-        may_film: raises SplatError while no video may be rendered.
-        reading: share of the time that a thread may take to read photographs.
+        scene: the scene; `show` replaces it.
+        may_film: raises SplatError while rendering a video is not allowed.
+        reading: share of the time that a thread may spend on reading photographs.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Viewer:
         self.frames.change(moving=False)
 
     def work(self) -> bool:
-        """Do one thing that a page waits for. Returns whether there was one."""
+        """Do one task for a page. Return True if there was one."""
         job = self.requests.next_job()
         if job is not None:
             job()
@@ -88,7 +88,7 @@ class Viewer:
         return self.scene.gaussians is not None and self.frames.draw_next()
 
     def score(self) -> bool:
-        """Compare the next held-out view, if there is one, and label its camera."""
+        """Compare the next held-out view and label its camera. Return True if there was one."""
         scene, cameras = self.scene, self.cameras
         if not (self.requests.any_page and self._unscored and scene.gaussians and scene.dataset and cameras and scene.scored):
             return False
@@ -103,14 +103,14 @@ class Viewer:
         return True
 
     def score_again(self) -> bool:
-        """Begin with the held-out views anew, if all have been compared."""
+        """Start over with the held-out views. Return False if some have not been compared yet."""
         if self._unscored:
             return False
         self._unscored = [] if self.scene.dataset is None else list(self.scene.dataset.test)
         return True
 
     def serve(self) -> None:
-        """Work for pages until the user interrupts. Nothing is drawn while nothing changes, or no page is open."""
+        """Serve pages until the user interrupts. Draws only if a page is open and something changes."""
         while True:
             if not self.work():
                 self.requests.wait(self.frames.next_due() if self.scene.gaussians is not None else None)
@@ -129,7 +129,7 @@ class Viewer:
 
         client.camera.on_update(moved)
         moved(client.camera)
-        # It may have gone before it was noted.
+        # The page may have disconnected before `move` stored it.
         if client.client_id not in self.server.get_clients():
             self.requests.forget(client.client_id)
         if self.cameras is not None:
@@ -140,7 +140,7 @@ class Viewer:
         self.requests.wake()
 
     def _post(self, name: str, event: Any, job: Callable[[Callable[[str], None]], str]) -> None:
-        """Have a button's work done, and say on its page how it went."""
+        """Queue a button's job, and report its progress and result on its page."""
         client = event.client
 
         def done() -> None:
@@ -210,7 +210,7 @@ class Viewer:
             for i, camera in enumerate(cameras):
                 progress(f"frame {i + 1} of {len(cameras)}")
                 yield self._picture(camera) / np.float32(255)
-                # Pages that look around meanwhile get a frame now and then.
+                # Between frames of the video, serve pages that move.
                 self.draw()
 
         path = free_path(self.scene.folder, "path.mp4")
@@ -227,13 +227,13 @@ class Viewer:
         start.look_at = first.position + (distance if distance > 0 else scene.scale) * first.forward
         start.up = axis_of(first, scene.up)
         start.fov = float(2 * np.arctan(0.5 * first.height / first.K[1, 1]))
-        # Only the page's own lines and photographs are cut off, not our frames: those of a camera that one stands at.
+        # These planes clip the page's lines and photographs, not the frames: near hides the frustum that the page is in.
         start.near, start.far = NEARER * scene.scale, 1e3 * scene.scale
 
     def _add_points(self) -> None:
         points = None if self.scene.dataset is None else self.scene.dataset.points
         if points is None:
-            self.server.gui.add_markdown("This capture has no points; its cameras are all there is to see.")
+            self.server.gui.add_markdown("This capture has no points; only its cameras are shown.")
             return
         step = len(points[0]) // 200_000 + 1
         self.server.scene.add_point_cloud(
@@ -241,7 +241,7 @@ class Viewer:
         )
 
     def _note(self, client: "viser.ClientHandle | None", title: str, body: str, *, loading: bool = False) -> Any:
-        """A note on a page, or on all. The handle of one."""
+        """Show a note on a page, or on all pages if `client` is None. Return a handle of one of them."""
         handle, pages, seconds = None, self.server.get_clients(), None if loading else _NOTE_SECONDS
         for other in pages.values() if client is None else [client]:
             if other.client_id in pages:
@@ -250,14 +250,14 @@ class Viewer:
 
 
 def free_path(folder: Path, name: str) -> Path:
-    """`folder`/`name`, or with -2, -3 … before its suffix if there is such a file: nothing is overwritten."""
+    """The path `folder`/`name`, with -2, -3 … before the suffix if the file exists: nothing is overwritten."""
     names = (f"{Path(name).stem}-{number}{Path(name).suffix}" for number in count(2))
     return next(path for path in (folder / candidate for candidate in chain([name], names)) if not path.exists())
 
 
 class TimeBudget:
-    """Lets work take `share` of the time since the beginning, by a clock in seconds. A piece of work is taken to last as long
-    as the one before it; what it lasts longer, later ones wait for."""
+    """Limits work to `share` of the elapsed time of a clock in seconds. A task is expected to take as long as the one before;
+    if it takes longer, later tasks wait."""
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share, self._clock = share, clock
@@ -282,7 +282,7 @@ class TimeBudget:
 
 
 class TrainingViewer:
-    """The pages of `splat train --viewer`; `folder` is the run's, where they may have files written."""
+    """The viewer of `splat train --viewer`; pages write their files into the run's `folder`."""
 
     def __init__(self, server: "viser.ViserServer", folder: Path) -> None:
         self._server, self._folder = server, folder
@@ -296,11 +296,11 @@ class TrainingViewer:
         self._report: StepReport | None = None
         self._told, self._held_out = 0.0, ""
         self._speeds: deque[tuple[float, int]] = deque(maxlen=_SPEEDS)
-        # The step whose Gaussians are shown, and whether a held-out view is compared next.
+        # The step whose Gaussians are shown, and True if the next task compares a held-out view.
         self._shown, self._scores_next = -1, False
 
     def on_start(self, trainer: "Trainer") -> None:
-        """Compile what draws, so that the first page need not wait for it, and let pages in."""
+        """Compile the kernels for drawing, so that the first page need not wait for them, and start the viewer."""
         self._trainer = trainer
         dataset, config = trainer.dataset, trainer.config
         look = RenderSettings(dataset.background, dataset.scene_scale, config.antialiased, dataset.near, trainer.device)
@@ -308,7 +308,7 @@ class TrainingViewer:
         first = scene.first_camera()
         assert scene.gaussians is not None
         look.draw(scene.gaussians, first.scaled(min(1.0, 64 / max(first.width, first.height))))
-        # A processor that draws may serve other programs half of the time.
+        # On a software device wall time includes other programs, so count processor time.
         self._share = TimeBudget(DRAWING, time.process_time if trainer.device.software else time.monotonic)
         self._viewer = Viewer(self._server, scene, self._may_film, 0.02)
 
@@ -316,7 +316,7 @@ class TrainingViewer:
         self._report = report
 
     def between_steps(self, act_on_interrupt: Callable[[], None]) -> None:
-        """Draw if a page is open and the share allows; stay here while the run is paused."""
+        """Draw if a page is open and the time budget allows; do not return while the run is paused."""
         viewer = self._viewer
         if viewer is None or not viewer.requests.any_page:
             self._go_on()
@@ -338,7 +338,7 @@ class TrainingViewer:
             self._take_gaussians(viewer)
             job()
         elif viewer.frames.next_due() == 0:
-            # A page moves, or is new.
+            # A page has moved or is new.
             self._take_gaussians(viewer)
             viewer.draw()
         elif self._scores_next and viewer.score():
@@ -363,7 +363,7 @@ class TrainingViewer:
         self._shown = self._trainer.step
 
     def _stay(self, viewer: Viewer, act_on_interrupt: Callable[[], None]) -> None:
-        """Work for pages until one of them lets training go on, or all are closed."""
+        """Serve pages until one of them continues the training or all are closed."""
         began = alone = time.monotonic()
         self._take_gaussians(viewer)
         self._tell(always=True)
@@ -379,7 +379,7 @@ class TrainingViewer:
         self._paused_seconds += time.monotonic() - began
 
     def _tell(self, *, always: bool = False) -> None:
-        """The numbers. All of them are ours: nothing of a file gets into the page's markup."""
+        """Update the table of numbers. No text from files gets into the page's markup."""
         now, report, trainer = time.monotonic(), self._report, self._trainer
         if trainer is None or report is None or (now - self._told < _TELL_EVERY and not always):
             return
@@ -410,7 +410,7 @@ class TrainingViewer:
 
     def _may_film(self) -> None:
         if not self._paused:
-            raise SplatError("pause the training first: a video would take more than its share of the time")
+            raise SplatError("pause the training first: a video would take too much of its time")
 
 
 @contextmanager

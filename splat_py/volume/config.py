@@ -10,7 +10,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, check_number, dataclass_of, shown
 from splat_py.shaders.custom_types import Slot
 
-# Along a side of a grid.
+# The most voxels along a side of a grid.
 MOST_VOXELS = 1022
 
 FIELD = Slot("field", ("IFieldFunction",), ("grid", "hash"))
@@ -30,9 +30,9 @@ _RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True)
 class VolumeConfig:
-    """How a volume is fitted: on the schedule of Mitsuba 3's radiance-field tutorial (Jakob et al. 2022), by squared error."""
+    """Options of a volume's fit by squared error, as in Mitsuba 3's radiance-field tutorial (Jakob et al. 2022)."""
 
-    # Voxels along the longest side of the box, or of that and what is contracted around it, stage by stage.
+    # Voxels along the longest side of the box, or of the box with its contracted surroundings, stage by stage.
     resolutions: tuple[int, ...] = (16, 32, 64)
     # Steps of each stage.
     steps_per_resolution: int = 15
@@ -40,28 +40,28 @@ class VolumeConfig:
     sh_degree: int = 2
     # Learning rate of the constant coefficients of the colour, at the beginning of a stage.
     rate: float = 0.2
-    # Samples a voxel.
+    # Samples per voxel along a ray.
     steps_per_voxel: float = 1.0
     # Place samples at random in their steps.
     jitter: bool = False
     # The field to fit: voxels (grid); a hash grid with small networks (hash; Müller et al. 2022); or a Slang file with a type
-    # that implements IFieldFunction. The latter two have all their detail from the first step on: stages only sample rays more
-    # densely, the rate is 0.15 times --rate, and there is no --sh-degree and no --total-variation.
+    # that implements IFieldFunction. The latter two have all their detail from the first step: stages only sample rays more
+    # densely, the rate is 0.15 times --rate, and --sh-degree and --total-variation do not apply.
     field: str = "grid"
     # The text of the Slang file; `field` is then the name of the type in it.
     field_source: Suppress[str] = ""
-    # MiB that a hash grid may take: 32 are those of 64³ voxels of degree 2.
+    # Limit of a hash grid in MiB: 32 is the size of 64³ voxels of degree 2.
     table_mib: float = 32.0
-    # Go on beyond the box, to infinity: around it space is contracted (Barron et al. 2022, Mip-NeRF 360) into a shell half as
-    # thick as the box, so that half of the voxels along a side are inside. Only of voxels.
+    # Continue beyond the box to infinity, for voxels only: space around the box is contracted (Barron et al. 2022, Mip-NeRF
+    # 360) into a shell half as thick as the box, so that half of the voxels along a side are inside.
     contract: bool = False
-    # Weight of the total variation of coefficients and of densities (times the longest side), a mean over voxels.
+    # Weight of the total variation of coefficients and of densities (densities times the longest side), a mean over voxels.
     total_variation: float = 0.0
-    # At most about this many rays a step: all photographs, if they have no more, else some of them in turn.
+    # Rays per step, about this many at most: all photographs if they have no more, else some of them in turn.
     rays_per_step: int = 1 << 18
-    # A kill at any moment loses at most the steps since the last checkpoint.
+    # Steps between checkpoints; a killed run loses at most the steps since the last one.
     checkpoint_every: int = 50
-    # Seed of everything random: jitter, the order of photographs.
+    # Seed of all random numbers: jitter, the order of photographs.
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -79,9 +79,9 @@ class VolumeConfig:
 
     @classmethod
     def from_dict(cls, content: Any) -> Self:
-        """From the fields as a checkpoint or a run.json has them."""
+        """Make a configuration from the fields in a checkpoint or a run.json."""
         if isinstance(content, dict) and not content.get("field_source") and content.get("field", "grid") not in FIELD.names:
-            raise SplatError(f"field is {shown(content['field'])}, and its source is not there")
+            raise SplatError(f"field is {shown(content['field'])}, and its source is missing")
         return dataclass_of(cls, content)
 
     @property
@@ -91,5 +91,5 @@ class VolumeConfig:
 
     @property
     def steps(self) -> int:
-        """Steps of all stages."""
+        """Number of steps of all stages."""
         return len(self.resolutions) * self.steps_per_resolution

@@ -23,7 +23,7 @@ _REMEMBERED = constant("kernels/cpu/fields", "REMEMBERED")
 _WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
 
 
-# The arrays of all kinds of fields.
+# Kernel arguments for the arrays of all kinds of fields.
 _MEMORY = ("grid", "grid_halves", "occupancy", "table", "table_halves", "numbers", "level_cells", "occupied_cells")
 
 
@@ -42,7 +42,7 @@ class Box:
 
     @classmethod
     def of(cls, box: ArrayLike) -> Self:
-        """From [2, 3], lower and upper corner."""
+        """Make a box from [2, 3], its lower and upper corner."""
         corners = np.asarray(box, np.float64)
         if corners.shape != (2, 3):
             raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
@@ -61,7 +61,7 @@ class Box:
         return np.subtract(self.high, self.low)
 
     def numpy(self) -> NDArray[np.float64]:
-        """[2, 3]."""
+        """Return the lower and upper corner, [2, 3]."""
         return np.array([self.low, self.high])
 
 
@@ -70,26 +70,26 @@ class March:
     """How a ray is sampled."""
 
     box: Box
-    # Samples a unit length, at least; a ray's chord is cut into equal steps.
+    # Fewest samples per unit length; a ray's chord is cut into equal steps.
     steps_per_unit: float
     # Place each sample at random in its step, not in the middle.
     jitter: bool = False
     seed: int = 0
-    # Pass over what is empty.
+    # Skip empty space.
     skip_empty: bool = True
-    # Rays go on to infinity, through space that is contracted around the box (slang/splat/volume.slang).
+    # Continue rays to infinity, through space that is contracted around the box (slang/splat/volume.slang).
     contracted: bool = False
-    # A ray that lets less light through than this has arrived.
+    # A ray stops once it lets less light through than this.
     min_T: float = 1e-6
 
 
 @dataclass(frozen=True)
 class Rays:
-    """[rays, 3] each; directions are unit vectors."""
+    """Origins and unit directions, [rays, 3] each."""
 
     origins: Array
     directions: Array
-    # The image's, if they are pixels, row by row and image by image.
+    # The size of an image if the rays are its pixels, row by row and image by image.
     width: int = _BLOCK
     height: int | None = None
 
@@ -99,17 +99,17 @@ class Rays:
 
     @property
     def rows(self) -> int:
-        """Rows of an image, or of all of them where images are lower than a block of pixels."""
+        """Rows of an image, or of all images together if they are lower than a block of pixels."""
         return self.height if self.height and self.height >= _BLOCK else -(-self.count // self.width)
 
     @property
     def images(self) -> int:
-        """Number of images of so many rows."""
+        """Number of images with `rows` rows."""
         return -(-self.count // max(self.width * self.rows, 1))
 
     @property
     def slots(self) -> int:
-        """Threads for them, with the blocks of pixels at an image's edges in full."""
+        """Number of threads, with full blocks of pixels at the edges of an image."""
         return self.images * -(-self.rows // _BLOCK) * -(-self.width // _BLOCK) * _BLOCK**2
 
 
@@ -123,13 +123,13 @@ class RayImage:
 
     @classmethod
     def empty(cls, device: Device, rays: int) -> Self:
-        """Undefined contents."""
+        """Allocate arrays with undefined contents."""
         empty = device.memory.empty
         return cls(empty((rays, 3)), empty(rays), empty(rays))
 
 
 class GridSize(NamedTuple):
-    """Voxels along the axes."""
+    """Voxels along each axis."""
 
     x: int
     y: int
@@ -137,7 +137,7 @@ class GridSize(NamedTuple):
 
 
 class TableSize(NamedTuple):
-    """The most entries of a hash grid's level, those of all levels, and the floats of table and weights, or of a function."""
+    """Sizes of a hash grid: entries of the largest level, of all levels, and floats of table and weights; or of a function."""
 
     per_level: int
     entries: int
@@ -145,16 +145,16 @@ class TableSize(NamedTuple):
 
 
 class DeviceField(ABC):
-    """A field on the device: what its kernels are called with, whichever it is.
+    """A field on the device: the interface to the kernels that all kinds share.
 
     Args:
-        parameters: float32; of halves, `stored` as words, the field can only be marched through.
-        gradient_shape: without replicas.
-        size: voxels; of numbers that are no voxels, how many times `quads` times four there are.
+        parameters: float32; a field of halves, `stored` as words, can only be marched through.
+        gradient_shape: shape of a gradient without replicas.
+        size: numbers of voxels; for parameters that are not voxels, their number over 4 · `quads`.
         quads: float4s from one voxel to the next.
     """
 
-    # The field's name in the kernels' modules.
+    # Name of the field in the kernels' modules.
     kind: str
     table_size = TableSize(0, 0, 0)
 
@@ -167,34 +167,34 @@ class DeviceField(ABC):
         # Persistent workgroups of a replay on CPU drivers (kernels/cpu/volume.slang); 0: a thread a ray (kernels/volume.slang).
         self.groups = groups_on(device)
 
-    def record_occupancy(self, recorder: Recorder, march: March) -> None:  # noqa: B027, a field may be anywhere
-        """Note which parts hold anything, after every change of the field."""
+    def record_occupancy(self, recorder: Recorder, march: March) -> None:  # noqa: B027, optional
+        """Record which parts of the field are not empty; called after every change of the field."""
 
     @abstractmethod
     def _memory(self) -> dict[str, Array | None]:
-        """The field's arrays, by the names of kernels."""
+        """Return the field's arrays, by their names in kernels."""
 
     def _constants(self, march: March) -> dict[str, Any]:
-        """Values of the field's own `extern` names."""
+        """Return the values of the field's own `extern` names."""
         return {}
 
     @property
     def replicas(self) -> int:
-        """How many replicas a gradient has: one for each persistent workgroup; where there are none, one."""
+        """Number of replicas of a gradient: one for each persistent workgroup, or one if there are no such workgroups."""
         return max(self.groups, 1)
 
     def empty_gradients(self) -> Array:
-        """For `record_backward` to add to: [replicas, …], undefined; the gradient is the replicas' sum."""
+        """Allocate what `record_backward` adds to: [replicas, …], undefined; the gradient is the replicas' sum."""
         return self.device.memory.empty((self.replicas, *self._gradient_shape), by_address=self.groups > 0)
 
     def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of each array that the field was made of."""
+        """Split a gradient into those of the arrays that the field was made of."""
         return (gradient,)
 
     def record_forward(
         self, recorder: Recorder, march: March, rays: Rays, background: Array, image: RayImage, first_ray: int = 0
     ) -> None:
-        """March rays, [3] rgb behind them, into `image`."""
+        """March rays into `image`, with `background` [3] rgb behind them."""
         recorder.stage("forward")
         work = {"rays": rays, "background": background, "image": image, "first_ray": first_ray}
         self._dispatch(recorder, "volumeForward", linear_groups(rays.slots), march, **work)
@@ -211,8 +211,8 @@ class DeviceField(ABC):
         first_ray: int = 0,
         v_rays: Rays | None = None,
     ) -> None:
-        """Replay the march that made `image` and add to `gradients`, from `empty_gradients`, what `v_image` asks of the
-        field, and write what it asks of the rays to `v_rays`, if there are any."""
+        """Replay the march that made `image`. Add the field's gradient, given `v_image`, to `gradients` from `empty_gradients`,
+        and write the gradient of the rays to `v_rays`, if given."""
         recorder.stage("replay")
         work = {"rays": rays, "background": background, "image": image, "first_ray": first_ray}
         groups = (self.groups, 1, 1) if self.groups else linear_groups(rays.slots)
@@ -238,10 +238,10 @@ class DeviceField(ABC):
         """March rays, compare them with photographs and replay them.
 
         Args:
-            image: gets what the rays return; `v_image` its adjoint, of which all but the colour is 0.
+            image, v_image: receive the rays' results and the adjoint of their colours; the rest of `v_image` is 0.
             photographs: [rays, 4] rgb and weight.
             scale: factor of the squared errors.
-            errors: squared errors by their weights, times `scale`, are added to element `slot`.
+            errors: the weighted squared errors, times `scale`, are added to element `slot`.
             first_ray: number of the first ray in the step, for the random offsets.
         """
         if self.groups:
@@ -273,7 +273,7 @@ class DeviceField(ABC):
     def record_adam(
         self, recorder: Recorder, settings: Mapping[str, Any], gradients: Array, first_moments: Array, second_moments: Array
     ) -> None:
-        """One step of Adam, which leaves `gradients` 0; `settings` are from `adam_settings`."""
+        """Take one Adam step and set `gradients` to 0; `settings` are Adam's settings and the rates (`FieldOptimiser`)."""
         recorder.stage("adam")
         if self.groups:
             settings = {**settings, "REPLICAS": self.replicas}
@@ -299,22 +299,22 @@ class DeviceField(ABC):
             arguments |= {"samples": None, **arguments, "REPLICAS": self.replicas, "CPU_DRIVER": True}
         else:
             arguments |= {"v_field_bits": v_field and v_field.as_uint32, "NATIVE_ATOMICS": self.device.native_float_atomics}
-        # A thin fog where a network says 0: of optical depth 1 along the longest side.
+        # A network output of 0 is a thin fog, of optical depth 1 along the longest side.
         unit_density = 1 / float(march.box.sides.max())
         arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}
-        # Passing over bricks is a kernel of its own for voxels alone.
+        # Only voxels have a separate kernel without skipping.
         arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), "SKIP_EMPTY": True, **self._constants(march)}
         module = "cpu/volume" if self.groups else "volume"
         recorder.dispatch(module, entry, groups, v_field=v_field, Field=self.kind, JITTER=march.jitter, **arguments)
 
 
 def groups_on(device: Device) -> int:
-    """Persistent workgroups of a replay: one a processor core on CPU drivers; 0: as many as there are rays."""
+    """Return the number of persistent workgroups of a replay: one per processor core on CPU drivers; 0: one thread a ray."""
     return persistent_groups() if device.software else 0
 
 
 def voxels_per_unit(box: Box, size: tuple[int, ...], contracted: bool = False) -> float:
-    """Voxels a world unit, along the axis where they are smallest, where nothing is contracted."""
+    """Return the voxels per world unit, along the axis where they are smallest, in space that is not contracted."""
     sides = box.sides * (2 if contracted else 1)
     return float(max(n / side for n, side in zip(size, sides, strict=True)))
 
@@ -323,19 +323,19 @@ def voxels_per_unit(box: Box, size: tuple[int, ...], contracted: bool = False) -
 
 
 def stored(device: Device, features: Tensor) -> Array:
-    """Features [..., F] on the device: float32 as they are, float16 as words [..., F / 2], for an even F."""
+    """Upload features [..., F]: float32 as they are, float16 as words [..., F / 2], for an even F."""
     if features.dtype == torch.float16:
         return device.memory.array(words_of(features).reshape(*features.shape[:-1], -1)).as_uint32
     return device.memory.array(features)
 
 
 def is_halves(features: Array) -> bool:
-    """True if they are `stored` as words."""
+    """True if the features are halves, `stored` as words."""
     return bool(features.dtype == np.uint32)
 
 
 def features_of(name: str, features: Array) -> dict[str, Any]:
-    """The array that kernels call `name`, and the one of halves, of which one is None."""
+    """Return the kernels' arguments `name` and `name`_halves, of which one is None."""
     halves = is_halves(features)
     return {name: None if halves else features, f"{name}_halves": features if halves else None}
 
@@ -345,7 +345,7 @@ def features_of(name: str, features: Array) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PinholeCameras:
-    """[C, 4, 4] world → camera and [C, 3, 3] intrinsics, of images of one size."""
+    """Cameras of images of one size: [C, 4, 4] world → camera and [C, 3, 3] intrinsics."""
 
     viewmats: Array
     Ks: Array
@@ -355,7 +355,7 @@ class PinholeCameras:
 
 
 def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:
-    """The rays through the pixels of cameras of one size, row by row and camera by camera."""
+    """Record the rays through the pixels of cameras of one size, row by row and camera by camera."""
     width, height = cameras[0].width, cameras[0].height
     count = len(cameras) * width * height
     rays = Rays(device.memory.empty((count, 3)), device.memory.empty((count, 3)), width, height)

@@ -1,5 +1,4 @@
-"""Radiance fields as users hold them: what all kinds have in common, their files, and one autograd function around march and
-replay."""
+"""Base class of the radiance fields that users hold, with their files, and one autograd function around march and replay."""
 
 import math
 import os
@@ -23,14 +22,14 @@ from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
-# An .npz of empty space packs well, but not this well.
+# Largest ratio of unpacked to packed bytes of an .npz; even empty space packs less well.
 _MOST_UNPACKED = 1200
 
 
 class Field(ABC):
-    """A radiance field in a box, before a background."""
+    """A radiance field in a box, in front of a background."""
 
-    # Its names in messages and files.
+    # The field's names in messages and files.
     _name: ClassVar[str]
     _kind: ClassVar[str]
     # Tensors that may be float16.
@@ -46,36 +45,36 @@ class Field(ABC):
     @property
     @abstractmethod
     def steps_per_unit(self) -> float:
-        """Samples a world unit where nobody says otherwise."""
+        """Default number of samples per world unit."""
 
     @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
-        """Tensors in which the field is differentiable, by name."""
+        """Return the tensors in which the field is differentiable, by name."""
 
     @abstractmethod
     def _parameters(self) -> list[Tensor]:
-        """The same as it lies on the device."""
+        """Return the same tensors in the layout of the device."""
 
     @abstractmethod
     def _on_device(self, device: Device, *parameters: Any) -> DeviceField:
-        """The field of `_parameters` on a device."""
+        """Make the device's field from `_parameters`."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Contents of a file besides box and background."""
+        """Return the contents of a file besides box and background."""
 
     @classmethod
     @abstractmethod
     def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """The inverse of `_arrays`, with box and background."""
+        """Make a field from the arrays of a file: those of `_arrays`, box and background."""
 
     @staticmethod
     @abstractmethod
     def _check_layout(header: dict[str, Any], layout: Layout) -> None:
-        """Raise if a file's arrays are not those of `save`."""
+        """Raise an error if a file's arrays are not those of `save`."""
 
-    def _warn_of(self, camera: Camera) -> None:  # noqa: B027, most fields have no walls
-        """Warn of a camera that will see nothing."""
+    def _warn_of(self, camera: Camera) -> None:  # noqa: B027, optional
+        """Warn about a camera that will see nothing."""
 
     def _march(self, steps_per_unit: float | None, *how: Any) -> March:
         steps = self.steps_per_unit if steps_per_unit is None else steps_per_unit
@@ -96,16 +95,16 @@ class Field(ABC):
         skip_empty: bool = True,
         device: Device | str | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` has them of a grid.
+        """Return colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` does for a grid.
 
         Differentiable in the field's tensors, background and rays.
 
         Args:
             background: [3] rgb; the field's by default.
-            skip_empty: pass over what is empty; a field of one's own (`SlangField`) is queried everywhere.
+            skip_empty: skip empty space; your own field (`SlangField`) is queried everywhere.
 
         Raises:
-            SplatError: an argument has the wrong shape, dtype, device or value, or the field is Slang that nobody has trusted.
+            SplatError: an argument has the wrong shape, dtype, device or value, or the field's Slang source is not trusted.
         """
         tensors = self._tensors()
         if background is None:
@@ -129,12 +128,12 @@ class Field(ABC):
         steps_per_unit: float | None = None,
         device: Device | str | None = None,
     ) -> NDArray[np.float32]:
-        """The picture that a camera sees: [height, width, 3], from 0 to 1.
+        """Return the picture that a camera sees: [height, width, 3], from 0 to 1.
 
         Args:
             viewmat: [4, 4] world → camera, OpenCV axes.
             K: [3, 3] intrinsics in pixels.
-            steps_per_unit: samples a world unit; by default the field's.
+            steps_per_unit: samples per world unit; by default the field's.
 
         Warns:
             UserWarning: the camera is in a wall of voxels, so that the picture shows nothing else.
@@ -166,7 +165,7 @@ class Field(ABC):
         """Read what `save` wrote.
 
         Raises:
-            SplatError: the file is missing, damaged or something else.
+            SplatError: the file is missing, damaged or of another kind.
         """
         path = _field_path(path)
         if not path.is_file():
@@ -174,12 +173,12 @@ class Field(ABC):
         try:
             npz = path.suffix == ".npz"
             return cls._of_arrays(_read_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
-        except Exception as error:  # zipfile and NumPy let their parsers' errors through
+        except Exception as error:  # zipfile and NumPy pass on their parsers' errors
             raise SplatError(f"{path} is not a {cls._name} of splat_py or is damaged: {reason(error)}") from error
 
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:
-    """rgb as [3] float32."""
+    """Return rgb as [3] float32; SplatError unless it is three finite numbers."""
     rgb = np.asarray(background, np.float32)
     if rgb.shape != (3,) or not np.isfinite(rgb).all():
         raise SplatError(f"background is {background!r}; give three finite numbers")
@@ -197,7 +196,7 @@ def _field_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz, of which nothing is allocated before it is clear what they are."""
+    """Read the arrays of an .npz; nothing is allocated before all headers are checked."""
     layout: Layout = {}
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
@@ -217,8 +216,8 @@ def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> di
 
 
 def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> None:
-    """Raise SplatError unless these are float32, or float16 if they are `features`, on one device, and the rays and the
-    background, if it is among them, usable."""
+    """Raise SplatError unless these tensors are float32, or float16 if they are `features`, on one device, and the rays and the
+    background, if it is given, are valid."""
     for name, tensor in tensors.items():
         if tensor is None:
             raise SplatError(f"{name} is None; give a torch tensor")

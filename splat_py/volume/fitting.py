@@ -1,4 +1,4 @@
-"""From posed photographs to a radiance field: Adam, from coarse to fine, every step on the device."""
+"""Fitting a radiance field to posed photographs: Adam, from coarse to fine, every step on the device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ class Views:
 
     @classmethod
     def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Self:
-        """From images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
+        """Make views from images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
         images = np.asarray(images)
         viewmats, Ks = np.asarray(viewmats, np.float64), np.asarray(Ks, np.float64)
         if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
@@ -64,7 +64,7 @@ class Views:
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Self:
-        """The training photographs of a dataset."""
+        """Make views of the training photographs of a dataset."""
         cameras = [dataset.views[i].camera for i in dataset.train]
         if any(camera.distortion is not None for camera in cameras):
             raise SplatError(f"the photographs of {dataset.root} are distorted; load them with undistort=True")
@@ -76,12 +76,12 @@ class Views:
 
 @dataclass(frozen=True)
 class Batch:
-    """Views of one size, in one piece."""
+    """Rays and photographs of views of one size."""
 
     rays: Rays
     # [rays, 4]
     photographs: Array
-    # The sum of the photographs' weights.
+    # Sum of the photographs' weights.
     weight: float
 
 
@@ -101,7 +101,7 @@ class Batches:
         self._last: tuple[list[int], list[Batch]] = ([], [])
 
     def of(self, views: list[int]) -> list[Batch]:
-        """A batch for each size."""
+        """Return one batch for each size of the views."""
         if views != self._last[0]:
             sizes: dict[tuple[int, int], list[int]] = {}
             for view in views:
@@ -126,12 +126,12 @@ class Batches:
 
 @dataclass(frozen=True)
 class VolumeCheckpoint:
-    """Everything that a fit needs to go on as if it had not stopped."""
+    """Everything that a fit needs to continue as if it had not stopped."""
 
     # Steps done.
     step: int
     config: VolumeConfig
-    # The optimiser's, with box [2, 3] and background [3].
+    # The optimiser's state, with box [2, 3] and background [3].
     state: State
 
     def save(self, path: Path) -> None:
@@ -153,7 +153,7 @@ class VolumeCheckpoint:
 
 
 def _check_layout(header: dict[str, Any], layout: Layout) -> None:
-    """Raise if this is not what `VolumeCheckpoint.save` leaves."""
+    """Raise an error unless this is what `VolumeCheckpoint.save` writes."""
     config = VolumeConfig.from_dict(header["config"])
     step = whole_number(header, "step", 0, config.steps)
     shapes, dtypes = _optimiser_of(config).layout(config, step, layout)
@@ -162,29 +162,29 @@ def _check_layout(header: dict[str, Any], layout: Layout) -> None:
 
 @dataclass(frozen=True)
 class FitReport:
-    """A finished step."""
+    """The result of a finished step."""
 
     step: int
     # Voxels along x, y, z.
     size: tuple[int, ...]
-    # Over the step's photographs, dB.
+    # PSNR over the step's photographs, dB.
     psnr: float
 
 
 class VolumeTrainer:
-    """Optimises a field so that it looks like photographs.
+    """Optimises a field to look like photographs.
 
     Args:
         views: photographs to fit.
-        box: [2, 3] what the field fills.
+        box: [2, 3] lower and upper corner of the field.
         background: [3] rgb behind the box.
         resume: continue from this checkpoint, with its configuration, box and background.
-        field: what to fit, a built-in field's name or Slang of your own; by default what the configuration says. Where `resume`
-            carries the source of one, name the same again, or see `trust_source`.
+        field: what to fit, a built-in field's name or your own Slang; by default `config.field`. If `resume` carries the source
+            of your own field, pass it again, or see `trust_source`.
         trust_source: compile the source that `resume` carries. It could read and write any memory.
 
     Raises:
-        SplatError: there is nothing to fit, a source cannot be compiled or is not trusted, or there is too little memory.
+        SplatError: `views` is empty, a source cannot be compiled or is not trusted, or there is too little memory.
     """
 
     def __init__(
@@ -218,17 +218,17 @@ class VolumeTrainer:
         self._optimiser = _optimiser_of(self.config)(self.device, self.config, self.box, state, self.step, kind)
 
     def fit(self, on_step: Callable[[FitReport], None] | None = None, checkpoint: Path | None = None) -> AnyField:
-        """Go to the last step and return the field.
+        """Train to the last step and return the field.
 
         Args:
-            on_step: told of finished steps in order: at the end of each stage and at checkpoints, or at once where the host
-                reads device memory without a copy.
-            checkpoint: file to keep a checkpoint in, also when the user interrupts: SIGINT, SIGTERM and SIGHUP are acted on
-                between steps, in the main thread.
+            on_step: called for finished steps in order: at the end of each stage and at checkpoints, or at once on software
+                devices.
+            checkpoint: file to keep a checkpoint in, also when the user interrupts: SIGINT, SIGTERM and SIGHUP act between
+                steps, in the main thread.
 
         Raises:
-            SplatError: the field is no longer finite. A checkpoint from before stays.
-            KeyboardInterrupt: a signal has come, and the checkpoint is written.
+            SplatError: the field is no longer finite. An earlier checkpoint stays.
+            KeyboardInterrupt: a signal was received; the checkpoint is written.
         """
         with kept_checkpoint(checkpoint, self.save_checkpoint) as (interrupts, save):
             while self.step < self.config.steps:
@@ -246,11 +246,11 @@ class VolumeTrainer:
         return field
 
     def field(self) -> AnyField:
-        """A copy of the field as it is now."""
+        """Return a copy of the field as it is now."""
         return self._optimiser.field(self.background)
 
     def checkpoint(self) -> VolumeCheckpoint:
-        """Everything that a later fit needs to continue from here."""
+        """Return everything that a later fit needs to continue from here."""
         state = {**self._optimiser.state(), "box": self.box.numpy(), "background": self.background}
         return VolumeCheckpoint(self.step, self.config, state)
 
@@ -261,7 +261,7 @@ class VolumeTrainer:
         checkpoint.save(path)
 
     def advance(self) -> None:
-        """One step: every view of it forward, loss and replay, then Adam."""
+        """Do one step: forward, loss and replay of its views, then Adam."""
         config, step, optimiser = self.config, self.step, self._optimiser
         stage, age = divmod(step, config.steps_per_resolution)
         if age == 0 and stage > 0:
@@ -280,12 +280,12 @@ class VolumeTrainer:
             optimiser.volume.record_training(*work, **loss, first_ray=first_ray)
             first_ray += batch.rays.count
         optimiser.record(recorder, step)
-        # Before the wait, in which an interrupt finds the step done.
+        # Count the step before the wait, so that an interrupt in it finds the step done.
         self.step += 1
         recorder.submit()
 
     def _report(self, on_step: Callable[[FitReport], None] | None) -> None:
-        """Tell of the steps done since the last report."""
+        """Report the steps done since the last report."""
         if on_step is None:
             return
         errors = self._errors.numpy()
@@ -297,7 +297,7 @@ class VolumeTrainer:
         self._reported = self.step
 
     def _views_at(self, step: int) -> list[int]:
-        """The views that a step takes: all, or some in turn."""
+        """Return the views of a step: all, or some in turn."""
         count = len(self.views)
         rays = sum(camera.width * camera.height for camera in self.views.cameras)
         if rays <= self.config.rays_per_step:
@@ -306,7 +306,7 @@ class VolumeTrainer:
         return views_at(step, count, each, self.config.seed)
 
     def _image_for(self, rays: int) -> tuple[RayImage, RayImage]:
-        """Arrays for what so many rays return, and for its adjoint."""
+        """Return arrays for the results of so many rays, and for their adjoint."""
         if rays not in self._images:
             zeros = self.device.memory.zeros
             v_image = RayImage(zeros((rays, 3)), zeros((rays,)), zeros((rays,)))
@@ -333,7 +333,7 @@ def fit(
 
     Args:
         images: [V, H, W, 3], float from 0 to 1 or uint8; or a dataset from `load_dataset`, which has cameras, background
-            and, if no `box` is given, a box.
+            and, unless `box` is given, a box.
         viewmats: [V, 4, 4] world → camera, OpenCV axes.
         Ks: [V, 3, 3] intrinsics in pixels, pixel centres at +0.5.
         box: [2, 3] lower and upper corner of the grid in the world.
@@ -341,8 +341,8 @@ def fit(
         steps_per_resolution: steps of each stage; all photographs take part in a step, up to `rays_per_step` rays.
         sh_degree: 0, 1 or 2.
         background: [3] rgb; black by default, or the dataset's.
-        on_step: told of every finished step.
-        field: "grid", "hash" for a hash grid, or Slang of your own from `splat_py.shaders.source` or `load`, a type that
+        on_step: called for every finished step.
+        field: "grid", "hash" for a hash grid, or your own Slang from `splat_py.shaders.source` or `load`, a type that
             implements `IFieldFunction`.
         options: the other fields of `VolumeConfig`.
 
@@ -352,14 +352,14 @@ def fit(
     try:
         config = VolumeConfig(tuple(resolutions), steps_per_resolution, sh_degree, **options)  # type: ignore[arg-type]
     except TypeError as error:
-        raise SplatError(f"volume.fit: {error}; see VolumeConfig for what there is") from error
+        raise SplatError(f"volume.fit: {error}; see VolumeConfig for the options") from error
     if isinstance(images, Dataset):
         views = Views.of_dataset(images)
         box = images.bounds if box is None else box
         background = images.background if background is None else background
     else:
         if viewmats is None or Ks is None or box is None:
-            raise SplatError("volume.fit needs viewmats, Ks and box with images, or a dataset instead of all of them")
+            raise SplatError("volume.fit needs viewmats, Ks and box with images, or a dataset alone")
         views = Views.of_arrays(images, viewmats, Ks)
     background = (0.0, 0.0, 0.0) if background is None else background
     return VolumeTrainer(views, box, config, background=background, device=device, field=field).fit(on_step)

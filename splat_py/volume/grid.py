@@ -1,4 +1,4 @@
-"""Voxels as a radiance field: `render`, the field as a user holds it, on the device, and in a fit."""
+"""Voxel grids as radiance fields: `render`, the user's field, the device's field, and its optimiser."""
 
 import math
 import warnings
@@ -28,7 +28,7 @@ from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 _BRICK = constant("splat/voxel_grid", "BRICK")
 COEFFICIENTS = (1, 4, 9)
-# A camera that sees less than this share of what lies a voxel away is in a wall.
+# A camera is in a wall if less than this share of the light comes through one voxel.
 _WALL = 0.01
 
 
@@ -54,45 +54,45 @@ def render(
     `jitter`, at random places in them. With α_i = 1 - exp(-σ_i δ), T_i = Π_{j<i} (1 - α_j) and w_i = T_i α_i, the results are
     Σ w_i c_i + T_N background, T_N and Σ w_i t_i. Density and coefficients are interpolated trilinearly between the centres of
     voxels, and stay constant from the outermost centres to the faces of the box; then σ = max(0, density) and
-    c = max(0, Σ_k Y_k(d) sh_k + ½). A ray stops where T falls to 1e-6: what is left sees the background, and the gradient is
-    that of the shorter sum.
+    c = max(0, Σ_k Y_k(d) sh_k + ½). A ray stops where T falls to 1e-6: the rest of the light sees the background, and the
+    gradient is that of the shorter sum.
 
     Differentiable in density, sh, background, rays_o and rays_d, through all three results, in memory that does not depend on
-    N: nothing but the results is saved, the backward pass marches again. Gradients of rays are those of the sums above: samples
-    move with the ray and with the places where it enters and leaves the box, and δ changes. What is piecewise constant is held:
-    N, the random places in steps, the empty bricks, and where a ray stops. Where a sample passes a plane of voxels' centres,
-    trilinear interpolation has a kink.
+    N: only the results are saved, and the backward pass marches again. Gradients of rays are those of the sums above: samples
+    move with the ray and with the places where it enters and leaves the box, and δ changes. Piecewise constant quantities are
+    held: N, the random places in steps, the empty bricks, and the place where a ray stops. Trilinear interpolation has a kink
+    where a sample passes a plane of voxel centres.
 
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at
             low + (i + ½, j + ½, k + ½) / (X, Y, Z) · (high - low). float32, or float16 like sh: then the device stores halves
             and computes with float32, and gradients become float16 when they are complete. Or another field,
-            whose `march` says how it is sampled: then sh is None and box is the field's.
+            sampled as its `march` describes: then sh is None and box is the field's.
         sh: [X, Y, Z, K, 3], K = 1, 4 or 9 coefficients for degree 0, 1 or 2, as for Gaussians.
         rays_o: [..., 3] origins in the world, which may lie in the box.
         rays_d: [..., 3] directions of any length above 0.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb; black by default.
-        steps_per_unit: samples a world unit; by default one a voxel, along the axis where voxels are smallest.
+        steps_per_unit: samples per world unit; by default one per voxel, along the axis where voxels are smallest.
         jitter: sample at random places; the same `seed` gives the same ones.
-        skip_empty: pass over bricks of 8³ voxels without a positive density, which changes neither result nor gradient.
-        contracted: go on to infinity, through space that is contracted around the box (Barron et al. 2022, Mip-NeRF 360): x,
-            from the middle in half sides, is where it is for m = max |x| ≤ 1, and else at (2 - 1/m) x/m; voxels divide the box
-            twice as large. δ is equal in distances from where the ray is closest to the middle, contracted likewise beyond half
-            the longest side, and densities are per such distances.
+        skip_empty: skip bricks of 8³ voxels without a positive density, which changes neither result nor gradient.
+        contracted: continue to infinity, through space that is contracted around the box (Barron et al. 2022, Mip-NeRF 360).
+            With m = max |x|, x from the middle in half sides, a point stays if m ≤ 1, and else moves to (2 - 1/m) x/m; voxels
+            divide a box twice as large. Steps δ are equal in distances from the ray's point closest to the middle, contracted
+            likewise beyond half the longest side; densities are per such distance.
 
     Returns:
         Colours [..., 3], transmittances [...] and depths [...] (from the ray's origin, in world units, weighted by w).
 
     Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value; in the backward pass, if torch is to be
+        SplatError: an argument has the wrong shape, dtype, device or value; or, in the backward pass, torch must be
             deterministic and the device adds up gradients atomically.
     """
     how: dict[str, Any] = {"steps_per_unit": steps_per_unit, "jitter": jitter, "seed": seed, "skip_empty": skip_empty}
     if isinstance(density, Field):
         if sh is not None or box is not None or contracted:
             raise SplatError(
-                "sh and box belong to a grid of voxels, as does contracted; give sh=None and no box with other fields"
+                "sh, box and contracted belong to a grid of voxels; give sh=None and neither of the others with another field"
             )
         return density.march(rays_o, rays_d, background=background, device=device, **how)
     tensors: dict[str, Any] = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
@@ -104,7 +104,7 @@ def render(
 
 
 class Volume(DeviceField):
-    """A grid [X, Y, Z, row_floats(K)] on the device, `to_voxel_order`, with its occupancy."""
+    """A grid [X, Y, Z, row_floats(K)] on the device, in the order of `to_voxel_order`, with its occupancy."""
 
     kind = "DenseGrid"
 
@@ -116,7 +116,7 @@ class Volume(DeviceField):
         self._occupancy = device.memory.empty(self._bricks, np.uint32)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
-        """Note which bricks hold anything, after every change of the grid."""
+        """Record which bricks are not empty; called after every change of the grid."""
         recorder.stage("occupancy")
         recorder.dispatch(
             "volume_fit",
@@ -131,7 +131,7 @@ class Volume(DeviceField):
         )
 
     def record_total_variation(self, recorder: Recorder, gradients: Array, variation: float, density_scale: float) -> None:
-        """Add the gradient of `variation` times the sum of differences of voxels, of densities times `density_scale`."""
+        """Add the gradient of `variation` times the sum of differences of voxels; densities count times `density_scale`."""
         recorder.stage("total variation")
         recorder.dispatch(
             "volume_fit",
@@ -156,17 +156,17 @@ class Volume(DeviceField):
 
 @dataclass(frozen=True, eq=False)
 class RadianceField(Field):
-    """Voxels of density and view-dependent colour in a box; `splat_py.volume.render` says how they are looked at.
+    """Voxels of density and view-dependent colour in a box; `splat_py.volume.render` defines how they are rendered.
 
     Attributes:
         density: [X, Y, Z] float32 or float16 on the CPU, per world unit; below 0 counts as 0.
         sh: [X, Y, Z, K, 3] of the same dtype, K = 1, 4 or 9.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb behind the box.
-        contracted: whether the field goes on beyond the box, in contracted space; see `splat_py.volume.render`.
+        contracted: True if the field continues beyond the box, in contracted space; see `splat_py.volume.render`.
 
     Raises:
-        SplatError: shapes that do not fit, numbers that are not finite, a box without volume.
+        SplatError: shapes do not fit, numbers are not finite, or the box has no volume.
     """
 
     _name = _kind = "radiance field"
@@ -184,12 +184,12 @@ class RadianceField(Field):
 
     @property
     def sh_degree(self) -> int:
-        """0, 1 or 2."""
+        """Degree of the spherical harmonics: 0, 1 or 2."""
         return int(self.sh.shape[3] ** 0.5) - 1
 
     @property
     def steps_per_unit(self) -> float:
-        """Samples a world unit where nobody says otherwise: one a voxel."""
+        """Default number of samples per world unit: one per voxel."""
         return voxels_per_unit(Box.of(self.box), tuple(self.density.shape), self.contracted)
 
     def _march(self, steps_per_unit: float | None, *how: Any) -> March:
@@ -226,7 +226,7 @@ class RadianceField(Field):
             shapes["contracted"] = (1,)
         for name, (kind, _) in layout.items():
             if kind not in ("F16", "F32", "F64"):
-                raise ValueError(f"{name} is {kind}, which are no floats")
+                raise ValueError(f"{name} is {kind}; it must be floating-point")
         require_layout(layout, shapes, {name: kind for name, (kind, _) in layout.items()})
 
     def _warn_of(self, camera: Camera) -> None:
@@ -260,7 +260,7 @@ def check_grid(density: Tensor, sh: Tensor) -> None:
 
 
 def row_floats(coefficients: int) -> int:
-    """Floats of a voxel on the device: density, then K × rgb, padded to a power of two."""
+    """Return the floats of a voxel on the device: density, then K × rgb, padded to a power of two."""
     return {1: 4, 4: 16, 9: 32}[coefficients]
 
 
@@ -270,26 +270,26 @@ def _sides(grid: Tensor) -> tuple[int, int, int]:
 
 
 def to_voxel_order(grid: Tensor) -> Tensor:
-    """[X, Y, Z, row] with rows in the order in which kernels want them (`VoxelLayout` in slang/splat/voxel_grid.slang)."""
+    """Return [X, Y, Z, row] with rows in the kernels' order (`VoxelLayout` in slang/splat/voxel_grid.slang)."""
     (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
     return grid.reshape(x // a, a, y // b, b, z // c, c, -1).permute(0, 2, 4, 1, 3, 5, 6).reshape(grid.shape)
 
 
 def from_voxel_order(grid: Tensor) -> Tensor:
-    """The inverse of `to_voxel_order`."""
+    """Undo `to_voxel_order`."""
     (x, y, z), (a, b, c) = grid.shape[:3], _sides(grid)
     return grid.reshape(x // a, y // b, z // c, a, b, c, -1).permute(0, 3, 1, 4, 2, 5, 6).reshape(grid.shape)
 
 
 def pack(density: Tensor, sh: Tensor) -> Tensor:
-    """[X, Y, Z, row_floats(K)], `to_voxel_order`."""
+    """Pack a grid into [X, Y, Z, row_floats(K)], in the order of `to_voxel_order`."""
     coefficients = sh.shape[3]
     padding = density.new_zeros(*density.shape, row_floats(coefficients) - 1 - 3 * coefficients)
     return to_voxel_order(torch.cat([density[..., None], sh.flatten(3), padding], dim=-1))
 
 
 def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients: int) -> None:
-    """Grids of these sizes, which a fit will have one after another."""
+    """Raise SplatError unless the device can hold grids of these sizes, which a fit has one after another."""
     for size in sizes:
         floats = row_floats(coefficients)
         device.memory.limits.check_grid(size, floats)
@@ -298,14 +298,14 @@ def check_stages(device: Device, sizes: Iterable[tuple[int, ...]], coefficients:
 
 
 class GridOptimiser(FieldOptimiser):
-    """Voxels, which are split in eight by each stage. Densities may fall below 0, where they count as 0."""
+    """Voxels in a fit; each stage resamples them to its resolution. Densities below 0 count as 0."""
 
-    # A larger epsilon than for Gaussians holds coefficients still that no photograph constrains.
+    # An epsilon larger than for Gaussians keeps coefficients still that no photograph constrains.
     ADAM = Adam(epsilon=1e-8)
     # Densities learn faster than constant colours, view dependence slower; all rates fall during each stage.
     DENSITY_RATE, REST_RATE = 5.0, 0.25
     LAST_RATE = 0.3
-    # A fit starts as a thin grey fog, of this optical depth along the longest side: where nothing is, no gradient is either.
+    # A fit starts as a thin grey fog of this optical depth along the longest side: empty space would have no gradient.
     FIRST_DENSITY = 1.0
 
     def _begin(self, resumed: State | None, kind: Any) -> None:
@@ -323,21 +323,21 @@ class GridOptimiser(FieldOptimiser):
         _, (x, y, z, row) = layout["grid"]
         if row != row_floats((config.sh_degree + 1) ** 2):
             raise ValueError("it was written by another version of splat_py")
-        # The grid is enlarged by the first step of a stage.
+        # The first step of a stage enlarges the grid.
         voxels = config.resolutions[max(step - 1, 0) // config.steps_per_resolution]
         if max(x, y, z) != voxels or min(x, y, z) < 1:
             raise ValueError(f"the grid has {x}×{y}×{z} voxels, not {voxels} along its longest side")
         return dict.fromkeys(("grid", "m", "v"), (x, y, z, row)), {}
 
     def begin_stage(self, stage: int) -> None:
-        """Split voxels; Adam begins anew."""
+        """Resample the voxels to the stage's resolution; Adam restarts."""
         grid = from_voxel_order(self.volume.parameters.tensor().cpu()).movedim(-1, 0)[None]
         # The same field, sampled at the new voxels' centres.
         resized = torch.nn.functional.interpolate(grid, self.size_at(stage), mode="trilinear", align_corners=False)
         self._upload_grid(np.ascontiguousarray(resized[0].movedim(0, -1).numpy()))
 
     def record(self, recorder: Recorder, step: int) -> None:
-        """Total variation, if asked for, and Adam."""
+        """Record total variation, if its weight is above 0, and Adam."""
         config, age = self.config, step % self.config.steps_per_resolution
         rate = config.rate * self.LAST_RATE ** (age / max(config.steps_per_resolution - 1, 1))
         side = float(self.box.sides.max())
@@ -352,7 +352,7 @@ class GridOptimiser(FieldOptimiser):
         return RadianceField(grid[..., 0].contiguous(), sh, self.box.numpy(), background, self.config.contract)
 
     def state(self) -> State:
-        """grid, m, v: [X, Y, Z, row]."""
+        """Return grid, m, v: [X, Y, Z, row]."""
         arrays = {"grid": self.volume.parameters, "m": self.m, "v": self.v}
         return {name: np.array(from_voxel_order(array.tensor().cpu()).numpy()) for name, array in arrays.items()}
 
@@ -361,6 +361,6 @@ class GridOptimiser(FieldOptimiser):
         return {"the density": grid[..., :1], "the colour": grid[..., 1:], "m": state["m"], "v": state["v"]}
 
     def _upload_grid(self, *arrays: NDArray) -> None:
-        """Grid and Adam's moments, [X, Y, Z, row]."""
+        """Upload the grid and Adam's moments, [X, Y, Z, row]."""
         self.size = arrays[0].shape[:3]
         self._upload(Volume, *(to_voxel_order(torch.from_numpy(array)).numpy() for array in arrays))

@@ -1,4 +1,4 @@
-"""Hash grids with small networks as a radiance field: their sizes, the field as users hold it, on the device, in a fit."""
+"""Hash grids with small networks as radiance fields: their sizes, the user's field, the device's field, and its optimiser."""
 
 import math
 from collections.abc import Mapping
@@ -30,18 +30,18 @@ LEVELS = 8
 MOST_LEVELS = 16
 MOST_CELLS = 1023
 LEAST_SIZE, MOST_SIZE = 1 << 4, 1 << 24
-# Cells of the finest level from one sample to the next.
+# Cells of the finest level between samples.
 CELLS_PER_STEP = 4
-# A cell is empty where a step through it takes away less light than this.
+# A cell is empty if a step through it absorbs less light than this.
 _LEAST_ALPHA = 1e-3
-# Entries to which CPU drivers add what is 0, and floats behind the weights.
+# Spare entries to which CPU drivers add zeros, and spare floats after the weights.
 _SPARE_ENTRIES, _SPARE_FLOATS = 8, 8
 
 
 @dataclass(frozen=True)
 class HashShape:
-    """The sizes of a hash grid and its networks; SplatError if there are too many levels or cells, or the size is no power of
-    two."""
+    """The sizes of a hash grid and its networks; SplatError if there are too many levels or cells, or the size is not a power
+    of two."""
 
     # Cells of each level along the box's longest side.
     cells: tuple[int, ...]
@@ -58,7 +58,7 @@ class HashShape:
 
     @classmethod
     def of_memory(cls, nbytes: int, finest: int) -> Self:
-        """Levels up to `finest` cells, with the largest tables whose floats fit into so many bytes."""
+        """Choose levels up to `finest` cells, with the largest tables that fit into so many bytes."""
         finest = min(finest, MOST_CELLS)
         coarsest = max(finest // 16, 2)
         growth = (finest / coarsest) ** (1 / (LEVELS - 1))
@@ -69,11 +69,11 @@ class HashShape:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The inverse of `arrays`."""
+        """Make a shape from `arrays`."""
         return cls(tuple(map(int, arrays["cells"])), int(arrays["size"][0]))
 
     def arrays(self) -> dict[str, NDArray[np.int32]]:
-        """cells [levels] and size [1], for files."""
+        """Return cells [levels] and size [1], for files."""
         return {"cells": np.array(self.cells, np.int32), "size": np.array([self.size], np.int32)}
 
     @property
@@ -82,7 +82,7 @@ class HashShape:
 
     @property
     def weights(self) -> int:
-        """Weights of both networks, a row a hidden unit: inputs, a bias, outputs."""
+        """Number of weights of both networks, with one row per hidden unit: inputs, a bias, outputs."""
         features = FEATURES * len(self.cells)
         return HIDDEN * (features + 1 + 1) + HIDDEN * (features + _HARMONICS + 1 + 3)
 
@@ -91,11 +91,11 @@ class HashShape:
         """Bytes of table and weights."""
         return 4 * (FEATURES * self.entries + self.weights)
 
-    # As they lie on the device, with what nobody asks for.
+    # Layout on the device, with padding.
 
     @property
     def padded_entries(self) -> int:
-        """With the spare ones, an even number."""
+        """Entries with the spare ones, rounded up to an even number."""
         return (self.entries + _SPARE_ENTRIES + 1) // 2 * 2
 
     @property
@@ -105,24 +105,24 @@ class HashShape:
 
     @property
     def parts(self) -> tuple[int, int]:
-        """Lengths of table and weights in it, both padded."""
+        """Lengths of table and weights in that array, both padded."""
         table = FEATURES * self.padded_entries
         return table, self.floats - table
 
     def join(self, table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[floats] of table [entries, FEATURES] and weights [weights]."""
+        """Join table [entries, FEATURES] and weights [weights] into [floats]."""
         joined = (np.pad(part.ravel(), (0, n - part.size)) for part, n in zip((table, weights), self.parts, strict=True))
         return np.concatenate([*joined])
 
     def split(self, floats: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Copies of table and weights."""
+        """Return copies of table and weights."""
         table = floats[: FEATURES * self.entries].reshape(-1, FEATURES)
         return table.copy(), floats[FEATURES * self.padded_entries :][: self.weights].copy()
 
 
 class HashVolume(DeviceField):
-    """A hash grid on the device, [floats] as `HashShape` has them, with its occupancy. Where `parameters` is only the table, of
-    halves, `weights` has what lies behind it."""
+    """A hash grid on the device, [floats] in the layout of `HashShape`, with its occupancy. If `parameters` is only a table of
+    halves, `weights` has the rest."""
 
     kind = "HashedField"
 
@@ -137,9 +137,9 @@ class HashVolume(DeviceField):
         return (gradient,) if self._weights is self.parameters else gradient.split(self.shape.parts)
 
     def record_occupancy(self, recorder: Recorder, march: March) -> None:
-        """A cell is empty where steps through the densities at 4³ places in it take next to no light away."""
+        """Record which cells are empty: steps through the densities at 4³ places in the cell absorb almost no light."""
         recorder.stage("occupancy")
-        # Densities are above 0: below -1 there are none.
+        # Densities are above 0, so that -1 marks every cell.
         least = -math.log1p(-_LEAST_ALPHA) * march.steps_per_unit if march.skip_empty else -1.0
         groups = linear_groups(OCCUPANCY**3)
         self._dispatch(recorder, "markHashOccupied", groups, march, occupied=self.occupied, least_density=least)
@@ -156,19 +156,19 @@ class HashVolume(DeviceField):
 class HashRadianceField(Field):
     """A multiresolution hash grid and two small networks (Müller et al. 2022, Instant Neural Graphics Primitives).
 
-    Levels of features at the vertices of finer and finer grids, in tables that vertices share where they are too many, are
-    interpolated trilinearly. A network with one hidden layer of 16 ReLU makes a density of them, exp(y) / the box's longest
-    side, and another one, which is given spherical harmonics of the direction too, a colour, 1 / (1 + exp(-y)).
+    Features lie at the vertices of finer and finer grids, in tables whose entries vertices share if there are too many, and are
+    interpolated trilinearly. A network with one hidden layer of 16 ReLU turns them into a density, exp(y) / the box's longest
+    side. Another network, which also gets spherical harmonics of the direction, returns a colour, 1 / (1 + exp(-y)).
 
     Attributes:
-        table: [entries, 2] float32 or float16, level after level; halves are computed with as float32 (`volume.render`).
-        weights: float32, both networks' rows: of each hidden unit its inputs, a bias and its outputs.
+        table: [entries, 2] float32 or float16, level after level; kernels compute halves in float32 (`volume.render`).
+        weights: float32, one row per hidden unit of both networks: its inputs, a bias and its outputs.
         shape: the levels' sizes.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb behind the box.
 
     Raises:
-        SplatError: arrays that do not fit together, numbers that are not finite, a box without volume.
+        SplatError: arrays do not fit together, numbers are not finite, or the box has no volume.
     """
 
     _name, _kind = "hash grid", "hash grid"
@@ -192,14 +192,14 @@ class HashRadianceField(Field):
 
     @property
     def steps_per_unit(self) -> float:
-        """Samples a world unit where nobody says otherwise: one every four cells of the finest level."""
+        """Default number of samples per world unit: one every four cells of the finest level."""
         return max(self.shape.cells) / CELLS_PER_STEP / float(Box.of(self.box).sides.max())
 
     def _tensors(self) -> dict[str, Tensor]:
         return {"table": self.table, "weights": self.weights}
 
     def _parameters(self) -> list[Tensor]:
-        """Table and weights, padded; in one piece, unless the table is of halves."""
+        """Return table and weights, padded, and joined unless the table is of halves."""
         parts = []
         for part, floats in zip((self.table.flatten(), self.weights), self.shape.parts, strict=True):
             parts.append(torch.nn.functional.pad(part, (0, floats - len(part))))
@@ -229,7 +229,7 @@ class HashRadianceField(Field):
 
 
 def first_table(shape: HashShape, seed: int) -> NDArray[np.float32]:
-    """Features next to 0, as Müller et al. have them, and He's initial weights (2015)."""
+    """Return the initial parameters: features near 0, as in Müller et al. 2022, and weights as in He et al. 2015."""
     rng = np.random.default_rng(seed)
     table = rng.uniform(-1e-4, 1e-4, (shape.entries, FEATURES))
     features = FEATURES * len(shape.cells)
@@ -246,7 +246,7 @@ class HashOptimiser(FieldOptimiser):
     """A hash grid in a fit."""
 
     name = "the hash grid"
-    # To find what is empty takes as long as some thousand rays: once in so many steps.
+    # Steps between searches for empty cells; a search takes as long as some thousand rays.
     OCCUPANCY_EVERY = 16
 
     def _begin(self, resumed: State | None, kind: Any) -> None:
@@ -279,6 +279,6 @@ class HashOptimiser(FieldOptimiser):
         return HashRadianceField(table, weights, self.shape, self.box.numpy(), background)
 
     def state(self) -> State:
-        """Also cells [levels] and size [1] of the shape, and which cells are occupied."""
+        """Return also cells [levels] and size [1] of the shape, and which cells are occupied."""
         occupied = np.array(self.volume.occupied.numpy(), np.uint8)
         return {**super().state(), **self.shape.arrays(), "occupied": occupied}

@@ -1,4 +1,4 @@
-"""Radiance fields in Slang of the user's own: the field as they hold it, on the device, and in a fit."""
+"""Radiance fields in the user's own Slang: the user's field, the device's field, and its optimiser."""
 
 import os
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 
 def padded(params: Tensor) -> Tensor:
-    """Numbers as they lie on the device, a multiple of four."""
+    """Pad parameters to a multiple of four, as they lie on the device."""
     return torch.nn.functional.pad(params, (0, -len(params) % 4))
 
 
 class SlangVolume(DeviceField):
-    """A function of the user's on the device, with its numbers, padded."""
+    """The user's function on the device, with its padded numbers."""
 
     kind = "OwnField"
 
@@ -48,18 +48,18 @@ class SlangVolume(DeviceField):
 
 @dataclass(frozen=True, eq=False)
 class SlangField(Field):
-    """A function in Slang that makes density and colour of a place, a direction and numbers (`IFieldFunction` in
+    """A Slang function from a position, a direction and numbers to a density and a colour (`IFieldFunction` in
     slang/splat/field_function.slang).
 
     Attributes:
-        kind: from `splat_py.shaders.source` or `load`; of a file, a type whose source is only compiled once it is trusted.
+        kind: from `splat_py.shaders.source` or `load`; the source of a file is compiled only once it is trusted.
         params: [PARAMS] float32, the numbers.
         box: [2, 3] lower and upper corner in the world.
         background: [3] rgb behind the box.
-        samples: along the box's longest side, where nobody says otherwise.
+        samples: default number of samples along the box's longest side.
 
     Raises:
-        SplatError: arrays that do not fit, numbers that are not finite, a box without volume, a source without PARAMS.
+        SplatError: arrays do not fit, numbers are not finite, the box has no volume, or the source has no PARAMS.
     """
 
     _name, _kind = "field in Slang", "function"
@@ -84,7 +84,7 @@ class SlangField(Field):
 
     @classmethod
     def new(cls, kind: UserType | ShaderModule, box: ArrayLike, background: ArrayLike = (0.0, 0.0, 0.0), seed: int = 0) -> Self:
-        """With the numbers that `first` in the source begins with."""
+        """Make a field with the initial numbers from `first` in the source."""
         own = FIELD.own(kind)
         return cls(own, torch.from_numpy(first_values(own, seed)), Box.of(box).numpy(), check_background(background))
 
@@ -103,8 +103,8 @@ class SlangField(Field):
         return self.kind
 
     def trust_source(self) -> Self:
-        """The same field, whose source may be compiled; SplatError if it cannot be. It could read and write any memory of
-        yours."""
+        """Return the same field with a source that may be compiled; SplatError if it cannot be compiled. The source could read
+        and write any of your memory."""
         own = FIELD.trusted(self.kind, None, True, "the field")  # type: ignore[arg-type]
         assert isinstance(own, UserType)
         return replace(self, kind=own)
@@ -139,10 +139,10 @@ class SlangField(Field):
         """Read what `save` wrote.
 
         Args:
-            kind: the source, named again; else nothing is compiled until `trust_source()` says so.
+            kind: the source, passed again; without it nothing is compiled before `trust_source()`.
 
         Raises:
-            SplatError: the file is missing, damaged or something else, or `kind` is another source.
+            SplatError: the file is missing, damaged or of another kind, or `kind` is another source.
         """
         field = super().load(path)
         if kind is None:
@@ -162,7 +162,7 @@ class SlangField(Field):
 
 
 class SlangOptimiser(FieldOptimiser):
-    """The numbers of a function in a fit."""
+    """The numbers of a Slang function in a fit."""
 
     name = "the field"
 
@@ -186,5 +186,5 @@ class SlangOptimiser(FieldOptimiser):
         return SlangField(self.kind, params, self.box.numpy(), background, samples)
 
     def state(self) -> State:
-        """parameters, m, v: [PARAMS]."""
+        """Return parameters, m, v: [PARAMS]."""
         return {name: array[: self.count] for name, array in super().state().items()}

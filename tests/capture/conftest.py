@@ -1,4 +1,4 @@
-"""Photographs of a room, and what `capture` makes of them."""
+"""Photographs of a room, and the capture that `capture` makes from them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from splat_py.capture import CaptureOptions, CaptureReport, capture
 from tests.capture.room import room_cameras, write_photographs
 
-# Small photographs have no more.
+# Small photographs have no more features.
 FAST = CaptureOptions(features=600)
 
 

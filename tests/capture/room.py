@@ -15,7 +15,7 @@ _PIXELS_A_METRE, _SIDE = 96, 1024
 
 
 def room_cameras(count: int = 10, degrees: float = 6.0) -> list[Camera]:
-    """On an arc of so many degrees a step, level, looking at the corner; +z is up."""
+    """Level cameras on an arc, so many degrees apart, looking at the corner; +z is up."""
     cameras = []
     for i in range(count):
         angle, height = np.deg2rad(45 + degrees * (i - (count - 1) / 2)), 2.6 + 0.35 * np.sin(2.1 * i)
@@ -37,7 +37,7 @@ def _pattern(seed: int) -> NDArray[np.uint8]:
 
 
 def photograph(camera: Camera, seed: int = 0) -> NDArray[np.uint8]:
-    """What a camera inside the room takes: [H, W, 3], blue, green, red. Another seed is another room."""
+    """The photograph [H, W, 3], blue, green, red, of a camera inside the room. Another seed is another room."""
     height, width = camera.height, camera.width
     y, x = np.mgrid[:height, :width] + 0.5
     rays = np.linalg.inv(camera.K) @ np.stack([x.ravel(), y.ravel(), np.ones(x.size)])
@@ -66,7 +66,7 @@ def write_photographs(folder: Path, cameras: list[Camera]) -> Path:
 
 
 def assert_poses(found: list[Camera], known: list[Camera], most_distance: float, most_degrees: float) -> None:
-    """Distances, as a share of the cameras' extent, and angles after the similarity that fits best (Umeyama 1991)."""
+    """Check distances, as a share of the cameras' extent, and angles after the best-fitting similarity (Umeyama 1991)."""
     a, b = (np.stack([camera.position for camera in cameras]) for cameras in (found, known))
     a0, b0 = a - a.mean(0), b - b.mean(0)
     u, s, vt = np.linalg.svd(b0.T @ a0)

@@ -1,4 +1,4 @@
-"""Poses that are found are those that photographs were taken from, and an interrupted capture goes on."""
+"""The found poses are those of the photographs, and an interrupted capture goes on."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ FOCAL = 0.5 * HEIGHT / np.tan(np.deg2rad(room.FIELD_OF_VIEW / 2))
 
 
 def captured(source: Path, out: Path, options=FAST) -> tuple[CaptureReport, list[str]]:
-    """The report, and the phases that were not done before."""
+    """The report, and the phases that this call ran."""
     told: Told = []
     report = capture(source, out, options, on_progress=lambda *progress: told.append(progress))
     for phase, done, total in told:
@@ -40,7 +40,7 @@ def test_poses_and_lens_are_those_of_the_photographs(report: CaptureReport) -> N
     assert dataset.views[0].lens.fx == pytest.approx(FOCAL, rel=0.02)
     assert dataset.points is not None and len(dataset.points[0]) == report.points
     for view, known in zip(dataset.views, cameras, strict=True):
-        # The world's up in the camera's frame. The arc is short, and says little of how far cameras lean to the front.
+        # The world's up in the camera's frame. The arc is short and constrains the cameras' pitch poorly.
         assert np.rad2deg(np.arccos(np.clip(view.camera.viewmat[:3, 2] @ known.viewmat[:3, 2], -1, 1))) < 3
 
 
@@ -135,7 +135,7 @@ def test_a_camera_of_many_photographs_gets_all_coefficients(
 
 
 def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
-    """Every second one is stored as a phone does that was held upright, and states its focal length."""
+    """Every second photograph is stored on its side, as by a phone held upright, and has its focal length in EXIF."""
     cameras = room_cameras()
     for i, camera in enumerate(cameras):
         pixels = Image.fromarray(photograph(camera)[..., ::-1])

@@ -1,4 +1,4 @@
-"""Which photographs are compared where not all of them are."""
+"""Pairs of photographs that are matched if not all pairs are."""
 
 import shutil
 from itertools import pairwise
@@ -39,7 +39,7 @@ def test_the_database_is_as_pycolmap_reads_it(report: CaptureReport) -> None:
 def test_those_that_look_alike_are_neighbours(report: CaptureReport, tmp_path: Path) -> None:
     file = tmp_path / "database.db"
     shutil.copy(report.root / "database.db", file)
-    # Names in another order: only what is in the photographs counts.
+    # The names are in another order: only the content of the photographs counts.
     order = np.random.default_rng(1).permutation(10).tolist()
     pairs = colmap.look_alikes(file, [f"IMG_{i:04d}.jpg" for i in order], 2)
     apart = [abs(order[i] - order[j]) for i, j in pairs]

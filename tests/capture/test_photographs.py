@@ -1,4 +1,4 @@
-"""Photographs are stored upright under safe names, with what EXIF says; of a video, the sharpest frame of each interval."""
+"""Photographs are stored upright under safe names, with their EXIF focal length; a video gives its sharpest frames."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from tests.scene.captures import picture, write_image
 
 
 def stored_with(path: Path, **tags: int) -> Path:
-    """A JPEG with EXIF tags: of the picture, or of the camera where they are called focal_35mm."""
+    """A JPEG with EXIF tags of the picture, or of the camera for `focal_35mm`."""
     exif = Image.Exif()
     exif[0x0112] = tags.get("orientation", 1)
     if "focal_35mm" in tags:
@@ -134,7 +134,7 @@ def test_heic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty frames, a second; all but every fifth are out of focus."""
+    """Thirty frames, one second; all but every fifth are out of focus."""
     frames = [photograph(camera)[..., ::-1] for camera in room_cameras(30, degrees=1)]
     frames = [frame if i % 5 == 3 else cv2.GaussianBlur(frame, (0, 0), 3) for i, frame in enumerate(frames)]
     path = tmp_path_factory.mktemp("video") / "around.mp4"

@@ -15,7 +15,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `splat train` has left."""
+    """The folder that `splat train` leaves."""
     folder = tmp_path_factory.mktemp("elsewhere")
     assert "PSNR" in done("train", capture, "--steps", 20, "--out", "runs/small", cwd=folder)
     return folder / "runs" / "small"

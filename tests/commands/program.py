@@ -1,4 +1,4 @@
-"""The command line as a user meets it: from another folder, with what it prints and its exit code."""
+"""The command line as a user meets it: run from another folder, with its output and exit code."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-# These set variables of the environment when they are imported, which commands do late.
+# These set environment variables on import, which commands do late.
 import splat_py.train.run
 import splat_py.volume.fitting  # noqa: F401
 from splat_py.commands.main import main
@@ -23,7 +23,7 @@ class Result(NamedTuple):
 
 
 def splat(*arguments: object, cwd: Path, **environment: str) -> Result:
-    """Run a command in this process, which has opened the device already. It must leave the environment as it was."""
+    """Run a command in this process, whose device is already open. The command must leave the environment unchanged."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)

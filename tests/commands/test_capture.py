@@ -1,4 +1,4 @@
-"""`splat capture`, and `splat train` on photographs and videos that have no poses."""
+"""`splat capture`, and `splat train` on photographs and videos without poses."""
 
 import shutil
 import sys

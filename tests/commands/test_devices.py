@@ -41,7 +41,7 @@ def test_bench_measures_quality_over_time(capture: Path, tmp_path: Path) -> None
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a device, where nothing may ask for the default one."""
+    """The name of a device; a request for the default one fails."""
     backend = devices.get_device().adapter.backend
     choose = devices.choose
 
@@ -66,7 +66,7 @@ def test_commands_stay_on_their_device(capture: Path, tmp_path: Path, named: str
 
 
 def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One case of each kind; tests/commands/selftest runs all of them, on a device that it names."""
+    """One case of each kind; tests/commands/selftest runs all of them on a device that it names."""
     few = ("prefix sum", "render, RGB, classic", "loss and SSIM", "image, fitting step, tiles", "portable baseline")
     cases = [case for case in checking.cases() if case.name in few]
     assert len(cases) == len(few)

@@ -1,4 +1,4 @@
-"""How soon the command line answers: what takes seconds to import is imported when it is needed."""
+"""The command line answers soon: modules that take seconds to import are imported only when needed."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import splat_py
 _HEAVY = ("torch", "slangpy", "cv2", "scipy", "pycolmap", "imageio", "plyfile", "numpy")
 
 
-# Runs each list of arguments in its turn, and writes what was printed and what was imported so far.
+# Run each list of arguments in turn; write what was printed and which heavy modules were imported by then.
 _PROGRAM = """
 import contextlib, io, json, sys
 from splat_py.commands.main import main
@@ -33,7 +33,7 @@ CASES: list[tuple[list[str], str]] = [
     (["capture", ".", "--out", "scene", "--size", "3"], "size is 3"),
     (["train", "--help"], "--ssim-lambda"),
     (["fit-volume", "--help"], "--resolutions"),
-    (["train", "nowhere", "--out", "run"], "nowhere is not a folder"),
+    (["train", "nowhere", "--out", "run"], "nowhere does not exist"),
     (["train", "nowhere", "--abacus"], "abacus"),
     (["train", "nowhere", "--out", "run", "--means-lr", "nan"], "means_lr is nan"),
     (["fit-volume", "nowhere", "--out", "run", "--downscale", "0"], "downscale is 0"),
@@ -42,7 +42,7 @@ CASES: list[tuple[list[str], str]] = [
     (["export", "nowhere", "scene.ply"], "nowhere is not a folder"),
     (["export", "nowhere", "scene.obj"], "scene.obj does not end in"),
     (["export", "nowhere.spz", "scene.html"], "nowhere.spz does not exist"),
-    (["edit", "nowhere.ply", "scene.txt"], "scene.txt has no ending"),
+    (["edit", "nowhere.ply", "scene.txt"], "scene.txt does not end like"),
     (["fit-image", "nowhere.jpg", "--out", "fit"], "nowhere.jpg does not exist"),
     (["render", "nowhere", "--video", "orbit.abc"], "orbit.abc"),
     (["render", "nowhere", "--video", "a.mp4", "--path", "zigzag"], "orbit, spiral, dolly or a .json"),
@@ -65,7 +65,7 @@ CASES: list[tuple[list[str], str]] = [
     (["edit", "nowhere.ply", "scene.ply"], "nowhere.ply does not exist"),
     (["demo", "--steps", "0"], "steps is 0"),
     (["bench", "--gaussians", "0"], "gaussians is 0"),
-    (["bench", "--data", "nowhere"], "nowhere is not a folder"),
+    (["bench", "--data", "nowhere"], "nowhere does not exist"),
     (["bench", "--quality", "--steps", "0"], "steps is 0"),
     (["eval", __file__], "neither a run's folder nor"),
     (["bench", "--device", "abacus"], "'abacus' is not known"),
@@ -74,7 +74,7 @@ CASES: list[tuple[list[str], str]] = [
 
 
 def _run(code: str, cwd: Path, given: str = "") -> str:
-    """What a program prints that knows nothing of this process, without anything of the system's on its path."""
+    """The output of a program that runs without this process's environment and with an empty PATH."""
     environment = {"PYTHONPATH": str(Path(splat_py.__file__).parents[1]), "HOME": str(cwd), "PATH": "", "COLUMNS": "200"}
     code = f"HEAVY = set({_HEAVY!r})\n{code}"
     command = [sys.executable, "-c", code]
@@ -87,7 +87,7 @@ def _run(code: str, cwd: Path, given: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
-    """What each case prints, and the heavy modules that were imported by then."""
+    """The output of each case, and the heavy modules that were imported by then."""
     given = json.dumps([arguments for arguments, _ in CASES])
     return json.loads(_run(_PROGRAM, tmp_path_factory.mktemp("launch"), given).splitlines()[-1])
 

@@ -1,4 +1,4 @@
-"""Bad input: one sentence, which names the culprit, before anything is written."""
+"""Bad input is refused in one sentence that names the culprit, before anything is written."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from tests.commands.program import refusal
 
 @pytest.fixture(scope="module")
 def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a capture, a run, a photograph, and what is damaged or something else."""
+    """A folder with a capture, a run, a photograph, damaged files and files of other kinds."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "capture").symlink_to(capture)
     (folder / "run").symlink_to(run)
@@ -80,23 +80,23 @@ def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("render run --out views --scale nan", "--scale is nan"),
         ("render run/scene.ply --path orbit --video a.mp4", "--data"),
         ("export run scene.obj", ".ply"),
-        ("export run scene.spz --data capture", "--data is of pages"),
-        ("export run x.spz --spz-version 7", "version of SPZ is 7"),
-        ("export run x.ply --spz-version 0", "version of SPZ is 0"),
-        ("edit run/scene.ply", "last, the one to write"),
+        ("export run scene.spz --data capture", "--data is for pages"),
+        ("export run x.spz --spz-version 7", "SPZ version is 7"),
+        ("export run x.ply --spz-version 0", "SPZ version is 0"),
+        ("edit run/scene.ply", "then the file to write"),
         ("edit run/scene.ply x.ply --crop-sphere 1000 0 0 1", "none of"),
         ("edit run/scene.ply x.ply --crop 1 1 1 0 0 0", "lowest corner first"),
         ("edit run/scene.ply x.ply --faint 0.1", "--remove-floaters"),
         ("edit run/scene.ply x.ply --scale 0", "scale above zero"),
         ("edit run/scene.ply x.ply --sh-degree 9", "degree of harmonics is 9"),
-        ("edit text.spz x.ply", "text.spz is no .spz file or is damaged"),
+        ("edit text.spz x.ply", "text.spz is not a .spz file or is damaged"),
         *((f"partition capture --cells={cells} --out a", "give columns and rows, such as 2x2")
           for cells in ("1x1", "2", "0x4", "65x1", "9x9", "-2x2", "axb")),
         ("partition capture --overlap=-1 --out a", "overlap is -1.0"),
-        ("partition absent --out a", "absent is not a folder"),
+        ("partition absent --out a", "absent does not exist"),
         ("partition capture --out full", "choose another --out"),
         ("merge full --out a.ply", "holds no cell of a partition"),
-        ("merge full --out a.obj", "has no ending of a scene's file"),
+        ("merge full --out a.obj", "does not end like a scene file"),
         ("fit-image gone.jpg --out out", "gone.jpg does not exist"),
         ("fit-image photo.png --out photo.png", "photo.png is a file; name a folder"),
         ("fit-image photo.png --blobs 0 --out out", "blobs is 0; it must be at least 1"),

@@ -1,4 +1,4 @@
-"""`--resume`: a run is what it was begun with."""
+"""`--resume`: a run keeps the options it began with."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_the_record_decides(out: Path, capture: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        # Also where it is the default.
+        # Options with their default values count, too.
         (("--downscale", 1), "--downscale is 1.0, but the run in .* was begun with 2.0; resume it without"),
         (("--test-every=8",), "--test-every is 8, but"),
         (("--sh_degree", 3), "--sh-degree is 3, but"),
@@ -164,7 +164,7 @@ def test_files_of_others_are_not_overwritten(command: str, name: str, capture: P
 def test_a_photograph_that_proves_damaged_while_training_leaves_nothing(
     command: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are decoded one by one where they do not fit into memory. An older run that meets it stays."""
+    """Photographs that do not fit into memory are decoded one by one. An older run that meets a damaged one stays."""
 
     def plan_without_photographs(*arguments: Any) -> MemoryPlan:
         return replace(plan_memory(*arguments), photographs=0, decoded=0)
@@ -227,7 +227,7 @@ def test_fit_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "already holds a run; continue it with --resume" in refusal(*fit, cwd=tmp_path)
     assert snapshot(tmp_path) == before
 
-    # One that is extended and does not come to save its result is not finished.
+    # An extended run that stops before it saves its result is not finished.
     with monkeypatch.context() as patch:
         patch.setattr(ImageFit, "save", lambda result, path: os.kill(os.getpid(), signal.SIGTERM))
         assert splat(*fit, "--resume", "--steps", 7, cwd=tmp_path).returncode == 128 + signal.SIGTERM

@@ -1,4 +1,4 @@
-"""What reads and writes scenes and their parts: `splat eval`, `render`, `export`, `edit`, `partition`."""
+"""Commands that read and write scenes and their parts: `splat eval`, `render`, `export`, `edit`, `partition`."""
 
 import json
 import shlex
@@ -88,7 +88,7 @@ def test_pages_are_written_from_runs_and_files(files: Path, run: Path, capture: 
         (files / "scene.sog", ("--data", capture), True),
         (files / "scene.sog", (), False),
     ):
-        assert ("no capture is known" in done("export", scene, "page.html", *options, cwd=tmp_path)) != known
+        assert ("no capture found" in done("export", scene, "page.html", *options, cwd=tmp_path)) != known
         assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""`splat` itself: parsing, help, errors of one sentence, any text on any terminal, and what a person who waits is told."""
+"""`splat` itself: parsing, help, errors of one sentence, any text on any terminal, and messages to a person who waits."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def bar(monkeypatch: pytest.MonkeyPatch, software: bool = True) -> tuple[FitBar, Any, io.StringIO, io.StringIO]:
-    """A bar in a terminal of 100 columns, its device, and what is written on it and as errors."""
+    """A bar in a terminal of 100 columns, its device, and the two streams that it writes: output and errors."""
     out, err = io.StringIO(), io.StringIO()
     plain = {"color_system": None, "markup": False, "highlight": False}
     monkeypatch.setattr(terminal, "console", Console(file=out, width=100, force_terminal=True, **plain))
@@ -115,7 +115,7 @@ def test_brackets_in_a_name_are_no_markup(run: Path, tmp_path: Path) -> None:
 
 
 def program(*arguments: object, cwd: Path, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process; `shell` is a command line with "$@" for the program."""
+    """Run the command in its own process; `shell` is a command line with "$@" for the program."""
     command = [sys.executable, "-m", "splat_py", *map(str, arguments)]
     command = ["sh", "-c", shell, "sh", *command] if shell else command
     own = {"PYTHONPATH": _SOURCES, **environment}
@@ -130,7 +130,7 @@ def test_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
     ascii_only = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     result = program("devices", cwd=tmp_path, TERM="dumb", **ascii_only)
     assert result.returncode == 0, result.stderr
-    assert "? is taken by default" in result.stdout
+    assert "? is the default" in result.stdout
     result = program("eval", "Füchse", cwd=tmp_path, **ascii_only)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert "is not the folder of a training run" in result.stderr
@@ -206,4 +206,4 @@ def test_memory_that_does_not_suffice(message: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Export, "run", exhaust)
     line = refusal("export", "run", "scene.ply", cwd=tmp_path)
-    assert line.startswith("splat: memory does not suffice; use smaller") and message in line and "()" not in line
+    assert line.startswith("splat: not enough memory; use smaller") and message in line and "()" not in line

@@ -1,4 +1,4 @@
-"""`splat view`, and `splat render` along what it saves."""
+"""`splat view`, and `splat render` along a camera path that it saved."""
 
 import shutil
 import signal
@@ -53,7 +53,7 @@ def test_ctrl_c_ends_it_cleanly(run: Path, tmp_path: Path, host: str) -> None:
     result = splat("view", run, "--port", 0, "--host", host, cwd=tmp_path)
     assert result.returncode == 0
     assert "Gaussians, 9 photographs: open http://localhost:" in result.stdout
-    assert ("whoever reaches this machine" in result.stderr) is (host == "0.0.0.0")
+    assert ("everybody who can reach this machine" in result.stderr) is (host == "0.0.0.0")
     assert "Traceback" not in result.stderr
 
 
@@ -61,7 +61,7 @@ def test_a_run_is_opened_with_or_without_its_capture(run: Path, capture: Path, t
     scene = open_viewed(run)
     assert scene.gaussians is not None and scene.dataset is not None and scene.folder == run
     assert set(scene.scores) == set(scene.dataset.test)
-    # The capture is gone, the scene is older than the checkpoint, and then there is no scene yet.
+    # First the capture is gone, then the scene is older than the checkpoint, then there is no scene yet.
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     record = (copy / "run.json").read_text()

@@ -11,7 +11,7 @@ from tests.emulation.programs import Programs
 
 @pytest.fixture(scope="session")
 def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F811
-    """Keeps what it compiles in pytest's own cache."""
+    """A compiler that keeps its results in pytest's cache."""
     return Compiler(clang, request.config.cache.mkdir("cuda"), CUDA)
 
 

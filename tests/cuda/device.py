@@ -7,7 +7,7 @@ from tests.emulation.device import EmulatedDevice
 from tests.emulation.program import Schedule
 from tests.emulation.programs import Programs
 
-# Of every GPU from Volta on (slang-rhi, src/cuda/cuda-device.cpp).
+# Features of every GPU from Volta on (slang-rhi, src/cuda/cuda-device.cpp).
 _FEATURES = (spy.Feature.atomic_float, spy.Feature.wave_ops)
 
 

@@ -1,6 +1,6 @@
-"""NVIDIA's own compilers without a GPU: NVRTC makes PTX of CUDA source, ptxas machine code of that.
+"""NVIDIA's own compilers without a GPU: NVRTC compiles CUDA source to PTX, ptxas assembles that to machine code.
 
-Both are packages that `make setup` installs on Linux on x86-64; there are none for macOS.
+`make setup` installs both as packages on Linux on x86-64; macOS has none.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import pytest
 
 # Turing, Hopper, Blackwell: RTX 20, H100, RTX 50.
 ARCHITECTURES = ("sm_75", "sm_90", "sm_120")
-# As Slang's own driver of NVRTC has it.
+# Options as in Slang's own driver of NVRTC.
 _OPTIONS = ("-default-device", "--std=c++17")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _NUMBERS = {
@@ -29,11 +29,11 @@ _NUMBERS = {
 
 
 class NvidiaError(Exception):
-    """One of NVIDIA's compilers rejects something; the message is its own."""
+    """One of NVIDIA's compilers rejects its input; the message is the compiler's."""
 
 
 class Figures(NamedTuple):
-    """What ptxas says of a kernel, by thread and in bytes but for the shared memory, which is a block's, and the first two."""
+    """Figures of ptxas for a kernel: by thread, but barriers and shared memory by block; all but the first two in bytes."""
 
     registers: int
     barriers: int
@@ -67,7 +67,7 @@ def _ptxas() -> Path | None:
 
 
 def skip_without_compilers() -> None:
-    """Skip the test where one of the packages is missing."""
+    """Skip the test if one of the packages is missing."""
     if _nvrtc_library() is None or _ptxas() is None:
         packages = "nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12"
         pytest.skip(f"NVIDIA's compilers are not installed: pip install {packages} (Linux on x86-64)")
@@ -94,10 +94,10 @@ def version() -> str:
 
 
 def compile_ptx(source: str, architecture: str, *options: str) -> str:
-    """CUDA source as PTX for an architecture such as sm_90, with options of NVRTC's beside those that Slang gives it.
+    """Compile CUDA source to PTX for an architecture such as sm_90, with NVRTC options besides those that Slang sets.
 
     Raises:
-        NvidiaError: what NVRTC says.
+        NvidiaError: NVRTC rejects the source; the message is NVRTC's.
     """
     library, program = _library(), ctypes.c_void_p()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
@@ -120,10 +120,10 @@ def _text(program: ctypes.c_void_p, what: str) -> str:
 
 
 def assemble(ptx: str, architecture: str) -> Assembled:
-    """PTX of one kernel as machine code.
+    """Assemble the PTX of one kernel to machine code.
 
     Raises:
-        NvidiaError: what ptxas says.
+        NvidiaError: ptxas rejects the PTX; the message is ptxas's.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
@@ -134,6 +134,6 @@ def assemble(ptx: str, architecture: str) -> Assembled:
             raise NvidiaError(result.stderr + result.stdout)
         said = result.stderr + result.stdout
         registers = _REGISTERS.search(said)
-        assert registers, f"ptxas says nothing of registers:\n{said}"
+        assert registers, f"ptxas reports no registers:\n{said}"
         numbers = {name: int(found[1]) if (found := number.search(said)) else 0 for name, number in _NUMBERS.items()}
         return Assembled(Figures(int(registers[1]), **numbers), cubin.read_bytes())

@@ -44,7 +44,7 @@ class Program(program.Program):
     def _block(
         self, structure: str, prefix: str, buffers: dict[str, Buffer], uniforms: dict[str, Any], bound: list[tuple[str, Buffer]]
     ) -> tuple[bytes, int]:
-        """A structure in the layout of C's, and its alignment; buffers in it that the kernel uses are added to `bound`."""
+        """A structure in C's layout, and its alignment. Buffers in it that the kernel uses are added to `bound`."""
         block, alignment = b"", 1
         for kind, stars, name in _fields(self._kernel, structure):
             place = r"(\.|->)" if prefix else "globalParams_0->"
@@ -53,7 +53,7 @@ class Program(program.Program):
             element = _BUFFER.fullmatch(kind)
             if kind in _FORMATS and not stars:
                 value = uniforms.get(name)
-                # What is not given is not zero, but whatever was there.
+                # Missing values are arbitrary, not zero.
                 size = struct.calcsize(_FORMATS[kind])
                 number = value.x | value.y << 32 if kind == "uint2" and value is not None else value
                 part, align = b"\xff" * size if value is None else struct.pack(_FORMATS[kind], number), size
@@ -61,7 +61,7 @@ class Program(program.Program):
                 if name == "params":
                     buffer = self._guarded(name, self._block(kind, "", buffers, uniforms, bound)[0])
                 else:
-                    # One that is missing matters only if the kernel looks at it: nothing is there.
+                    # A missing buffer matters only if the kernel reads it: its memory is empty.
                     buffer = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
                 if used:
                     bound.append((kind + stars, buffer))
@@ -75,7 +75,7 @@ class Program(program.Program):
         return block + bytes(-len(block) % alignment), alignment
 
     def _check_read_only(self, bound: list[tuple[str, Buffer]]) -> None:
-        """What is read through a cache that does not see writes must not be written by the same kernel."""
+        """Check that the kernel does not write buffers that it reads through a cache which does not see writes."""
         for kind, buffer in bound:
             for other, written in bound:
                 overlap = buffer.address < written.address + written.nbytes and written.address < buffer.address + buffer.nbytes

@@ -1,6 +1,6 @@
-"""Every kernel's CUDA source, compiled by NVRTC and assembled by ptxas; and what these must not let pass.
+"""Every kernel's CUDA source, compiled by NVRTC and assembled by ptxas; and mistakes that these must reject.
 
-One specialisation of each: of what takes most of a frame for three architectures, of the others for one.
+One specialisation of each: for three architectures if the kernel takes most of a frame, otherwise for one.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from tests.emulation.programs import Programs
 
 HEAVY = {"rasterizeForward", "rasterizeBackward", "projectForward", "projectBackward", "shadeForward", "shadeBackward"}
 HEAVY |= {"volumeForward", "volumeBackward"}
-# All that ships but for a CPU's drivers.
+# All kernels that ship, except those of CPU drivers.
 BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
 for _specialisation in shipped():
     if not _specialisation.module.startswith("cpu/"):
         BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
-# Where nobody tells Slang which lanes take part, it lets them vote after every branch: most of a loop. `parallel/wave.slang`
-# tells it, and votes are wanted now and then.
+# Without a mask of the participating lanes, Slang votes after every branch: most of a loop. `parallel/wave.slang` passes the
+# mask, and a few votes are still needed.
 MOST_VOTES = 20
 
 
@@ -32,7 +32,7 @@ def compilers() -> None:
 
 @pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
 def test_kernel(module: str, entry: str, programs: Programs, request: pytest.FixtureRequest) -> None:
-    """Nothing of it goes to memory for want of registers."""
+    """The kernel spills no registers."""
     specialisation = BY_KERNEL[module, entry][0]
     source = programs.kernel(specialisation).source
     for architecture in ARCHITECTURES if entry in HEAVY else ARCHITECTURES[1:2]:
@@ -40,7 +40,7 @@ def test_kernel(module: str, entry: str, programs: Programs, request: pytest.Fix
         if cache.get(f"cuda/{name}-{architecture}", None) is not None:
             continue
         ptx = compile_ptx(source, architecture)
-        assert ptx.count("vote.sync") <= MOST_VOTES, f"{specialisation} asks at every branch who takes part"
+        assert ptx.count("vote.sync") <= MOST_VOTES, f"{specialisation} votes after every branch"
         figures = assemble(ptx, architecture).figures
         assert figures.spill_loads == figures.spill_stores == 0, f"{specialisation}, {architecture}: {figures}"
         cache.set(f"cuda/{name}-{architecture}", figures._asdict())

@@ -1,6 +1,6 @@
 """Tests of tests/metal, their kernels run as CUDA source in every order of threads.
 
-Values of constants are as few as have every kernel and every accumulation.
+Few values of constants, which still cover every kernel and every accumulation.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ TRAINING = [
 
 @pytest.mark.parametrize("check", [*SPLATS, *REST, *TRAINING])
 def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.FixtureRequest) -> None:
-    """Its other arguments are fixtures, as of Metal's."""
+    """The check's other arguments are fixtures, named as Metal's."""
     wanted = list(signature(check.func).parameters)[len(check.args) :]
     fixtures: dict[str, Any] = {name: cuda if name == "metal" else request.getfixturevalue(name) for name in wanted}
     check(**fixtures)

@@ -1,4 +1,4 @@
-"""No kernel that CUDA devices run has only been compiled. The last test of a session (conftest.py)."""
+"""Every kernel of CUDA devices has run, and not only been compiled. The last test of a session (conftest.py)."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""The runner itself: it tells what CUDA would leave undefined, and lets right kernels pass in every order.
+"""The runner itself: it reports undefined behaviour in CUDA, and accepts right kernels in every order.
 
-What it has in common with Metal's is tested in tests/metal/test_runner.py.
+tests/metal/test_runner.py tests the part that it shares with Metal's.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ def run(compiler: Compiler) -> Runner:
 
 LANES = np.where(INDEX < 64, 32, 6)
 READ = "(globalParams_0->in_0)[i_0]"
-# Right kernels, and what they leave in `out`.
+# Right kernels, and the contents of `out` after they ran.
 RIGHT: dict[str, tuple[str, Any]] = {
     "a barrier between writing and reading": (
         f"shared_0[i_0] = {READ}; __syncthreads(); out_1[i_0] = shared_0[69U - i_0];",
@@ -112,7 +112,7 @@ def test_right_kernels_pass(name: str, run: Runner) -> None:
         np.testing.assert_array_equal(run(statement, schedule), np.broadcast_to(expected, THREADS))
 
 
-# Wrong ones, and what they are told, in whatever order threads run.
+# Wrong kernels, and their error, in every order of threads.
 WRONG: dict[str, tuple[str, str]] = {
     "a mask that names lanes which are elsewhere": (
         "if (lane_0 < 5U) { out_1[i_0] = __any_sync(~0U, true); } else { __syncthreads(); }",

@@ -1,4 +1,4 @@
-"""The embedded scene and the two rooms: their geometry is exact, their files agree with it, and a folder is whole or absent."""
+"""The embedded scene and the two rooms: exact geometry, files that agree with it, and a folder that is whole or absent."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def beyond(q: Array) -> Array:
-    """The distance of points that lie so far beyond each pair of sides."""
+    """The distance of points to a box; q is how far they lie beyond each pair of sides."""
     return np.linalg.norm(np.maximum(q, 0), axis=-1) + np.minimum(q.max(axis=-1), 0)
 
 
@@ -70,7 +70,7 @@ def test_the_files_describe_the_pictures(scene: Path) -> None:
     meta = json.loads((scene / "transforms.json").read_text())
     assert len(meta["frames"]) == 9 and (meta["w"], meta["h"]) == (64, 64)
     red_ball = np.array([0.62, -0.55, 0.27, 1.0])
-    for frame in meta["frames"][:3]:  # the overhead ones, where nothing stands before the ball
+    for frame in meta["frames"][:3]:  # the overhead ones, in which nothing hides the ball
         image = iio.imread(scene / frame["file_path"])
         assert image.shape == (64, 64, 3) and image.dtype == np.uint8
         x, y, z, _ = np.linalg.inv(frame["transform_matrix"]) @ red_ball  # OpenGL: +y up, -z forward
@@ -178,7 +178,7 @@ def test_photographs_are_of_the_rooms_in_which_they_were_taken(tmp_path: Path) -
         np.testing.assert_allclose(dataset.views[i].camera.viewmat, viewmats[i], atol=1e-9)
         photograph = iio.imread(dataset.views[i].path)
         np.testing.assert_array_equal(np.round(255 * two_rooms.render_rooms(viewmats[i], K, 24, 24)), photograph)
-        assert photograph.min() > 0, "it is bright everywhere"
+        assert photograph.min() > 0, "every pixel is lit"
     assert (np.abs(dataset.points[0]) < [4.3, 2.4, 2.9]).all()
     before = (folder / "transforms.json").stat().st_mtime_ns
     assert two_rooms.write_two_rooms(folder, views=8, size=24) == folder

@@ -80,7 +80,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_in_a_browser(width: int, out: Path, tmp_path: Path) -> None:
-    """No request but for files, no picture that fails, nothing wider than the screen, and hostile names do nothing."""
+    """The page requests only files, every picture loads, nothing is wider than the screen, and hostile names do nothing."""
     write_page(tmp_path / "index.html", HOSTILE, "", [section(tmp_path, HOSTILE)])
     with open_page(width, 844) as page:
         for file in (out / "index.html", tmp_path / "index.html"):

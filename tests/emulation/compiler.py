@@ -1,4 +1,4 @@
-"""Kernels' source as libraries for the CPU: made by clang, and kept."""
+"""Kernels' source as libraries for the CPU: compiled by clang, and kept."""
 
 import ctypes
 import hashlib
@@ -27,7 +27,7 @@ _KERNEL_FLAGS = [
     *(*_COMMON_FLAGS, "-O1", "-ffp-contract=off", "-I", str(_RUNTIME)),
     # Variables without a value hold not-a-number.
     "-ftrivial-auto-var-init=pattern",
-    # Where threads meet is told by the calls that lead there: none may be left out, merged with another or made two of.
+    # The runtime finds meeting points by the calls that lead there, so calls may not be left out, merged or duplicated.
     *("-fno-optimize-sibling-calls", "-Xclang", "-fconvergent-functions"),
     *("-mllvm", "-enable-tail-merge=0", "-mllvm", "-tail-dup-placement=0", "-mllvm", "-disable-tail-duplicate"),
 ]
@@ -35,11 +35,11 @@ _LINKER_FLAGS = ["-undefined", "dynamic_lookup"] if os.uname().sysname == "Darwi
 
 
 class KernelError(Exception):
-    """A kernel did what its language does not define or does not allow."""
+    """A kernel did something that its language leaves undefined or forbids."""
 
 
 class Source(Protocol):
-    """A kernel as `splat_py.gpu.emission` makes it."""
+    """A kernel as `splat_py.gpu.emission` emits it."""
 
     @property
     def source(self) -> str: ...
@@ -50,13 +50,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Language:
-    """What kernels are emitted in.
+    """A language that kernels are emitted in.
 
     Attributes:
-        headers: a folder with what its compiler would bring.
-        flags: clang's, beside those of all kernels.
-        emit: an entry point's source, of its module, its name and values of constants.
-        program: an entry point's source, compiled: of a compiler, the source, the entry point's name and numbers of threads.
+        headers: folder with the headers that its compiler would provide.
+        flags: clang flags besides those of all kernels.
+        emit: (module, entry point, values of constants) → source.
+        program: (compiler, source, entry point, numbers of threads) → the compiled entry point.
     """
 
     headers: Path
@@ -81,7 +81,7 @@ def _load_runtime(path: Path) -> ctypes.CDLL:
 
 
 class Compiler:
-    """clang, and a folder that keeps what it made: libraries named by a hash of all that went into them."""
+    """clang, and a folder that keeps its libraries, named by a hash of everything that went into them."""
 
     def __init__(self, clang: str, folder: Path, language: Language) -> None:
         self.language = language
@@ -94,7 +94,7 @@ class Compiler:
 
     @cached_property
     def runtime(self) -> ctypes.CDLL:
-        """The library that runs kernels. Theirs find its functions by name: a process has one for all languages."""
+        """The library that runs kernels. Kernels find its functions by name, so a process has one for all languages."""
         with _loading:
             if not _runtime:
                 source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ class Compiler:
             return _runtime[0]
 
     def library(self, source: str, beginning: str = "") -> Path:
-        """A kernel's C++ source, compiled; with a beginning that many have, which is read once."""
+        """Compile a kernel's C++ source. `beginning` is code that many sources share; it is compiled once."""
         flags = [*_KERNEL_FLAGS, "-I", str(self.language.headers), *self.language.flags]
         if beginning:
             with self._lock:
@@ -126,7 +126,7 @@ class Compiler:
 
 
 def find_clang() -> str:
-    """Any clang from 14 on, or the one that MSL_CLANG names. Skips the test where there is none, but fails it on CI."""
+    """Find clang 14 or later, or the one that MSL_CLANG names. Skips the test if there is none, but fails it on CI."""
     names = [os.environ.get("MSL_CLANG") or "clang", *(f"clang-{v}" for v in range(_NEWEST, _OLDEST - 1, -1))]
     for name in names:
         path = shutil.which(name)
@@ -134,7 +134,7 @@ def find_clang() -> str:
             continue
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
         version = re.search(r"clang version (\d+)", answer)
-        # Apple numbers its own differently, and builds it without OpenCL's headers, which are not needed.
+        # Apple numbers its clang differently and builds it without OpenCL's headers, which are not needed.
         if version and int(version[1]) >= _OLDEST:
             return path
     missing = "running kernels on the CPU needs clang 14 or later (MSL_CLANG names it)"

@@ -1,7 +1,7 @@
-"""What kernels do to memory, counted while the emulator runs them: loads, stores and atomic operations of every bound buffer.
+"""Memory accesses of kernels, counted while the emulator runs them: loads, stores and atomic operations of every bound buffer.
 
-clang tells of every load and store (`-fsanitize-coverage`), and `runtime/counts.h` counts those that lie in a buffer or in the
-workgroup's memory. What it does not know: caches, and that lanes of a wave that access neighbours are one access of a GPU's.
+clang reports every load and store (`-fsanitize-coverage`), and `runtime/counts.h` counts those that lie in a buffer or in the
+workgroup's memory. It does not model caches, nor that a GPU merges neighbouring accesses of a wave's lanes into one.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ class Traffic:
 
 @dataclass
 class Counts:
-    """Of one kernel, over all its dispatches; the last four by threads."""
+    """Counts of one kernel over all its dispatches; a thread counts once in each of the last four."""
 
     buffers: dict[str, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
     workgroup: Traffic = field(default_factory=Traffic)
@@ -44,7 +44,7 @@ class Counts:
 
     @property
     def memory(self) -> Traffic:
-        """Of all buffers but the uniform block."""
+        """Traffic of all buffers but the uniform block."""
         total = Traffic()
         for name, traffic in self.buffers.items():
             if name not in ("params", "globalParams"):
@@ -52,7 +52,7 @@ class Counts:
         return total
 
     def add(self, text: str) -> None:
-        """What the runtime says of a dispatch."""
+        """Add the runtime's report of a dispatch."""
         self.dispatches += 1
         for line in text.splitlines():
             name, *numbers = line.split(" ")
@@ -74,14 +74,14 @@ def counting(language: Language) -> Language:
 
 
 def last_counts(compiler: Compiler) -> str:
-    """What the runtime says of the last dispatch: `Counts.add` takes it."""
+    """The runtime's report of the last dispatch, for `Counts.add`."""
     counts = compiler.runtime.counts
     counts.restype = ctypes.c_char_p
     return counts().decode()
 
 
 class CountingPrograms(Programs):
-    """Programs of a compiler of `counting(language)`, and what they have done."""
+    """Programs of a compiler of `counting(language)`, and their counts."""
 
     def __init__(self, compiler: Compiler) -> None:
         super().__init__(compiler)

@@ -1,7 +1,7 @@
-"""A device that runs the kernels' source on the CPU: the library's own host code drives it and cannot tell.
+"""A device that runs the kernels' source on the CPU; the library's own host code drives it and cannot tell.
 
 Memory lies between unreadable pages and starts as not-a-number, commands run when they are submitted, and data is copied in and
-out, as on a Mac. What a kernel must not do is a `KernelError`.
+out, as on a Mac. A forbidden action of a kernel is a `KernelError`.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from tests.emulation.programs import Programs
 
 
 class EmulatedDevice(Device):
-    """Takes the place of a `Device` of SlangPy's.
+    """Replaces a `Device` of SlangPy's.
 
     Args:
-        adapter: what it says it is.
-        programs: of all kernels, shared between devices.
-        tuning: as on a device of that kind, or another.
-        schedule: how programs run; may be changed between submissions.
-        features: that SlangPy reports for a device of that kind.
+        adapter: the adapter that it reports.
+        programs: the programs of all kernels, shared between devices.
+        tuning: the tuning of that kind of device, or another.
+        schedule: the order in which programs run; may change between submissions.
+        features: the features that SlangPy reports for that kind of device.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class EmulatedDevice(Device):
         return _Recorder(self)
 
     def wait(self, submission: int) -> None:
-        """Nothing: what has been submitted has run."""
+        """Return at once: submitted commands have already run."""
 
 
 class DeclaredKernels(KernelCache):
@@ -68,12 +68,12 @@ class DeclaredKernels(KernelCache):
 
 
 def specialisation_of(kernel: Kernel) -> Specialisation:
-    """What stands in for the pipeline of one of `DeclaredKernels`."""
+    """The specialisation that stands in for the pipeline of one of `DeclaredKernels`."""
     return cast(Specialisation, kernel.pipeline)
 
 
 class _Recorder(Recorder):
-    """Remembers commands until they are submitted."""
+    """A recorder that keeps commands until they are submitted."""
 
     def __init__(self, device: EmulatedDevice) -> None:
         self._emulated = device
@@ -104,7 +104,7 @@ class _Recorder(Recorder):
         self._commands.append(lambda: array.write(np.zeros(array.shape, array.dtype)))
 
     def stage(self, name: str) -> None:
-        """Nothing: emulated threads take no time that would say anything."""
+        """Do nothing: times of emulated threads mean nothing."""
 
     def submit(self, wait: bool = True) -> int:
         for command in self._commands:
@@ -114,7 +114,7 @@ class _Recorder(Recorder):
 
 
 class _GuardedMemory(Memory):
-    """Arrays that end where they say, and are never used twice."""
+    """Memory with arrays of exact length, each used only once."""
 
     def __init__(self, runtime: ctypes.CDLL) -> None:
         super().__init__(cast(spy.Device, None), Bridge.COPY)
@@ -126,7 +126,7 @@ class _GuardedMemory(Memory):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         address = self._runtime.guarded_allocate(nbytes)
         if not address:
-            # Garbage that holds arrays takes little memory, but much of the address space.
+            # Arrays in garbage take little memory, but much of the address space.
             gc.collect()
             address = self._runtime.guarded_allocate(nbytes)
         if not address:
@@ -134,13 +134,13 @@ class _GuardedMemory(Memory):
         return cast(spy.Buffer, _GuardedBuffer(address, nbytes))
 
     def give_back(self, buffer: spy.Buffer) -> None:
-        """Unmap: whoever still looks at it fails."""
+        """Unmap the buffer, so a later access fails."""
         self.live_bytes -= buffer.size
         self._runtime.guarded_free(buffer.device_address, buffer.size)
 
 
 class _GuardedBuffer:
-    """What `Array` needs of a buffer of SlangPy's."""
+    """The part of SlangPy's buffer that `Array` needs."""
 
     def __init__(self, address: int, size: int) -> None:
         self.device_address = address

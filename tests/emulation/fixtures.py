@@ -1,4 +1,4 @@
-"""What the folders with a language each have in common: their conftest.py imports it."""
+"""Fixtures of the folders that emulate one language each; their conftest.py imports them."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.emulation.programs import Programs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What asks whether everything has run comes last."""
+    """Put the test that everything has run last."""
     items.sort(key=lambda item: item.path.name == "test_run_everything.py")
 
 
@@ -36,7 +36,7 @@ def native() -> devices.Device:
 
 
 def skip_unless_all_run(request: pytest.FixtureRequest) -> None:
-    """Skip what asks whether everything has run where not all tests of its folder run, in one process."""
+    """Skip the test that everything has run unless all tests of its folder run in one process."""
     folder = request.path.parent
     files = {path.name for path in folder.glob("test_run_*.py")}
     if request.config.getoption("keyword") or not files <= {item.path.name for item in request.session.items}:
@@ -44,6 +44,6 @@ def skip_unless_all_run(request: pytest.FixtureRequest) -> None:
 
 
 def use(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everything run on it that does not name another."""
+    """Make `device` the default one."""
     monkeypatch.setattr(devices, "choose", lambda name=None: device.adapter)
     monkeypatch.setattr(devices, "_open", lambda adapter: device)

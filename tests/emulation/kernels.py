@@ -1,7 +1,7 @@
-"""Every kernel that ships, specialised: found by recording the stages, not by a list that could go stale.
+"""Every kernel that ships, specialised: found by recording the stages, which keeps them complete.
 
-Any two values of constants that ship together are in one of the specialisations (`covering`), not every combination of more:
-there are twice as many, and what is wrong is wrong for one value, or for two together.
+Any two values of constants that ship together occur in one of the specialisations (`covering`), but not every combination of
+more: there are twice as many, and a mistake shows at one value, or at two together.
 """
 
 import re
@@ -37,7 +37,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def covering(rows: Iterable[Row]) -> list[Row]:
-    """Of these rows few that have any two values, in their columns, that one of the rows has."""
+    """A few of these rows, in which every pair of values that occurs in some row still occurs."""
     pairs = {row: set(combinations(enumerate(row), 2)) for row in rows}
     missing = set().union(*pairs.values())
     kept: list[Row] = []
@@ -50,11 +50,11 @@ def covering(rows: Iterable[Row]) -> list[Row]:
 
 TILE_SIZES = (4, 8, 16)
 MODELS = ("Pinhole", "Orthographic", "Fisheye", "Equirectangular")
-# Depth alone; colours; colours and depth; features, up to as many as one pass takes.
+# Depth alone; colours; colours and depth; as many features as one pass takes.
 CHANNELS = (1, 3, 4, 32)
 ACCUMULATIONS = ("PerWave", "PerPixel", "PerGroup", "PerIntersection")
-# Tuning, channels, tile size, accumulation, gradients of absolute values. Where gradients add up has little to do with the
-# tile's size, and channels have nothing to do with the tuning, which differs in `PIXELS`.
+# Tuning, channels, tile size, accumulation, gradients of absolute values. The tile size hardly affects where gradients add up,
+# and channels do not depend on the tuning, which differs in `PIXELS`.
 RASTERIZATIONS = covering(
     (tuning, channels, tile_size, accumulation, absgrad)
     for tuning, channels in (*product(["GPU"], CHANNELS), ("software", 3))
@@ -62,20 +62,20 @@ RASTERIZATIONS = covering(
     for accumulation in (ACCUMULATIONS if tile_size == 16 else ("PerWave",))
     for absgrad in (False, True)
 )
-# Stored parameters, mode, accumulation; and the degree of harmonics that goes with the first two.
+# Stored parameters and mode → the degree of harmonics; each combination also occurs with every accumulation.
 _DEGREES = {(False, "classic"): 0, (True, "classic"): 1, (False, "antialiased"): 2, (True, "antialiased"): 3}
 GAUSSIANS = [
     (_DEGREES[stored, mode], stored, mode, accumulation)
     for stored, mode, accumulation in covering(product((False, True), ("classic", "antialiased"), ACCUMULATIONS))
 ]
-# Jitter and empty space skipped, by the number of coefficients of a volume.
+# Jitter and skipped empty space, by the number of coefficients of a volume.
 MARCHES: dict[int, list[tuple[bool, bool]]] = {coefficients: [] for coefficients in COEFFICIENTS}
 for _coefficients, *_march in covering(product(COEFFICIENTS, (False, True), (False, True))):
     MARCHES[_coefficients].append((_march[0], _march[1]))
 
 
 def before(models: Iterable[str]) -> list[tuple[str, bool, bool]]:
-    """Kinds of cameras, with covariances or not, packed or not."""
+    """Kinds of cameras, with or without covariances, packed or not."""
     return covering(product(models, (False, True), (False, True)))
 
 
@@ -91,7 +91,7 @@ class Specialisation(NamedTuple):
 
 
 class _Dispatches:
-    """Takes the place of a `Recorder` and remembers what was asked for."""
+    """Replaces a `Recorder` and remembers the dispatches."""
 
     def __init__(self) -> None:
         self.found: dict[Specialisation, None] = {}
@@ -111,7 +111,7 @@ class _Dispatches:
 
 
 class _Memory:
-    """Arrays that have a shape and nothing in it: no device is needed."""
+    """Arrays with a shape but no contents, which need no device."""
 
     limits = Limits()
 
@@ -135,7 +135,7 @@ def _device(tuning: Tuning) -> Device:
     return cast(Device, SimpleNamespace(memory=_Memory(), tuning=tuning))
 
 
-# What is recorded: eight Gaussians before a camera, eight rays through a box.
+# The recorded inputs: eight Gaussians before a camera, eight rays through a box.
 empty = _Memory().empty
 DEVICE = _device(_GPU_TUNING)
 SCENE = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
@@ -154,15 +154,15 @@ def shipped() -> list[Specialisation]:
     _record_packed(recorder)
     _record_cameras(recorder)
     _record_along_rays(recorder)
-    # Adam: a number a row, or rows of spherical harmonics (splat_py/train/parameters.py).
+    # Adam: one number a row, or rows of spherical harmonics (splat_py/train/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
     dispatches.dispatch("optimize", "adam", ROW=1, HEAD=0, STRIDE=10, OFFSET=9, BOUNDED=True)
     dispatches.dispatch("optimize", "adam", ROW=3, HEAD=0, STRIDE=12, OFFSET=9)
-    # Gradients of batches: as parameters lie, or in the rows of splats (splat_py/train/step.py).
+    # Gradients of batches: laid out as parameters, or in the rows of splats (splat_py/train/step.py).
     dispatches.dispatch("optimize", "addScaled")
     dispatches.dispatch("optimize", "addScaled", ROW=1, STRIDE=10, OFFSET=9)
-    # The 3D smoothing filter, through a lens as well (splat_py/train/parameters.py).
+    # The 3D smoothing filter, without and with a lens (splat_py/train/parameters.py).
     for constants in ({}, {"CameraModel": "OpenCVPinhole", "WITH_LENS": True}):
         dispatches.dispatch("filter_3d", "findFilters", **constants)
     # Pictures (splat_py/image/rasterizers.py).
@@ -179,7 +179,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("capture_model", entry, **lens)
     dispatches.dispatch("loss", "ssimAlongColumns")
     dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
-    # For torch: floats, of as many channels as there are.
+    # For torch: floats, any number of channels.
     for entry in ("momentsAlongRows", "adjointsAlongRows", "lossGradient"):
         dispatches.dispatch("loss", entry, CHANNELS=4, PACKED=False)
     dispatches.dispatch("loss", "ssimAlongColumns", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
@@ -192,7 +192,7 @@ def shipped() -> list[Specialisation]:
     return list(dispatches.found)
 
 
-# Gradients of volumes: in so many persistent workgroups on a CPU driver, 0 elsewhere; whether there are float atomics.
+# Gradients of volumes: number of persistent workgroups on a CPU driver, 0 elsewhere; True with float atomics.
 WAYS_TO_ADD_UP = ((0, True), (2, True), (0, False))
 
 
@@ -202,8 +202,8 @@ def _device_of_volumes(groups: int, native: bool) -> Device:
 
 
 def _record_volume(recorder: Recorder, coefficients: int) -> None:
-    """March, replay and optimiser, adding up gradients atomically, in the replicas of a processor of two cores, and by
-    compare-and-swap, which has nothing to do with where samples are."""
+    """March, replay and optimiser. Gradients add up atomically, in the replicas of a processor of two cores, and by
+    compare-and-swap; this is independent of where samples are."""
     quads = row_floats(coefficients) // 4
     for groups, native in WAYS_TO_ADD_UP:
         device = _device_of_volumes(groups, native)
@@ -221,7 +221,7 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradients: Rays | None) -> None:
-    """And a replay for each of these gradients of rays."""
+    """Record a march, and a replay for each of these gradients of rays."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
@@ -234,7 +234,7 @@ def _record_halves(recorder: Recorder, volume: DeviceField, groups: int) -> None
 
 
 def _record_contracted(recorder: Recorder) -> None:
-    """All space, with jitter: rays that want a gradient, and a fit."""
+    """Unbounded space, with jitter: rays with gradients, and a fit."""
     march = replace(MARCH, jitter=True, contracted=True)
     for groups, native in WAYS_TO_ADD_UP:
         volume = Volume(_device_of_volumes(groups, native), empty((4, 4, 4, 4)))
@@ -244,8 +244,8 @@ def _record_contracted(recorder: Recorder) -> None:
 
 
 def _record_hash_grid(recorder: Recorder) -> None:
-    """Of hash grids, and of fields of a user's own: rays that want a gradient, with jitter, and a fit without; jitter has
-    nothing to do with the field."""
+    """Hash grids and a user's own fields: rays with gradients and jitter, and a fit without jitter, which does not depend on
+    the field."""
     shape = HashShape((2,) * LEVELS, 64)
     own = UserType("Mixed", own_fields.MIXED)
     for groups, native in WAYS_TO_ADD_UP:
@@ -255,7 +255,7 @@ def _record_hash_grid(recorder: Recorder) -> None:
             volume.record_occupancy(recorder, MARCH)
             _record_march(recorder, volume, replace(MARCH, jitter=True), RAYS)
             _record_training(recorder, volume, MARCH)
-        # To compile a replay of CPU drivers takes half a minute; they run this one themselves.
+        # Compiling a replay for CPU drivers takes half a minute; they run this one themselves.
         if native and not groups:
             _record_halves(recorder, HashVolume(device, shape, empty(shape.floats, np.uint32), empty(shape.floats)), groups)
 
@@ -310,10 +310,10 @@ def _record_rasterization(
 
 
 def _record_packed(recorder: Recorder) -> None:
-    """Splats of what is visible alone, and the other kinds of cameras, covariances and limits of α."""
+    """Packed splats, and the other kinds of cameras, covariances and limits of α."""
     sh, v_colors = FeatureArrays.of(empty((8, 25, 3)), 75), StridedRows(empty((1, 8, 9)), 9)
     for (model, with_covars, is_packed), camera_gradient in product(
-        # What most renders are is one of them.
+        # The most common render is one of them.
         (("Pinhole", False, True), *before(MODELS), *before(("OpenCVPinhole", "bent Fisheye"))),
         (False, True),
     ):
@@ -339,7 +339,7 @@ def _record_packed(recorder: Recorder) -> None:
         shading = Shading(SCENE.means, sh, CAMERAS, radii, colors, color, options, ids)
         shading.record(recorder)
         shading.record_backward(recorder, v_colors, SCENE.means, sh, v_cameras)
-    # Halves: of an even number, and of an odd one, some of which are not used.
+    # Halves: an even number of them, and an odd one, some of them unused.
     for degree, stored, ids in ((1, 4, DENSE), (2, 25, PACKED)):
         options, words = Options(16), empty(8 * stored * 3 // 2)
         radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
@@ -355,7 +355,7 @@ def _record_packed(recorder: Recorder) -> None:
         (DENSE, PACKED),
         (False, True),
     ):
-        # How weights add up has little to do with the rest.
+        # The accumulation of weights hardly affects the rest.
         if accumulation != "PerWave" and (color.weights == 0 or ids.packed or camera_gradient):
             continue
         options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation)
@@ -380,7 +380,7 @@ def _record_packed(recorder: Recorder) -> None:
 
 
 def _record_along_rays(recorder: Recorder) -> None:
-    """Surfels, and Gaussians that are evaluated in space."""
+    """Surfels, and Gaussians evaluated in space."""
     of_cameras = ((False, True), (True, True), (True, False))
     for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
         options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
@@ -391,7 +391,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         projection.record(recorder)
         v_splats = StridedRows(empty((8, 15)), 15)
         projection.record_backward(recorder, v_splats, StridedRows(splats.depths, 1), SCENE, empty((1, CAMERA_ROW)))
-    # Three channels are normals, and with distortion two are depth and that.
+    # Three channels are normals; with distortion, two more are depth and distortion.
     for channels, distortion, segments, ids in ((6, False, 1, DENSE), (8, True, 1, PACKED), (8, True, 2, DENSE)):
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
@@ -401,7 +401,7 @@ def _record_along_rays(recorder: Recorder) -> None:
 
 
 def _record_cameras(recorder: Recorder) -> None:
-    """Sigma points, rolling shutters."""
+    """Sigma points and rolling shutters."""
     shutter = "ROLLING_TOP_TO_BOTTOM"
     options = Options(16, camera_gradient=True)
     for projection, covars, with_lens, ids in (

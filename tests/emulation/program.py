@@ -1,6 +1,6 @@
 """A kernel as a function on the CPU: run over a grid of threads, on arrays in guarded memory.
 
-What a language leaves undefined or forbids, and a GPU answers with silence, is an error here: see `runtime/threads.cpp`.
+Behaviour that a language leaves undefined or forbids, and that a GPU silently accepts, is an error: see `runtime/threads.cpp`.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from tests.emulation.compiler import Compiler, KernelError
 
 
 class Order(IntEnum):
-    """In which order threads and workgroups run; shuffled, they also take turns at every atomic operation."""
+    """The order in which threads and workgroups run; shuffled ones also take turns at every atomic operation."""
 
     FORWARD = 0
     REVERSE = 1
@@ -29,7 +29,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How wide SIMD groups are, and who runs when."""
+    """The width of SIMD groups, and the order of threads."""
 
     simd_width: int = 32
     order: Order = Order.FORWARD
@@ -58,22 +58,22 @@ class Program(ABC):
         self.entry = entry
         self._runtime = compiler.runtime
         self._threads = threads
-        # The library of its function `run_thread`.
+        # The library with its function `run_thread`.
         self._library = ctypes.CDLL(str(compiler.library(*self._as_cpp(source))))
 
     @abstractmethod
     def _as_cpp(self, source: str) -> tuple[str, str]:
-        """The source with a function `run_thread` that calls the kernel, for one thread; and what it begins with, see
+        """The source with a function `run_thread` that calls the kernel for one thread; and its beginning, see
         `Compiler.library`."""
 
     @abstractmethod
     def _bound(self, buffers: dict[str, Buffer], uniforms: dict[str, Any]) -> list[Buffer]:
-        """What is bound to the kernel, in its order: buffers given, and others made by `_guarded`."""
+        """The buffers that are bound to the kernel, in its order: given ones, and others made by `_guarded`."""
 
     def run(
         self, groups: tuple[int, int, int], buffers: dict[str, Buffer], uniforms: dict[str, Any], schedule: Schedule
     ) -> None:
-        """Run over `groups` workgroups. Buffers that the kernel does not use may be there, too.
+        """Run over `groups` workgroups. Buffers that the kernel does not use are ignored.
 
         Raises:
             KernelError: the kernel is wrong.
@@ -86,7 +86,7 @@ class Program(ABC):
                 self._runtime.guarded_free(buffer.address, buffer.nbytes)
 
     def run_bound(self, groups: tuple[int, int, int], bound: list[Buffer], schedule: Schedule) -> None:
-        """Run with all that is bound to the kernel, in its order.
+        """Run with the bound buffers, in the kernel's order.
 
         Raises:
             KernelError: the kernel is wrong.
@@ -106,7 +106,7 @@ class Program(ABC):
             raise KernelError(f"{self.entry}: {error.decode()}")
 
     def _guarded(self, name: str, contents: bytes) -> Buffer:
-        """Memory that is there until the kernel has run."""
+        """Memory that lives until the kernel has run."""
         self._own.append(guarded(self._runtime, name, contents))
         return self._own[-1]
 

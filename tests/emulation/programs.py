@@ -1,4 +1,4 @@
-"""The source and the programs of all specialisations of a test session, each made once, ahead of need if asked to."""
+"""The source and the programs of all specialisations of a test session, each made once; `prepare` makes them ahead of need."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Programs:
-    """What the compiler's language makes of a specialisation."""
+    """The programs of specialisations, in the compiler's language."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
@@ -27,12 +27,12 @@ class Programs:
         return self._kernels.get(specialisation)
 
     def run(self, specialisation: Specialisation, *dispatch: Any) -> None:
-        """As `Program.run`."""
+        """Run a specialisation as `Program.run` does."""
         self._programs.get(specialisation).run(*dispatch)
         self.executed.add(specialisation)
 
     def prepare(self, specialisations: Iterable[Specialisation]) -> None:
-        """Begin to make these: while one is emitted, the one before is compiled."""
+        """Begin to make these: one is emitted while the previous one is compiled."""
         for specialisation in specialisations:
             self._programs.begin(specialisation)
 
@@ -49,7 +49,7 @@ class Programs:
 
 
 class _Made(Generic[T]):
-    """Things made by workers, or by whoever needs one before its turn has come."""
+    """Results that workers make, or a caller that needs one before its turn."""
 
     def __init__(self, workers: ThreadPoolExecutor, make: Callable[[Specialisation], T]) -> None:
         self._workers = workers
@@ -68,7 +68,7 @@ class _Made(Generic[T]):
             mine = future is None or future.cancel()
             if future is None or mine:
                 future = self._futures[specialisation] = Future()
-                # Nobody else may cancel this one.
+                # Nothing else may cancel this one.
                 future.set_running_or_notify_cancel()
         if mine:
             try:

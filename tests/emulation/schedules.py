@@ -12,7 +12,7 @@ from tests.emulation.device import EmulatedDevice
 from tests.emulation.program import Order, Schedule
 
 SCHEDULES = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), Schedule(32, Order.SHUFFLED, 1)]
-# SIMD groups as llvmpipe, some mobile GPUs and AMD's have them.
+# Widths of SIMD groups of llvmpipe, some mobile GPUs and AMD's.
 OTHER_WIDTHS = [Schedule(width, Order.SHUFFLED, width) for width in (8, 16, 64)]
 TUNINGS = {"GPU": _GPU_TUNING, "software": _SOFTWARE_TUNING}
 
@@ -24,14 +24,14 @@ def every_order(device: EmulatedDevice, check: Callable[[], object], schedules: 
 
 
 def named(test: Callable[..., None], *arguments: Any) -> Any:
-    """A test of another folder's with some of its arguments, to be run on an emulated device."""
+    """A test from another folder with some of its arguments fixed, to run on an emulated device."""
     known = {id(tuning): name for name, tuning in TUNINGS.items()}
     parts = [known.get(id(a)) or getattr(a, "__name__", str(a)) for a in arguments]
     return pytest.param(partial(test, *arguments), id="-".join([test.__name__.removeprefix("test_"), *parts]))
 
 
 def accumulate(device: EmulatedDevice, accumulation: str, native: bool = True) -> None:
-    """Let the device add gradients up in this way, with atomic additions to floats or without."""
+    """Let the device add up gradients in this way, with or without float atomics."""
     device.tuning = replace(device.tuning, accumulation=accumulation)
     if not native:
         device.operators -= {Operator.FLOAT_ATOMICS}

@@ -1,4 +1,4 @@
-"""Kernels of one statement each, by which a language's runner is tested."""
+"""Kernels of one statement each, which test a language's runner."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ ORDERS = [Schedule(32, Order.FORWARD), Schedule(32, Order.REVERSE), *(Schedule(3
 
 
 class Runner:
-    """Runs one statement with `in` 0, 1, 2 …, and hands back `out`."""
+    """Runs one statement with `in` = 0, 1, 2 …, and returns `out`."""
 
     def __init__(
         self, compiler: Compiler, program: Callable[..., Program], source: Callable[[str], str], uniforms: dict[str, Any]
@@ -33,7 +33,7 @@ class Runner:
         shapes: dict[str, int] | None = None,
         alias: bool = False,
     ) -> NDArray[np.uint32]:
-        """Args: shapes: numbers of elements other than THREADS, and one of `sum`. alias: bind `out` as `in` too."""
+        """Args: shapes: lengths other than THREADS, and other than 1 for `sum`. alias: bind `out` as `in` too."""
         program = self._program(self.compiler, self._source(statement), "test", (THREADS, 1, 1))
         sizes = {"in": THREADS, "out": THREADS, "sum": 1} | (shapes or {})
         buffers = {name: counting_buffer(self.compiler, name, count) for name, count in sizes.items()}
@@ -47,7 +47,7 @@ class Runner:
 
 
 def counting_buffer(compiler: Compiler, name: str, count: int) -> Buffer:
-    """0, 1, … count - 1, uint32; of `out` poison."""
+    """A uint32 buffer with 0, 1, … count - 1; `out` is poisoned."""
     buffer = Buffer(name, compiler.runtime.guarded_allocate(4 * count), 4 * count)
     if name != "out" and count:
         view(buffer)[:] = np.arange(count)

@@ -1,4 +1,4 @@
-"""Processes that are forked, and that kill themselves at a call; and what runs that are killed have in common."""
+"""Processes that are forked, processes that kill themselves at a call, and the configuration of killed runs."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ SMALL = TrainConfig(sh_degree=0, init="random", densify_start=1, accumulate="pai
 
 
 def forked(work: Callable[[], Any]) -> int:
-    """The id of a process that does this and ends."""
+    """Fork a process that runs `work` and exits; return its id."""
     pid = os.fork()
     if pid == 0:
         do_and_exit(work)

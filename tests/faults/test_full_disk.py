@@ -1,7 +1,7 @@
-"""A disk that takes no more bytes: a sentence, the older file untouched, and nothing left behind.
+"""A full disk: one sentence, the older file untouched, and nothing left behind.
 
-Files may not grow beyond a limit of the process, which fails a write as a full disk does. Kernels are compiled before, as their
-cache would be limited, too.
+Files may not grow beyond a limit of the process, so a write fails as on a full disk. Kernels are compiled before, as the limit
+would apply to their cache, too.
 """
 
 import os

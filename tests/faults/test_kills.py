@@ -1,4 +1,4 @@
-"""A run that is killed, again and again, wherever it is: files are whole or absent, and `--resume` comes to the same end."""
+"""A run that is killed many times, at any point: files are whole or absent, and `--resume` reaches the same result."""
 
 import atexit
 import json
@@ -36,9 +36,9 @@ from tests.train.refinement import assert_same_bits
 CAPTURE = 4, 24
 # Every second step adapts.
 CONFIG = replace(SMALL, steps=24, init_num_pts=80, checkpoint_every=2, densify_every=2)
-# In all, of runs that go on at the same time; `make soak` sets SOAK_STEPS.
+# Kills in total, and runs at the same time; `make soak` sets SOAK_STEPS.
 KILLS, AT_ONCE = 400 if "SOAK_STEPS" in os.environ else 24, 2
-# What a run calls, in order: it is killed before and after the first call of each. The others are spread over its time.
+# The calls of a run, in order: it is killed before and after the first call of each. Other kills are spread over its time.
 CALLS: tuple[tuple[Any, str], ...] = (
     (RunRecord, "load_dataset"),
     (Trainer, "__init__"),
@@ -50,13 +50,13 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (run, "evaluate"),
     (run, "write_json"),
 )
-# Torch is imported once where a process may be forked and then open a device; Apple's frameworks forbid it.
+# Torch is imported once if a process may be forked and then open a device; Apple's frameworks forbid that.
 FORKS = platform.system() == "Linux"
 
 
 @dataclass
 class Kills:
-    """Runs that are killed, each a process of its own. No device is open in this one."""
+    """Runs that are killed, each in its own process. This process opens no device."""
 
     capture: Path
     root: Path
@@ -72,7 +72,7 @@ class Kills:
         self.runs += 1
 
     def check_files(self) -> None:
-        """Those with a name of their own can be read."""
+        """Check that files under their final names can be read."""
         folder = RunFolder(self.out)
         for path in (path for path in self.out.rglob("*") if path.is_file() and not path.name.startswith(".")):
             readers = {".json": lambda path: json.loads(path.read_text()), ".png": iio.imread}
@@ -81,7 +81,7 @@ class Kills:
         assert not folder.metrics_file.exists() or folder.checkpoint.exists()
 
     def begin(self, call: int = -1, late: int = 0, out: Path | None = None) -> int:
-        """Begin the run or go on with it, to be killed at one of the calls, if any; returns the process' id."""
+        """Start or resume the run, to be killed at one of the calls, if any; return the process id."""
         out = out or self.out
         if not FORKS:
             arguments = map(str, (self.capture, out, call, late))
@@ -89,7 +89,7 @@ class Kills:
         return forked(lambda: train(self.capture, out, call, late))
 
     def was_killed(self, status: int) -> bool:
-        """What came of a process; every file is whole."""
+        """True if the process was killed, False if it ended well; check that every file is whole."""
         self.check_files()
         if os.WIFSIGNALED(status):
             assert os.WTERMSIG(status) == signal.SIGKILL, status
@@ -101,7 +101,7 @@ class Kills:
         return self.was_killed(os.waitpid(self.begin(call, late), 0)[1])
 
     def kill_after(self, seconds: float) -> bool:
-        """Kill a run after so many seconds of the processors' time, which other processes hardly change."""
+        """Kill a run after so many seconds of processor time, which hardly depends on other processes."""
         pid = self.begin()
         process, status = psutil.Process(pid), (0, 0)
         while status[0] == 0:
@@ -152,7 +152,7 @@ def kill(kills: Kills, calls: Sequence[tuple[int, int]], moments: Sequence[float
         assert kills.kill_at(call, late), f"{name} was not called"
         print("killed", ("before", "after")[late], name, flush=True)
     for moment in moments:
-        # A run that goes on may come to its end before; one that begins hardly does.
+        # A resumed run may end before that; a new one hardly does.
         for _ in range(2):
             killed = kills.kill_after(moment)
             if killed:
@@ -206,7 +206,7 @@ def test_a_signal_within_densification_drops_nothing(
             os.kill(os.getpid(), number)
 
     def move_and_signal(recorder: Recorder, parameters: Parameters, origins: Array) -> Parameters:
-        # An order in space is of as many.
+        # Only a permutation in space leaves the count unchanged.
         if origins.size != parameters.count:
             signal_once("densification")
         return moved(recorder, parameters, origins)

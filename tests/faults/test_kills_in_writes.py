@@ -1,7 +1,7 @@
-"""A process that is killed while it writes a file, between any two calls to the system or amid the bytes: the file is the older
-one or the newer one, and the next process that locks the folder removes what was half written.
+"""A process killed while it writes a file, between two system calls or amid the bytes: the file is the older or the newer
+one, and the next process that locks the folder removes the half-written one.
 
-Run as a program, this forks a process for each of these moments: no device is open there, and torch is imported once.
+Run as a program, this forks a process for each of these moments; no device is open there, and torch is imported once.
 """
 
 import itertools
@@ -38,12 +38,12 @@ from tests.faults.forks import forked
 
 pytestmark = pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
 
-# Whoever writes a file calls these in Python; before and after each of them there is a moment to be killed at.
+# Writers of files call these in Python; a process may be killed before and after each of them.
 CALLS: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("open", "close", "umask", "fsync", "replace")),
     *((Path, name) for name in ("mkdir", "chmod", "open", "unlink")),
 )
-# Parts of the newer file's bytes, when the process is killed amid them.
+# Shares of the newer file's bytes after which the process is killed.
 AMID = (0.0, 0.5, 0.99)
 
 
@@ -56,7 +56,7 @@ def tensors(value: int, *names: str) -> dict[str, np.ndarray]:
     return {name: np.full((9, 20), value, np.float32) for name in names}
 
 
-# By the name of the file: two versions of it, 0 and 1.
+# File name → writer of two versions of it, 0 and 1.
 WRITERS: dict[str, Callable[[Path, int], None]] = {
     "splats/checkpoint.safetensors": lambda path, value: Checkpoint(value, TrainConfig(), tensors(value, "a"), 9).save(path),
     "volume/checkpoint.safetensors": lambda p, n: VolumeCheckpoint(n, VolumeConfig(), tensors(n, "grid", "m", "v")).save(p),
@@ -72,21 +72,21 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
     "field.npz": lambda path, value: a_field(value).save(path),
     "turntable.mp4": lambda path, value: write_video(path, [np.full((16, 16, 3), value * 0.5)]),
 }
-# With an older file there; where there is none, the folder is absent, too, which is `atomic_path`'s business alone.
+# Cases with an older file; without one, the folder is absent, too, which only concerns `atomic_path`.
 CASES = [*((name, True) for name in WRITERS), ("splats/checkpoint.safetensors", False), ("metrics.json", False)]
 
 
 @dataclass
 class Killed:
     moments: list[str] = field(default_factory=list)
-    # Kills that left something half written, and those after which there was the newer file.
+    # Kills that left a half-written file, and kills after which the newer file was there.
     left: int = 0
     newer: int = 0
     problems: list[str] = field(default_factory=list)
 
 
 def die_at(limit: int, pipe: int) -> None:
-    """Kill this process at its `limit`-th moment, whose name is written to the pipe."""
+    """Kill this process at its `limit`-th moment, and write the moment's name to the pipe."""
     moments = itertools.count(1)
 
     def at(name: str) -> None:
@@ -109,7 +109,7 @@ def die_at(limit: int, pipe: int) -> None:
 
 
 def die_amid(most_bytes: int, pipe: int) -> None:
-    """Have the kernel kill this process, in whatever library, once a file has so many bytes."""
+    """Have the kernel kill this process, in any library, once a file reaches so many bytes."""
     import resource
 
     os.write(pipe, b"amid bytes")
@@ -119,7 +119,7 @@ def die_amid(most_bytes: int, pipe: int) -> None:
 
 
 def killed_at(prepare: Callable[[int, int], None], limit: int, write: Callable[[Path, int], None], path: Path) -> str | None:
-    """The name of the moment at which a process that writes was killed; None if it came to the end."""
+    """The name of the moment at which the writer was killed; None if it finished."""
     reading, writing = os.pipe()
     pid = forked(lambda: (prepare(limit, writing), write(path, 1)))
     os.close(writing)
@@ -134,7 +134,7 @@ def killed_at(prepare: Callable[[int, int], None], limit: int, write: Callable[[
 
 
 def kills(name: str, root: Path, has_older: bool) -> Killed:
-    """Kill the writer of a file at every moment there is, each time in a folder of its own."""
+    """Kill the writer of a file at every moment, each time in a new folder."""
     killed, write = Killed(), WRITERS[name]
     versions = []
     for value in range(2):
@@ -165,7 +165,7 @@ def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None
     if content not in (older, newer):
         killed.problems.append(f"{what}: neither the older file nor the newer one")
     killed.newer += content == newer
-    # Pictures of held-out views have a folder of their own in that of the run.
+    # Pictures of held-out views have a folder inside that of the run.
     run = path.parent.parent if path.parent.name == "held-out" else path.parent
     run.mkdir(parents=True, exist_ok=True)
     files = [file for file in run.rglob("*") if file.is_file() and file != path]
@@ -178,7 +178,7 @@ def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None
 
 
 def wait_for_ffmpeg(folder: Path) -> None:
-    """It outlives whoever started it by a moment."""
+    """Wait until ffmpeg ends, shortly after the process that started it."""
     while any(str(folder) in word for process in psutil.process_iter() for word in _command(process)):
         time.sleep(0.01)
 
@@ -210,7 +210,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
 def test_a_kill_within_a_write(name: str, has_older: bool, reports: dict[tuple[str, bool], Killed]) -> None:
     killed = reports[name, has_older]
     assert not killed.problems
-    # It was killed everywhere, and both outcomes have come about.
+    # It was killed everywhere, and both outcomes occurred.
     assert {f"{when} {call}" for _, call in CALLS for when in ("before", "after")} <= set(killed.moments)
     assert killed.left > 5 and 2 < killed.newer < len(killed.moments) / 2
 

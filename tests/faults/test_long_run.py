@@ -1,4 +1,4 @@
-"""A run of many steps with densification: memory stays flat, and every number finite. `make soak` takes 20,000 steps of it."""
+"""A long run with densification: memory stays flat, and every number finite. `make soak` takes 20,000 steps."""
 
 import gc
 import os
@@ -14,10 +14,10 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import StepReport, Trainer
 
 STEPS = int(os.environ.get("SOAK_STEPS", "1000"))
-# What allocators and drivers may keep, in bytes: far less than a leak of 4 KiB a step would be in the long run.
+# Memory in bytes that allocators and drivers may keep: far less than a leak of 4 KiB a step in the long run.
 HOST_SLACK = 24 << 20
 MOST_GAUSSIANS = 500
-# So many take, generously, 4 KiB each, with lists; and 8 MiB are for images.
+# 4 KiB for each of these Gaussians, with lists, is generous; and 8 MiB are for images.
 MOST_DEVICE_BYTES = MOST_GAUSSIANS * 4096 + (8 << 20)
 
 

@@ -1,5 +1,5 @@
-"""Processes that train together: they find what one process finds, and what ends one ends all, with one sentence and a
-checkpoint from which any number goes on."""
+"""Processes that train together find what one process finds. If one ends, all end, with one sentence and a checkpoint from
+which any number of processes goes on."""
 
 import os
 import re
@@ -28,16 +28,16 @@ from tests.faults.forks import SMALL
 from tests.refusals import refused
 from tests.train.refinement import assert_same_bits
 
-# Five photographs to train on: two processes leave one over in each epoch.
+# Five photographs for training: two processes leave one over in each epoch.
 CAPTURE = 6, 32
 # Refines after step 5, and prunes after steps 11 and 15.
 CONFIG = replace(SMALL, steps=20, batch=2, init_num_pts=150, densify_every=6, prune_contribution=0.01, exposure=True)
-# Two processes go on after the first of these steps, and the second process is killed in the second.
+# Two processes go on after step JOIN; the second one is killed in step KILL.
 JOIN, KILL = 3, 13
 
 
 def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> None:
-    """Nothing tells their result from one process'. The lists of one of the two do not fit at first, and then it is killed."""
+    """The result equals one process's. The lists of one of the two do not fit at first, and then that process is killed."""
     straight = Trainer(load_dataset(capture), CONFIG)
     straight.fit()
     assert straight.parameters.count > 150 and straight.removals[0].after < straight.removals[0].before
@@ -57,13 +57,13 @@ def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> N
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     printed = result.stdout + result.stderr
     assert result.returncode != 0
-    assert printed.count("Gaussians to begin with") == 1, printed
+    assert printed.count("initial Gaussians") == 1, printed
     (sentence,) = re.findall(r"^splat: (.*)$", printed, re.MULTILINE)
     assert sentence == (
         "another process of this training has ended, and the training with it; "
         f"{out.checkpoint} is safe: continue from it with --resume"
     )
-    # Of Python's only torchrun's own.
+    # The only traceback is torchrun's own.
     assert printed.count("Traceback (most recent call last)") == 1 and "ChildFailedError" in printed, printed
     assert Checkpoint.load(out.checkpoint).step == KILL
 
@@ -73,7 +73,7 @@ def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> N
 
 
 class Other(Ranks):
-    """The second of two processes, of which the first one finds the same, and may be told of a signal, or be gone."""
+    """The second of two processes: it finds the same as the first one, and may receive a signal, or be gone."""
 
     signals: ClassVar[dict[int, int]] = {}
     calls: ClassVar[int] = 0
@@ -99,7 +99,7 @@ def other(number: int, call: int) -> type[Other]:
 def test_all_stop_after_the_same_step(
     number: int, error: type[BaseException], capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process keeps what all have: with the step in which they agreed to stop, or without the one that was lost."""
+    """The first process keeps the common state: with the step in which they agreed to stop, or without the lost one."""
     monkeypatch.setattr(Ranks, "_exchange", lambda *arguments: None)
     trainer = Trainer(load_dataset(capture), CONFIG, distributed=other(number, 4)(0, 2))
     with pytest.raises(error):
@@ -112,7 +112,7 @@ def test_processes_that_have_parted() -> None:
         def largest(self, values: list[int]) -> list[int]:  # type: ignore[override]
             return [max(value, 1) for value in values]
 
-    says, array = "the processes have parted after step 7: .* resume from the last checkpoint", np.ones((3, 2), np.float32)
+    says, array = "the processes have diverged after step 7: .* resume from the last checkpoint", np.ones((3, 2), np.float32)
     refused(says, Parted(0, 2).require_equal, [get_device().memory.array(array)], 7)
 
 
@@ -162,7 +162,7 @@ def test_what_all_would_say_one_says(
 
 
 def train_and_be_killed() -> None:
-    """As `splat`, but the second process has lists that are too short, and is killed."""
+    """Run `splat`; the second process has too short lists, and is killed."""
     rank, submit, join = int(os.environ["RANK"]), Trainer._submit, Trainer.fit
 
     def submit_or_die(trainer: Trainer, step: int) -> int:

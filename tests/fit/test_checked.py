@@ -1,4 +1,4 @@
-"""Checkpoints and results that somebody else has made: refused in one sentence, before anything of them is used."""
+"""Checkpoints and results from untrusted sources: refused in one sentence, before any of their content is used."""
 
 import dataclasses
 import json
@@ -141,7 +141,7 @@ def test_every_field_of_every_configuration_has_a_type() -> None:
         assert dataclass_of(cls, content) == default
         for name in content:
             for wrong in (None, {}, [[]], CODE, "1", float("inf")):
-                # Source is any text: nothing is done with it.
+                # A source may be any text: it is not run here.
                 if not (name.endswith("_source") and isinstance(wrong, str)):
                     refused(name, read, {**content, name: wrong})
 

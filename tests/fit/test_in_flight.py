@@ -1,4 +1,4 @@
-"""Steps in flight on a device that only counts: what is sent, waited for, repeated and told; and their photographs."""
+"""Steps in flight on a device that only counts: submissions, waits, repeats and reports; and their photographs."""
 
 from threading import Event, current_thread
 from types import SimpleNamespace
@@ -15,12 +15,12 @@ from splat_py.gpu.device import Device, get_device
 
 
 class CountingFit(StepsInFlight):
-    """Runs a step as soon as it is sent: it counts, unless its lists or those of a step before did not fit."""
+    """Runs a step when it is submitted: the step counts unless its lists or those of an earlier step did not fit."""
 
     def __init__(self, bridge: Bridge, steps_ahead: int, needed: dict[int, int], first: int = 0) -> None:
         self.needed = needed
         self.capacity = 1
-        # Steps that counted, steps that were told of, submissions waited for, and the most that ever were in flight.
+        # Steps that counted, reported steps, submissions waited for, and the most steps ever in flight.
         self.counted: list[int] = []
         self.told: list[int] = []
         self.waited = self.sent = self.most_in_flight = 0
@@ -84,7 +84,7 @@ def test_every_step_counts_once_and_in_order(bridge: Bridge, steps_ahead: int, n
 
 @pytest.mark.parametrize("needed", CASES, ids=str)
 def test_finish_in_between_leaves_no_step_undone(needed: dict[int, int]) -> None:
-    """Also where the step itself has gone back: it is what densification waits for."""
+    """This holds also if the step itself was undone, as densification waits for it."""
     fit = CountingFit(Bridge.COPY, 2, needed)
     fit.run(100, finish_at=(5, 34, 66, 99))
     assert fit.counted == list(range(100))

@@ -15,7 +15,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 @pytest.fixture(autouse=True)
 def _default_handlers() -> Iterator[None]:
-    """Whoever runs the tests may ignore some of them, as nohup does."""
+    """Restore the handlers: the program that runs the tests may ignore some of the signals, as nohup does."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
     yield
     for number, handler in before.items():

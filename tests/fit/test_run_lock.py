@@ -1,4 +1,4 @@
-"""The lock on a run's folder, and what killed processes leave in it."""
+"""The lock on a run's folder, and the files that killed processes leave in it."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from splat_py.fit.run_folder import run_lock
 from tests.faults.forks import die_at, forked
 from tests.refusals import refused
 
-# What `run_lock` calls, in order.
+# The calls of `run_lock`, in order.
 CALLS: tuple[tuple[Any, str], ...] = (
     (run_lock_module, "_make"),
     (os, "open"),
@@ -75,7 +75,7 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_is_free_at_once(call: int, la
 
 @pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
 def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
-    """Each takes and leaves it, or is killed with it, many times; a file of the holder's would exist for two."""
+    """Each process takes and releases the lock, or is killed with it, many times; two holders would create the same file."""
     out = tmp_path / "run"
     out.mkdir()
 
@@ -97,7 +97,7 @@ def test_of_many_processes_one_holds_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"pid": 1, "started": 0, "host": "elsewhere"}'])
 def test_what_is_in_the_file_does_not_matter(content: bytes, tmp_path: Path) -> None:
-    """Older versions named their process there."""
+    """Older versions wrote the name of their process there."""
     (tmp_path / ".lock").write_bytes(content)
     hold(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -108,7 +108,7 @@ def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(run_lock_module, "_lock", fail)
-    with pytest.warns(UserWarning, match="knows no locks; let no other run write there"), run_lock(tmp_path):
+    with pytest.warns(UserWarning, match="is on a disk without file locks; let no other run write there"), run_lock(tmp_path):
         assert (tmp_path / ".lock").exists()
     assert list(tmp_path.iterdir()) == []
 

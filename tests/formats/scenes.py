@@ -19,5 +19,5 @@ def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> StoredGaussi
 
 
 def seven() -> StoredGaussians:
-    """Those of the files in data/, which other programs have written: splat-transform 2.7.1, .splat GaussForge 0.6.0."""
+    """The Gaussians of the files in data/, written by other programs: splat-transform 2.7.1, .splat by GaussForge 0.6.0."""
     return random_gaussians(7)

@@ -1,4 +1,4 @@
-"""Scenes cut, cleaned, moved and put together: what is left, and that it looks the same from where it was moved to."""
+"""Scenes cropped, cleaned, moved and merged: the remaining Gaussians, and a moved scene's look from a moved camera."""
 
 import re
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_what_leaves_float32_is_refused(factor: float) -> None:
     tiny = scene()
     tiny.log_scales[0] = -90.0
     assert len(transform(tiny, Similarity(scale=2.0))) == 60
-    with pytest.raises(SplatError, match=rf"scaled by {re.escape(f'{factor:g}')} .* of 60 Gaussians are farther"):
+    with pytest.raises(SplatError, match=rf"scaled by {re.escape(f'{factor:g}')} .* of 60 Gaussians are too far"):
         transform(transform(tiny, Similarity(scale=factor)), Similarity(scale=factor))
 
 
@@ -122,7 +122,7 @@ def test_floaters_are_found_and_counted() -> None:
     gaussians.logit_opacities[:7] = -8.0
     gaussians.log_scales[10:15] = 1.5
     gaussians.means[20:23] = torch.tensor([[40.0, 0, 0], [0, 60.0, 0], [0, 0, -80.0]])
-    # A sky: large, and far enough away for that.
+    # A sky: large, and far enough away to be kept.
     gaussians.means[30:33], gaussians.log_scales[30:33] = torch.tensor([0.0, 300.0, 0]), 4.0
     left, counts = remove_floaters(gaussians)
     assert counts == {"faint": 7, "huge": 5, "isolated": 3}
@@ -160,4 +160,4 @@ def test_parameters_and_features_go_with_their_gaussians() -> None:
     assert kept.params["b"].tolist() == [4, 1] and kept.features is not None and kept.features[:, 0].tolist() == [4, 1]
     moved = transform(gaussians, Similarity(scale=2.0))
     assert moved.splat == "BetaKernel" and torch.allclose(moved.means, 2 * gaussians.means)
-    refused("SphericalGaussians cannot be turned", transform, gaussians, a_rotation(0))
+    refused("SphericalGaussians cannot be rotated", transform, gaussians, a_rotation(0))

@@ -56,7 +56,7 @@ def test_the_layout_is_inrias(tmp_path: Path) -> None:
 
 
 def rewrite(source: Path, target: Path, names: list[str], dtype: str, **options: object) -> None:
-    """Another program's file with the same numbers: other order, other types, further properties."""
+    """Rewrite a PLY as another program would: the same numbers in another order and other types, with further properties."""
     vertex = PlyData.read(str(source))["vertex"].data
     table = np.zeros(len(vertex), [(name, dtype) for name in names])
     for name in names:
@@ -96,7 +96,7 @@ def test_comments_in_any_encoding(tmp_path: Path, comment: bytes, text: bool) ->
 
 @pytest.mark.parametrize("name", ["a.ply", "a.compressed.ply"])
 def test_elements_without_properties(tmp_path: Path, name: str) -> None:
-    """gsplat's compressed files have such an element if there are no higher harmonics."""
+    """gsplat's compressed files have such an element if the scene has no higher harmonics."""
     sample(7, 0).save(tmp_path / name)
     data = (tmp_path / name).read_bytes()
     (tmp_path / f"b{name}").write_bytes(data.replace(b"end_header\n", b"element sh 7\nend_header\n", 1))
@@ -128,7 +128,7 @@ def test_cut_off_files_are_refused(tmp_path: Path, keep: int) -> None:
 def test_what_follows_the_last_row_is_not_ignored(tmp_path: Path, more: bytes) -> None:
     sample().save_ply(tmp_path / "a.ply")
     (tmp_path / "b.ply").write_bytes((tmp_path / "a.ply").read_bytes() + more)
-    refused(r"b\.ply goes on after its last row", Gaussians.load_ply, tmp_path / "b.ply")
+    refused(r"b\.ply has data after its last row", Gaussians.load_ply, tmp_path / "b.ply")
 
 
 @pytest.mark.parametrize("kind", ["ascii", "binary_little_endian"])

@@ -1,4 +1,4 @@
-"""What formats keep of a scene, and that other programs' files mean the same."""
+"""Formats keep a scene within their precision, and files of other programs have the same meaning."""
 
 import io
 import json
@@ -44,7 +44,7 @@ def matrices(quats: np.ndarray) -> np.ndarray:
 
 
 def assert_same(expected: StoredGaussians, actual: StoredGaussians, tolerances: tuple[float, ...], degree: int = 3) -> None:
-    """But for the order, and what the tolerances allow."""
+    """Compare scenes up to the order of Gaussians and the tolerances."""
     coefficients = min(expected.sh.shape[1], (degree + 1) ** 2)
     assert actual.sh.shape == (len(expected.means), coefficients, 3)
     nearest = np.linalg.norm(expected.means[:, None] - actual.means[None], axis=2).argmin(1)
@@ -81,10 +81,10 @@ def test_versions_of_spz(version: int) -> None:
     scene = random_gaussians(50)
     for antialiased in (False, True):
         read = splat.decode_spz(splat.encode_spz(scene._replace(antialiased=antialiased), version))
-        # Of version 2, a component near 1 follows from the others badly.
+        # Version 2 recovers a component near 1 poorly from the others.
         assert_same(scene, read, (1e-4, 0.2 if version == 2 else 6e-3, 0.032, 3e-3, 0.014, 0.036))
         assert read.antialiased == antialiased
-    refused("version of SPZ is 5", splat.encode_spz, scene, 5)
+    refused("SPZ version is 5", splat.encode_spz, scene, 5)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_versions_of_spz(version: int) -> None:
 )
 def test_files_of_other_programs(name: str) -> None:
     ending = next(ending for ending in ENDINGS[1:] if name.endswith(ending))
-    # GaussForge and splat-transform round down where we round to the nearest.
+    # GaussForge and splat-transform round down; this library rounds to the nearest.
     tolerances = (*(2.1 * np.array(TOLERANCES[ending])[:4]), 0.6 if ending == ".splat" else 0.11, 0.12)
     assert_same(seven(), read_scene(DATA / name), tolerances, DEGREES.get(ending, 3))
 
@@ -120,7 +120,7 @@ def test_the_picture_stays(ending: str, pictured: tuple[StoredGaussians, Camera]
     write_scene(tmp_path / f"scene{ending}", scene)
     there, back = (render(part, camera) for part in (Gaussians.of_arrays(scene), Gaussians.load(tmp_path / f"scene{ending}")))
     assert there.std() > 0.1
-    # Colours from one direction only, as bytes, is all that .splat has.
+    # .splat only has bytes of colours from one direction.
     assert psnr_of(np.mean((there - back) ** 2)) >= (25 if ending == ".splat" else 35)
 
 
@@ -139,7 +139,7 @@ def test_none_one_and_coincident_gaussians(tmp_path: Path) -> None:
             scene = random_gaussians(count)
             scene = scene._replace(means=np.ones_like(scene.means), log_scales=np.full_like(scene.log_scales, -3))
             if ending == ".sog" and not count:
-                refused("no Gaussians", write_scene, path, scene)
+                refused("without Gaussians", write_scene, path, scene)
                 continue
             write_scene(path, scene)
             read = read_scene(path)
@@ -181,7 +181,7 @@ def test_what_formats_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:
     refused(r"scale or crop", splat.encode_spz, scene._replace(means=scene.means + np.float32(1e8)))
     for name in ("scene.obj", "scene", "meta.json"):
         refused("does not end in", write_scene, tmp_path / name, scene)
-    refused("no ending", read_scene, tmp_path / "scene.obj")
+    refused("does not end like", read_scene, tmp_path / "scene.obj")
 
 
 def test_infinite_logarithms_of_opacities_are_read(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_infinite_logarithms_of_opacities_are_read(tmp_path: Path) -> None:
 
 
 def test_levels_of_ksplat() -> None:
-    """Level 0 and 2, which we do not write, in two sections of different degrees."""
+    """Levels 0 and 2, which the library reads but does not write, in two sections of different degrees."""
     scene = visible(random_gaussians(9, 1))
     for level, number, harmonics in ((0, "<f4", "<f4"), (2, "<f2", "u1")):
         header = bytearray(splat.encode_ksplat(scene)[:4096])
@@ -294,7 +294,7 @@ def test_names_in_a_meta_json_stay_in_its_folder(tmp_path: Path) -> None:
     for name in ("../means_l.webp", str(tmp_path / "means_l.webp"), "..", ""):
         meta["means"]["files"][0] = name
         (tmp_path / "inner" / "meta.json").write_text(json.dumps(meta))
-        refused("not beside it", read_scene, tmp_path / "inner" / "meta.json")
+        refused("in another folder", read_scene, tmp_path / "inner" / "meta.json")
 
 
 def glb_with(change: dict[str, object]) -> bytes:
@@ -317,10 +317,10 @@ def test_nodes_of_a_glb_move_what_they_hold(tmp_path: Path) -> None:
 
 def test_nodes_of_a_glb_that_never_end_are_refused(tmp_path: Path) -> None:
     cases = {
-        "in circles": [{"mesh": 0, "children": [0]}],
+        "form a cycle": [{"mesh": 0, "children": [0]}],
         "repeat": [{"children": [1] * 5000}, {"mesh": 0}],
         "mirrors": [{"mesh": 0, "scale": [1, -1, 1]}],
-        "number of an element": [{"mesh": -1}],
+        "instead of an index": [{"mesh": -1}],
     }
     for message, nodes in cases.items():
         (tmp_path / "scene.glb").write_bytes(glb_with({"nodes": nodes}))
@@ -329,11 +329,11 @@ def test_nodes_of_a_glb_that_never_end_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e5), (".ksplat", 1e8), (".compressed.ply", 1e12), (".splat", 1e37)])
 def test_too_large_for_a_format(tmp_path, ending, factor):
-    """A few become the largest that there are, with a message; where they are most of a scene, nothing is written."""
+    """A few are clamped to the largest size, with a message; if most are too large, nothing is written."""
     scene, path = random_gaussians(50), tmp_path / f"scene{ending}"
     far = np.float32(np.log(factor) + 8)
     few = scene._replace(log_scales=np.where(np.arange(50)[:, None] < 3, far, scene.log_scales))
-    (loss,) = [text for text in write_scene(path, few) if "how large" in text]
+    (loss,) = [text for text in write_scene(path, few) if "sizes of" in text]
     assert "3 of 50" in loss
     assert len(read_scene(path).means) == 50
     path.unlink()
@@ -344,12 +344,12 @@ def test_too_large_for_a_format(tmp_path, ending, factor):
 
 @pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e-5), (".ksplat", 1e-8)])
 def test_too_small_for_a_format(tmp_path, ending, factor):
-    """Thin ones do not matter; where most are smaller in all directions, nothing is written."""
+    """Thin ones do not matter; if most are too small in all directions, nothing is written."""
     scene, path = random_gaussians(50), tmp_path / f"scene{ending}"
     smaller = scene.log_scales + np.float32(np.log(factor))
     thin = scene.log_scales.copy()
     thin[:, 1] = smaller[:, 1]
-    assert not any("how large" in text for text in write_scene(path, scene._replace(log_scales=thin)))
+    assert not any("sizes of" in text for text in write_scene(path, scene._replace(log_scales=thin)))
     path.unlink()
     small = scene._replace(log_scales=smaller)
     refused(rf"50 of 50 Gaussians are smaller than \{ending} holds.*--scale", write_scene, path, small)
@@ -358,7 +358,7 @@ def test_too_small_for_a_format(tmp_path, ending, factor):
 
 @pytest.mark.parametrize("ending", [ending for ending in ENDINGS if ending != ".spz"])
 def test_as_wide_as_float32(tmp_path, ending):
-    """Positions whose differences overflow float32 stay where they are."""
+    """Positions are kept even if their differences overflow float32."""
     scene, path = random_gaussians(50, 0), tmp_path / f"scene{ending}"
     wide = scene._replace(means=np.where(np.arange(50)[:, None] % 2, np.float32(3e38), np.float32(-3e38)).repeat(3, 1))
     write_scene(path, wide)

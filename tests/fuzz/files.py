@@ -1,4 +1,4 @@
-"""Small valid files of every kind that is read, to be damaged."""
+"""Small valid files of every kind that the library reads, to be damaged."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from splat_py.volume.hash_grid import OCCUPANCY, HashShape
 GAUSSIANS = 3
 OWN = {"splat": "Wide", "splat_source": "import splat.prelude;\n\nstruct Wide : IFalloff\n{\n}", "splat_params": ("a=1", "b=2")}
 HASH_SHAPE = HashShape((2, 3), 16)
-# What the header is called in a file's metadata.
+# The key of the header in a file's metadata.
 KINDS = {
     "splats": "splat_py",
     "own splats": "splat_py",

@@ -1,4 +1,4 @@
-"""Ways to damage a file that leave most of it as it was: bytes, lines of text, values of JSON, tensors."""
+"""Ways to damage a file that leave most of it intact: bytes, lines of text, values of JSON, tensors."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-# Where parsers and sizes go wrong.
+# Numbers at which parsers and sizes go wrong.
 _POWERS = (8, 16, 31, 32, 63, 64)
 INTEGERS = (0, 1, -1, 2, 127, 10**5, 10**9, *(2**k - 1 for k in _POWERS), *(2**k for k in _POWERS))
 NUMBERS = (*INTEGERS, 0.5, -0.0, 1e-40, 1e-9, 1e9, 1e30, -1e30, 1e308, 10**400, float("nan"), float("inf"), -float("inf"))
@@ -103,7 +103,7 @@ def damaged_json(content: Any, random: Random) -> bytes:
 
 
 def damaged_value(content: Any, random: Random) -> Any:
-    """A copy in which one to three of the values anywhere in it are others."""
+    """A copy in which one to three values, anywhere in it, are changed."""
     content = copy.deepcopy(content)
     for _ in range(random.choice((1, 1, 2, 3))):
         places = list(_places(content))
@@ -133,7 +133,7 @@ def _places(content: Any) -> Any:
 
 
 def damaged_arrays(arrays: dict[str, np.ndarray], random: Random) -> dict[str, np.ndarray]:
-    """One array of another shape or type, with numbers that are none, under another name, or absent."""
+    """The arrays with one of another shape or type, with NaN or infinity, under another name, or absent."""
     arrays = dict(arrays)
     name = random.choice(list(arrays))
     values = arrays[name]

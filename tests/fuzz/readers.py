@@ -1,4 +1,4 @@
-"""The readers, each with how a damaged file of its kind is made."""
+"""The readers, each with a function that writes a damaged file of its kind."""
 
 import gzip
 import io
@@ -50,7 +50,7 @@ Make = Callable[[Random], bytes]
 
 @dataclass(frozen=True)
 class Reader:
-    """`write` leaves a damaged file or folder below a folder that may have been used before; `read` reads it."""
+    """`write` puts a damaged file or folder into a folder that may have been used before; `read` reads it."""
 
     cases: int
     write: Callable[[Path, Random], None]
@@ -163,7 +163,7 @@ def _field_arrays() -> dict[str, np.ndarray]:
 
 
 def _field_npz(random: Random) -> bytes:
-    """Arrays, the heads of arrays, or the archive are damaged."""
+    """Damage the arrays, their headers, or the archive."""
     way = random.randrange(3)
     stream = io.BytesIO()
     store = random.choice((np.savez, np.savez_compressed))
@@ -239,7 +239,7 @@ def _write_compressed(folder: Path, random: Random) -> None:
 
 def _read_compressed(folder: Path) -> None:
     for name, tensor in PngCompression().decompress(folder).items():
-        # Features are stored as they are, whatever they hold.
+        # Features may hold any numbers.
         assert tensor.shape[0] in (0, 9) and (name == "features" or tensor.isfinite().all())
 
 
@@ -308,10 +308,10 @@ def _read_capture_record(folder: Path) -> None:
 
 @cache
 def _scene_files(ending: str) -> list[bytes]:
-    """Whole files of a format, of several degrees and versions."""
+    """Whole files of a format, in several degrees and versions."""
     scenes = [random_gaussians(6, degree) for degree in (0, 2)]
     if ending == ".spz":
-        # Not compressed as well, so that damage does not only break the compression.
+        # Uncompressed ones as well, as damage would otherwise only break the compression.
         packed = [splat.encode_spz(scene, version) for scene in scenes for version in splat.SPZ_VERSIONS]
         return packed + [gzip.decompress(data) for data in packed if data.startswith(b"\x1f\x8b")]
     return [FORMATS[ending].encode(scene) for scene in scenes]
@@ -327,7 +327,7 @@ def _scene(ending: str) -> Make:
         if ending == ".compressed.ply" and random.random() < 0.5:
             end = data.index(b"end_header")
             return damaged_text(data[:end], random) + data[end:]
-        # Headers are where most goes wrong.
+        # Headers go wrong most often.
         head = random.choice((32, 48, 4200, 5200, len(data)))
         return damaged_bytes(data[:head], random) + data[head:]
 

@@ -1,4 +1,4 @@
-"""Damaged files: every reader refuses them with a SplatError, or makes a valid object of them, within time and memory; and
+"""Damaged files: every reader refuses them with a SplatError, or makes a valid object from them, within time and memory; and
 `shaders.load` refuses damaged Slang, naming the file, or compiles it.
 
 Cases are numbered and depend on their number alone. `make fuzz` runs many more than `make test`.
@@ -26,7 +26,7 @@ from tests.fuzz.readers import READERS
 from tests.refusals import refused
 
 SECONDS = 5
-# Of a reader over all its cases: of memory in use, and of what one may ask for.
+# Limits for a reader over all its cases: growth of the memory in use, and memory that one case may allocate.
 MOST_GROWTH, MOST_ALLOCATED = 512 << 20, 2 << 30
 FACTOR = float(os.environ.get("FUZZ_FACTOR", "1"))
 SEED = os.environ.get("FUZZ_SEED", "0")
@@ -48,7 +48,7 @@ def time_limit() -> Iterator[None]:
 
 @contextmanager
 def memory_limit() -> Iterator[None]:
-    """Linux only: elsewhere the kernel does not keep to it."""
+    """Limit the memory, on Linux only: other kernels do not enforce it."""
     if sys.platform != "linux":
         yield
         return
@@ -86,7 +86,7 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
     assert peak_bytes() - peak < MOST_GROWTH
     unclear = [message for message in refusals if "\n" in message or len(message) > 1000]
     assert not unclear
-    assert 0.2 < len(refusals) / (reader.cases * FACTOR) < 1, "damage is noticed, and is not all there is"
+    assert 0.2 < len(refusals) / (reader.cases * FACTOR) < 1, "damage is noticed, and not all cases are refused"
 
 
 SLANG_CASES = 60
@@ -120,7 +120,7 @@ def damaged_source(random: Random) -> bytes:
 
 
 def test_damaged_sources(tmp_path: Path) -> None:
-    # Not in anybody's five seconds.
+    # Outside the five seconds that a case has.
     repr(shaders.gaussian)
     refused = 0
     for case in range(int(SLANG_CASES * FACTOR)):

@@ -1,4 +1,4 @@
-"""Run by test_faults.py in a process of its own, whose Vulkan is broken: all that a user may try first. Prints JSON."""
+"""Everything that a user may try first; test_faults.py runs it in its own process, with a broken Vulkan. Prints JSON."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ def command(*arguments: str) -> dict[str, Any]:
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
         except BaseException:
-            # As Python would.
+            # Print the error as Python would.
             traceback.print_exc()
             code = 1
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}

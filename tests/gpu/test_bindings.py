@@ -1,4 +1,4 @@
-"""Mistakes in a dispatch, on kernels of the library: each is told by its name, before anything runs."""
+"""Mistakes in a dispatch of the library's kernels: each error names the argument, before anything runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def _statistics() -> dict[str, Any]:
-    """What kernels/densify.slang takes for one Gaussian."""
+    """Arguments of kernels/densify.slang for one Gaussian."""
     array = get_device().memory.array
     numbers = {"gaussians": 1, "stride": 9, "offset": 0, "half_width": 2.0, "half_height": 2, "larger_side": np.float32(4)}
     floats = {name: array(np.ones(9, np.float32)) for name in ("v_means2d", "gradient_norms", "times_seen", "max_radii")}
@@ -70,7 +70,7 @@ def test_mistakes(change: Change, message: str) -> None:
 
 @dataclass(frozen=True)
 class Grid:
-    """Of tiles, with an array that the kernel's struct lacks, or without one of its numbers."""
+    """A grid of tiles, with an array that the kernel's struct lacks, or without one of its numbers."""
 
     columns: int
     rows: int
@@ -88,9 +88,9 @@ def test_structs() -> None:
     bindings, array = Bindings.of("tiles", "findMaxTileCount"), get_device().memory.empty(4, np.uint32)
     numbers, buffers = bindings.values({"grid": TileGrid(16, 2, 3, 4), "tile_offsets": array})
     assert numbers == {"grid.columns": 2, "grid.rows": 3, "grid.cameras": 4} and buffers == {"tileOffsets": array}
-    with pytest.raises(BindingError, match="grid is a Grid, whose tiles its struct lacks"):
+    with pytest.raises(BindingError, match="grid is a Grid; its struct lacks tiles"):
         bindings.values({"grid": Grid(2, 3, 4, array)})
-    with pytest.raises(BindingError, match=r"grid is a NarrowGrid without rows, of grid\.rows"):
+    with pytest.raises(BindingError, match=r"grid is a NarrowGrid without rows, for grid\.rows"):
         bindings.values({"grid": NarrowGrid(2)})
 
 

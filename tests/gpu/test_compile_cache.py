@@ -1,4 +1,4 @@
-"""Compiled kernels are kept between processes; what is damaged or cannot be written costs compiling, never a command."""
+"""Compiled kernels are kept between processes; a damaged or read-only cache costs compiling, but never fails a command."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ import splat_py
 from splat_py.gpu.compile_cache import CompileCache, cache_folder
 from splat_py.gpu.sources import shader_folder
 
-# A user who owns nothing, on Linux and macOS.
+# Id of a user without files, on Linux and macOS.
 NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's temporary folder; nothing is done at exit, and warnings are errors."""
+    """Set the system's temporary folder; nothing runs at exit, and warnings are errors."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -36,7 +36,7 @@ def database(cache: CompileCache) -> Path:
 
 
 def kept(folder: Path, content: bytes) -> Path:
-    """What a process that compiled `content` has left in `folder`."""
+    """The file that a process leaves in `folder` after it compiled `content`."""
     cache = CompileCache(folder)
     database(cache).write_bytes(content)
     cache._close()
@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of a user who is not root: root may write anywhere, and nobody else may enter the folders of its tests."""
+    """A folder of a user who is not root. Root may write anywhere, and others may not enter the folders of root's tests."""
     with TemporaryDirectory(dir=None if os.geteuid() else "/tmp") as name:
         folder = Path(name)
         monkeypatch.setattr(tempfile, "tempdir", name)
@@ -169,7 +169,7 @@ _SORT = """if True:
 
 
 def test_a_device_opens_with_a_cache_that_is_cut_off(tmp_path: Path) -> None:
-    """SlangPy maps its database into memory: what is missing at its end was the end of the process (SIGBUS)."""
+    """SlangPy maps its database into memory; a file cut short ended the process (SIGBUS)."""
     folders = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     environment = os.environ | folders | {"PYTHONPATH": str(Path(splat_py.__file__).parents[1])}
 

@@ -1,7 +1,7 @@
-"""No Vulkan loader, no driver, a driver too old, and a device that is lost while it trains.
+"""No Vulkan loader, no driver, a driver too old, and a device that is lost while a run trains.
 
-The loader is told by its environment variables to take a driver that is broken, or one that passes everything on to the real
-software driver except what is to go wrong (fake_driver.c). Each case runs in a process of its own.
+Environment variables make the loader take a broken driver, or fake_driver.c, which passes every call on to the software
+driver except the one that must fail. Each case runs in its own process.
 """
 
 import json
@@ -37,11 +37,11 @@ pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the loader
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """No other device than Vulkan's, and none that was asked for."""
+    """Environment variables for Vulkan only, without a device that the user asked for."""
     own = ("SPLAT_DEVICE", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
     kept = {name: value for name, value in os.environ.items() if name not in own}
     if "manifest" in changes:
-        # The second name is what loaders before 1.3.207 read.
+        # Loaders before 1.3.207 read the second name.
         manifest = changes.pop("manifest")
         changes |= {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200", **changes}
@@ -84,11 +84,11 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def check_that_nothing_runs_and_all_say(pattern: str, cwd: Path, **changes: str) -> None:
-    # Looks like a capture, so that it is not refused before a device is asked for.
+    # Make the folder look like a capture, so it is not refused before the command asks for a device.
     (cwd / "transforms.json").write_text("{}")
     process = python(HERE / "everything.py", cwd=cwd, **changes)
     assert process.returncode == 0, process.stdout + process.stderr
-    # Neither SlangPy nor the loader has anything to add.
+    # SlangPy and the loader print nothing themselves.
     assert process.stderr == ""
     results: dict[str, Any] = json.loads(process.stdout)
     for command in ("devices", "train"):
@@ -117,13 +117,13 @@ def test_no_driver(tmp_path: Path) -> None:
 
 
 def test_a_driver_too_old(tmp_path: Path, fake_driver: dict[str, str]) -> None:
-    """The version that was found is named, and the one that is needed."""
+    """The error names the version that was found and the one that is needed."""
     pattern = rf"its driver, Mesa 22\.3\.6, is too old and lacks {NEEDED_EXTENSION}; install Mesa 23 or later"
     check_that_nothing_runs_and_all_say(pattern, tmp_path, FAKE_DRIVER_VERSION="22.3.6", **fake_driver)
 
 
 def test_a_broken_driver(tmp_path: Path) -> None:
-    """Without the harness around `main`: the exit code and the streams of a real process."""
+    """A real process, without the harness around `main`: its exit code and streams."""
     if not has_loader():
         pytest.skip("needs the Vulkan loader, which is to load the broken driver")
     broken = write_manifest(tmp_path, not_a_library(tmp_path, "libbroken.so"))
@@ -153,7 +153,7 @@ def test_a_lost_device_leaves_a_checkpoint_to_resume_from(capture: Path, tmp_pat
     fresh = ("--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY, "--sh-degree", 0, "--test-every", 0)
     process = python(*command, *fresh, cwd=tmp_path, FAKE_DRIVER_LOST_AFTER="30", **fake_driver)
     assert process.returncode == 1
-    # Above it stands what the driver itself had to say.
+    # The driver's own output stands above it.
     assert re.search(rf"^{lost}\Z", process.stderr, re.MULTILINE), process.stderr
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.safetensors", "run.json"]
     assert Checkpoint.load(checkpoint).step == CHECKPOINT_EVERY
@@ -185,12 +185,12 @@ def test_the_other_fits_say_that_the_device_is_lost(
 
 
 def test_a_device_without_memory_is_a_sentence(capture: Path, tmp_path: Path, fake_driver: dict[str, str]) -> None:
-    """What there is of it is said, and the run leaves nothing that looks like a result."""
+    """The error states the device's memory, and the run leaves nothing that looks like a result."""
     many = ("--init", "random", "--init-num-pts", 200_000)
     little = {**fake_driver, "FAKE_DRIVER_MEMORY": "96"}
     process = python("-m", "splat_py", "train", capture, "--out", "run", *many, cwd=tmp_path, **little)
     assert process.returncode == 1, process.stderr
-    said = r"^splat: too little memory: the device holds \d+ MiB of ours and cannot give \d+ MiB more; use fewer .*\n\Z"
+    said = r"^splat: too little memory: splat_py holds \d+ MiB on the device and cannot get \d+ MiB more; use fewer .*\n\Z"
     assert re.search(said, process.stderr, re.MULTILINE), process.stderr
     assert "Traceback" not in process.stderr
     assert not list(tmp_path.glob("run/*.ply")) and not list(tmp_path.glob("run/*.safetensors"))

@@ -1,4 +1,4 @@
-"""Sizes that a buffer, an index or a dispatch does not hold are refused in one sentence, before anything is allocated."""
+"""Sizes beyond the limits of a buffer, an index or a dispatch are refused in one sentence, before anything is allocated."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def test_an_array_may_take_what_a_kernel_indexes_and_no_more() -> None:
     for shape in (((1 << 29) + 1,), (1 << 15, 1 << 15), (10**10, 10**10, 10**10)):
         says = r"^an array \[\d.* of float32 takes .* GiB, .* 2\.0 GiB at most; use smaller"
         refused(says, limits.check_array, shape, FLOAT)
-    # Whatever the bytes: elements have numbers of 32 bits.
+    # Independent of bytes: indices of elements have 32 bits.
     refused("^an array", limits_of(spy.DeviceType.cuda).check_array, (1 << 32,), np.dtype(np.uint8))
     refused("^an array", limits.check_array, (1 << 34,), FLOAT, by_address=True)
 
@@ -73,7 +73,7 @@ def test_too_large_images_name_the_factor_that_helps(width: int, height: int, fa
 
 @pytest.mark.parametrize("scale", [5_000, 5e7])
 def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
-    """Scaled 5,000 times it crashed."""
+    """A scale of 5,000 crashed."""
     gaussians = Gaussians.from_points(np.zeros((3, 3)), np.ones((3, 3)), 0)
     camera = Camera(np.eye(4), np.array([[8.0, 0, 6], [0, 8, 4.5], [0, 0, 1]]), 12, 9).scaled(scale)
     says = rf"^an image of {camera.width}×{camera.height} pixels with 3 channels .* times shorter, .*\Z"
@@ -81,7 +81,7 @@ def test_a_render_scaled_too_far_is_refused_at_once(scale: float) -> None:
 
 
 def screen_filling(count: int) -> ProjectedSplats:
-    """Splats that every pixel of an image of 8192×8192 sees."""
+    """Splats that cover every pixel of an image of 8192×8192."""
     means = torch.full((1, count, 2), 4096.0)
     conics = torch.tensor([1e-12, 0.0, 1e-12]).expand(1, count, 3).contiguous()
     ones = torch.ones(1, count)
@@ -90,7 +90,7 @@ def screen_filling(count: int) -> ProjectedSplats:
 
 @pytest.mark.parametrize(("count", "number"), [(130, "545,259,520"), (1025, "more than 4,294,967,294"), (1200, "more than")])
 def test_too_many_intersections_are_refused(count: int, number: str) -> None:
-    """Their number wrapped at 2³²: with 1,024 splats it was 0, and the picture black."""
+    """The number wrapped at 2³²: with 1,024 splats it was 0, and the picture black."""
     says = rf"^the splats touch {number}.* tiles in all, and lists hold 536,\d\d\d,\d\d\d at most: .*--downscale.*\Z"
     refused(says, bin_tiles, screen_filling(count), 8192, 8192, Options(4))
 
@@ -98,13 +98,13 @@ def test_too_many_intersections_are_refused(count: int, number: str) -> None:
 def test_dispatches_fit_the_device() -> None:
     Limits().check_dispatch((65535, 65535, 65535))
     for groups in ((65536, 1, 1), (1, 65536, 1), (1, 1, 65536)):
-        says = "^the work takes .* workgroups, and this device takes 65535×65535×65535 at once"
+        says = "^the work needs .* workgroups, but this device allows 65535×65535×65535 at once"
         refused(says, Limits().check_dispatch, groups)
 
 
 def test_a_recorder_refuses_what_the_device_does_not_take() -> None:
     dispatch = get_device().record().dispatch
-    refused("^the work takes 1×1×65536 workgroups", dispatch, "status", "checkCapacity", (1, 1, 65536))
+    refused("^the work needs 1×1×65536 workgroups", dispatch, "status", "checkCapacity", (1, 1, 65536))
 
 
 def test_threads_have_numbers_of_32_bits() -> None:

@@ -1,4 +1,4 @@
-"""Device memory: what is asked for in vain is said in one sentence, what is given back is used again; forks are refused."""
+"""Device memory: a failed allocation is one sentence, freed memory is reused, and forked processes are refused."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from tests.refusals import refused
 
 @pytest.fixture
 def tight_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    """The device's memory, of which 128 MiB are left."""
+    """The device's memory with 128 MiB left."""
     memory = get_device().memory
     monkeypatch.setattr(type(memory), "free_bytes", 128 << 20)
     return memory
@@ -27,13 +27,13 @@ def tight_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 def test_too_little_memory_is_said_in_one_sentence(tight_memory: Memory) -> None:
     before = tight_memory.live_bytes
-    pattern = r"^too little memory: the device holds \d+ MiB of ours and cannot give 256 MiB more; use fewer Gaussians, .*$"
+    pattern = r"^too little memory: splat_py holds \d+ MiB on the device and cannot get 256 MiB more; use fewer Gaussians, .*$"
     refused(pattern, tight_memory.empty, 1 << 26)
     assert tight_memory.live_bytes == before
 
 
 class Device:
-    """Has 64 MiB, and fails as SlangPy does when they are spent."""
+    """A device that has 64 MiB, and fails as SlangPy does when they are used up."""
 
     info = SimpleNamespace(type=None, limits=SimpleNamespace(max_compute_dispatch_thread_groups=(1, 1, 1)))
 
@@ -57,7 +57,7 @@ def test_buffers_kept_for_reuse_make_way_for_others() -> None:
     first = memory.empty(48 << 18)
     del first
     second = memory.empty(40 << 18)
-    refused(r"^too little memory: the device holds 40 MiB of ours and cannot give 32 MiB more", memory.empty, 32 << 18)
+    refused(r"^too little memory: splat_py holds 40 MiB on the device and cannot get 32 MiB more", memory.empty, 32 << 18)
     assert memory.live_bytes == second.nbytes
 
 
@@ -87,7 +87,7 @@ def test_bits_are_the_same_memory() -> None:
     before = memory.live_bytes
     assert bits.dtype == np.uint32 and bits.shape == array.shape
     np.testing.assert_array_equal(bits.numpy(), [0x3F800000, 0xC0000000])
-    # They keep it, and give it back once.
+    # The copies keep the buffer, and free it once.
     del array
     gc.collect()
     assert memory.live_bytes == before

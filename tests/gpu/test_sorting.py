@@ -1,4 +1,4 @@
-"""Prefix sum and radix sort against NumPy, at sizes around every block's border and in both tunings."""
+"""Prefix sum and radix sort against NumPy, at sizes around the edges of blocks and in both tunings."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +15,7 @@ Uints = npt.NDArray[np.uint32]
 
 SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 TUNINGS = {"5-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
-# A block of the software tuning is 8,192 pairs, one of the GPUs' 4,096.
+# A block has 8,192 pairs in the software tuning and 4,096 in the GPUs'.
 SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
 
 
@@ -37,7 +37,7 @@ def prefix_sum(values: Uints) -> tuple[Uints, int]:
     "size",
     [
         *(0, 1, 255, 256, 257, SCAN_BLOCK - 1, SCAN_BLOCK, SCAN_BLOCK + 1, 3 * SCAN_BLOCK, 1_000_000),
-        # As many blocks as the middle pass takes at a time, and about that many.
+        # Numbers of blocks around the limit of one round of the middle pass.
         *(256 * SCAN_BLOCK - 1, 256 * SCAN_BLOCK, 256 * SCAN_BLOCK + 1, 513 * SCAN_BLOCK),
     ],
 )
@@ -58,7 +58,7 @@ def test_prefix_sum_of_zeros_and_of_one_large_value() -> None:
 
 @pytest.mark.parametrize("size", [2, 9, 3000, 20_000, 1_000_000])
 def test_totals_beyond_32_bits_stay_at_the_largest_number(size: int) -> None:
-    """Within a thread, a workgroup, and between workgroups: they never decrease, and never look like a few."""
+    """Sums within a thread, within a workgroup and between workgroups saturate: they never decrease, and never look small."""
     rng = np.random.default_rng(size)
     for least in (0, 0xF000_0000):
         values = rng.integers(least, 1 << 32, size, dtype=np.uint32)
@@ -70,7 +70,7 @@ def test_totals_beyond_32_bits_stay_at_the_largest_number(size: int) -> None:
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_a_total_of_exactly_32_bits(extra: int) -> None:
-    """2³² - 1 is the largest number, and what is one too many is told as it, too."""
+    """2³² - 1 is the largest number, and a total of one more is reported as that, too."""
     values = np.full(65536, 65536, np.uint32)
     values[-1] = 65535 + extra
     offsets, total = prefix_sum(values)
@@ -109,9 +109,9 @@ def tuning(request: pytest.FixtureRequest) -> Tuning:
     ("count", "bits", "room"),
     [
         *((size, 32, size) for size in (*SIZES, 1_000_000)),
-        # Also bits that a digit does not divide. Those above must be zero, as tile numbers' are.
+        # Numbers of bits that a digit does not divide. Higher bits must be zero, as in tile numbers.
         *((5000, bits, 5000) for bits in (1, 3, 4, 5, 8, 9, 12, 17, 31)),
-        # Only the device knows how many there are.
+        # Only the device knows the count.
         *((count, 32, 30_001) for count in (0, 1, 257, 8192, 20_000)),
     ],
 )
@@ -133,7 +133,7 @@ def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
 
 
 def test_more_pairs_than_room(tuning: Tuning) -> None:
-    """A count beyond the capacity sorts what fits and touches nothing behind it."""
+    """A count beyond the capacity sorts the pairs that fit and touches nothing behind them."""
     device = get_device()
     room, behind = 5000, 3000
     keys = np.random.default_rng(3).integers(0, 1 << 32, room + behind, dtype=np.uint32)

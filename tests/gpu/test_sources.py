@@ -1,4 +1,4 @@
-"""What is read from Slang sources: small ones, made here, and the library's own."""
+"""Parsing of Slang sources: small ones, made here, and the library's own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_constants() -> None:
         constant("kernels/parent", "NONE")
     with pytest.raises(ValueError, match="ODD"):
         constant("kernels/parent", "ODD")
-    # What a module does not import it does not know.
+    # A module only knows the constants of modules that it imports.
     with pytest.raises(KeyError):
         constant("kernels/cpu/child", "SIDE")
 
@@ -122,10 +122,10 @@ def test_declared() -> None:
 @pytest.mark.parametrize(
     ("entry", "buffers", "uniforms"),
     [
-        # Through an imported function, which sees no names of who imports it; not what only a derivative refers to.
+        # Through an imported function, which does not see its importer's names; not through a derivative that is never called.
         ("read", {"values": "float", "counters": "uint"}, {"rate": "float"}),
         ("differentiate", {"values": "float", "bits": "uint"}, {"count": "uint"}),
-        # Through methods, by way of an imported function that calls them; by a type, only static ones.
+        # Through methods, if an imported function calls them; only static ones through a type.
         ("sink", {"rows": "float4", "size": "int"}, {}),
     ],
 )
@@ -137,7 +137,7 @@ def test_mentioned(entry: str, buffers: dict[str, str], uniforms: dict[str, str]
 
 @pytest.mark.usefixtures("modules")
 def test_specialised_by_what_it_refers_to() -> None:
-    # Its workgroup counts. A name that there is not is left for the error.
+    # Constants in the size of its workgroup count. Unknown names are left for the error.
     given = {"SIDE": 8, "Way": "Second", "AREA": 3}
     assert specialising("parent", "read", given) == {"SIDE": 8, "AREA": 3}
     assert specialising("parent", "differentiate", given) == {"AREA": 3}

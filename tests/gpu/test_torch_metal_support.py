@@ -1,4 +1,4 @@
-"""What a Mac must have for each of the two ways to its GPU, as found without a Mac."""
+"""Requirements of each of the two ways to a Mac's GPU, checked without a Mac."""
 
 import platform
 import subprocess
@@ -63,7 +63,7 @@ def test_without_xcode_torch_comes_first(answering: tuple[str, ...], says: str, 
     mac.answering = set(answering)
     assert backends() == ["mps", "metal"] and devices.preference()[0] == "mps"
     assert says in why_no_metal_compiler()
-    # Without developer tools `xcrun` is a window that asks to install them.
+    # Without developer tools, `xcrun` opens a window that asks to install them.
     assert [command[0] for command in mac.called] == ["xcode-select", "xcrun"][: 1 + len(answering)]
 
 
@@ -80,8 +80,8 @@ def test_a_compiler_that_hangs_does_not_answer(mac: SimpleNamespace, monkeypatch
     [
         ({"is_built": lambda: False}, "built without Metal"),
         ({"is_available": lambda: False}, "no Metal device"),
-        ({"__version__": "2.6.0"}, "torch 2.6.0 is too old; it takes 2.7 or later"),
-        ({"macos": (13, 6)}, "macOS 13.6 is too old; it takes 14 or later"),
+        ({"__version__": "2.6.0"}, "torch 2.6.0 is too old; splat_py needs 2.7 or later"),
+        ({"macos": (13, 6)}, "macOS 13.6 is too old; splat_py needs 14 or later"),
     ],
 )
 def test_torch_cannot(change: dict[str, object], says: str, mac: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_torch_cannot(change: dict[str, object], says: str, mac: SimpleNamespace
         monkeypatch.setattr(torch if name == "__version__" else torch.backends.mps, name, value)
     assert says in why_no_torch_metal()
     assert backends() == ["metal"]
-    with pytest.raises(NoDeviceError, match="no device 'mps' here; there is metal"):
+    with pytest.raises(NoDeviceError, match="no device 'mps' here; available: metal"):
         devices.choose("mps")
 
 
@@ -103,7 +103,7 @@ def test_newer_versions_of_torch_are_new_enough(mac: SimpleNamespace, monkeypatc
 
 
 def test_mps_tensors_take_torchs_metal(mac: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where Xcode's compiler answers: there is nothing to copy."""
+    """Even if Xcode's compiler answers, as nothing needs to be copied."""
     opened: list[str | None] = []
     monkeypatch.setattr(devices, "get_device", lambda name=None: opened.append(name))
     tensor = torch.zeros(1)

@@ -1,4 +1,4 @@
-"""Density control without a renderer: made-up Gaussians, and the meta and gradients that a step would have left."""
+"""Density control without a renderer: made-up Gaussians, and the meta and gradients that a step leaves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def adam(params: list[Parameter]) -> Optimizer:
 
 @dataclass
 class Training:
-    """A training run whose gradients are noise. Two of them with the same seed differ only by what strategies do."""
+    """A training run whose gradients are noise. Two runs with the same seed differ only by their strategies."""
 
     make_optimizer: MakeOptimizer = adam
     count: int = 60
@@ -53,7 +53,7 @@ class Training:
         self.optimizers = {name: self.make_optimizer([self.params[name]]) for name in values}
 
     def step(self, strategy: Any, step: int, **more: Any) -> None:
-        """One step of training with `strategy`, ours or the wheel's."""
+        """Take one training step with `strategy`, the library's or gsplat's."""
         info = self.info()
         strategy.step_pre_backward(self.params, self.optimizers, self.state, step, info)
         info["means2d"].grad = self._normal(*info["means2d"].shape) * 2e-5
@@ -63,11 +63,11 @@ class Training:
             if isinstance(optimizer, torch.optim.SparseAdam):
                 self.params[name].grad = self.params[name].grad.to_sparse(1)
             optimizer.step()
-        torch.manual_seed(step)  # for what the strategy draws
+        torch.manual_seed(step)  # seeds the random numbers of the strategy
         strategy.step_post_backward(self.params, self.optimizers, self.state, step, info, **more)
 
     def info(self) -> dict[str, Any]:
-        """A meta dictionary as `rasterization` returns it."""
+        """A meta dictionary like that of `rasterization`."""
         n = len(self.params["means"])
         radii = (torch.rand(self.cameras, n, 2, generator=self._random) * 24 - 8).clamp(min=0).int()
         info = {"width": WIDTH, "height": HEIGHT, "n_cameras": self.cameras, "gaussian_ids": None}
@@ -84,7 +84,7 @@ class Training:
 
 @pytest.fixture
 def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gsplat.strategy, which calls two CUDA kernels: its own torch code in the place of one, ours of the other."""
+    """gsplat.strategy with its two CUDA kernels replaced: one by gsplat's torch code, the other by this library's."""
     wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
     from gsplat.cuda._torch_impl import _quat_scale_to_covar_preci
 

@@ -1,4 +1,4 @@
-"""Small scenes, and how results are compared with the wheel's."""
+"""Small scenes, and comparisons with gsplat's results."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Scene:
 
 
 def scene(batch: Sequence[int] = (), count: int = 50, cameras: int = 2, dtype: torch.dtype = torch.float32) -> Scene:
-    """Gaussians around the origin, five units before the cameras; some are cut by the image's edges, some behind."""
+    """Gaussians around the origin, five units before the cameras; some are cut by the image's edges, some lie behind."""
     random = torch.Generator().manual_seed(count)
 
     def normal(*shape: int) -> Tensor:
@@ -87,7 +87,7 @@ def assert_same_gradients(
     rtol: float,
     where: Tensor | None = None,
 ) -> None:
-    """That random sums of both results, where a mask [...] says, have the same gradients, to `rtol` of the largest."""
+    """Assert that random sums of both results, over a mask [...], have the same gradients, to `rtol` of the largest."""
     random = torch.Generator().manual_seed(1)
     sums: list[Tensor] = []
     for results in (ours, theirs):
@@ -114,7 +114,7 @@ def assert_same_gradients(
 
 @pytest.fixture
 def own_package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """gsplat's own `_torch_impl`, without what it asks of CUDA and nerfacc: lists of tiles and of splats are ours."""
+    """gsplat's own `_torch_impl` without its CUDA and nerfacc parts: this library makes the lists of tiles and of splats."""
     impl = pytest.importorskip("gsplat.cuda._torch_impl", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
     import gsplat.cuda._wrapper
     import gsplat.rendering

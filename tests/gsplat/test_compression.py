@@ -1,4 +1,4 @@
-"""Scenes as folders of PNGs: ours read by gsplat, gsplat's read by us, and folders that nobody should trust."""
+"""Scenes as folders of PNGs: the library's read by gsplat, gsplat's read by the library, and folders from untrusted sources."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def splats(count: int = 144, coefficients: int = 8) -> dict[str, Tensor]:
 
 
 class TorchpqKMeans:
-    """torchpq's class, which needs CUDA, by our own palette."""
+    """torchpq's class, which needs CUDA, with this library's palette."""
 
     def __init__(self, n_clusters: int, distance: str, verbose: bool) -> None:
         self.count = n_clusters
@@ -50,7 +50,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def assert_alike(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """To the steps of 16, 8 and 6 bits, and to the bit."""
+    """Equal to the steps of 16, 8 and 6 bits, and features to the bit."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert found[name].shape == tensor.shape and found[name].dtype == tensor.dtype
@@ -99,7 +99,7 @@ def test_we_read_gsplats(tmp_path: Path, theirs: Any, count: int) -> None:
 def test_no_square_and_parameters_of_a_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = torch.nn.ParameterDict({name: torch.nn.Parameter(tensor) for name, tensor in splats(150).items()})
     PngCompression().compress(tmp_path, given)
-    assert "the 6 of lowest opacity are left out" in capsys.readouterr().out
+    assert "leaving out the 6 of lowest opacity" in capsys.readouterr().out
     found = PngCompression().decompress(tmp_path)
     best = given["opacities"].detach().sort(descending=True).values[:144]
     torch.testing.assert_close(found["opacities"].sort(descending=True).values, best, rtol=0, atol=0.1)
@@ -126,7 +126,7 @@ def test_sorting_moves_all_alike_and_neighbours_together() -> None:
         return float(grid.diff(dim=0).norm(dim=-1).mean() + grid.diff(dim=1).norm(dim=-1).mean())
 
     assert roughness(found["means"]) < 0.5 * roughness(given["means"])
-    refused("there are 10 Gaussians; sort_splats takes a square number", sort_splats, splats(10))
+    refused("has 10 Gaussians; sort_splats needs a square number", sort_splats, splats(10))
 
 
 def test_plas_sorts_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_plas_sorts_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_compressed(tmp_path: Path) -> None:
-    refused("there are no Gaussians", PngCompression().compress, tmp_path, splats(0))
+    refused("has no Gaussians", PngCompression().compress, tmp_path, splats(0))
     given = splats()
     given["sh0"][3, 0, 1] = torch.nan
     refused(r"splats\['sh0'\] holds NaN", PngCompression().compress, tmp_path, given)
@@ -208,7 +208,7 @@ def test_hostile_pictures(folder: Path) -> None:
     for damaged in (b"", whole[: len(whole) // 2], b"\xff\xd8" + whole):
         path.write_bytes(damaged)
         assert_refused(folder, "quats.png")
-    # A header of 60,000 by 60,000 pixels.
+    # A header that claims 60,000 by 60,000 pixels.
     path.write_bytes(whole[:16] + b"\x00\x00\xea\x60" * 2 + whole[24:])
     assert_refused(folder, "quats.png")
     for other in (np.zeros((4, 4, 3), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((4, 4), np.uint16)):
@@ -236,7 +236,7 @@ def test_hostile_arrays(folder: Path) -> None:
     path.write_bytes(b"PK\x03\x04")
     assert_refused(folder, "features.npz cannot be read")
 
-    # A header of 4 TB in a file of some bytes, with a description to match.
+    # A header that claims 4 TB in a file of a few bytes, with a matching description.
     meta = json.loads((folder / "meta.json").read_text())
     meta["features"]["shape"] = [16, 1 << 31, 32]
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -250,10 +250,10 @@ def test_hostile_clusters(folder: Path) -> None:
     steps, labels = np.zeros((4, 24), np.uint8), np.zeros(16, np.uint16)
     path = folder / "shN.npz"
     for arrays, message in (
-        ({"centroids": steps, "labels": labels + 4}, "refers to centroids that it does not have"),
-        ({"centroids": steps[:, 1:], "labels": labels}, "cannot be read .centroids is"),
-        ({"centroids": steps, "labels": labels[1:]}, "cannot be read .labels is"),
-        ({"centroids": steps, "labels": labels.astype(np.int16) - 1}, "cannot be read .labels is of type int16"),
+        ({"centroids": steps, "labels": labels + 4}, "refers to missing centroids"),
+        ({"centroids": steps[:, 1:], "labels": labels}, "cannot be read .centroids has"),
+        ({"centroids": steps, "labels": labels[1:]}, "cannot be read .labels has"),
+        ({"centroids": steps, "labels": labels.astype(np.int16) - 1}, "cannot be read .labels has type int16"),
     ):
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
         assert_refused(folder, message)

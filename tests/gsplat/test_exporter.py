@@ -1,4 +1,4 @@
-"""Files of Gaussians, rotations, depth maps and the projection matrix: as gsplat's, and as they are defined."""
+"""Files of Gaussians, rotations, depth maps and the projection matrix, against gsplat's and against their definitions."""
 
 import math
 from pathlib import Path
@@ -17,13 +17,13 @@ from tests.refusals import refused
 FORMATS = ["ply", "splat", "ply_compressed"]
 
 
-# Without higher harmonics gsplat's compressed files have an element without properties, which plyfile does not read.
+# Without higher harmonics, gsplat's compressed files have an element without properties, which plyfile does not read.
 @pytest.mark.parametrize(
     ("format", "coefficients"),
     [("ply", 0), ("ply", 15), ("splat", 3), ("ply_compressed", 0), ("ply_compressed", 3), ("ply_compressed", 15)],
 )
 def test_files_hold_what_gsplats_hold(tmp_path: Path, format: str, coefficients: int) -> None:
-    """Read by the same reader: the same Gaussians, in any order, to a step of what the format stores."""
+    """One reader finds the same Gaussians in both, in any order, to a step of the format's precision."""
     theirs = pytest.importorskip("gsplat.exporter")
     given = splats(coefficients=coefficients)
     found = []
@@ -33,7 +33,7 @@ def test_files_hold_what_gsplats_hold(tmp_path: Path, format: str, coefficients:
         found.append(Gaussians.load(path).arrays())
     ours, theirs = found
     assert len(ours.means) == len(theirs.means) <= 700
-    # Chunks of other Gaussians have other bounds, and bytes are rounded or cut off.
+    # Chunks of other Gaussians have other bounds; bytes are rounded or truncated.
     atol = {"ply": 0.0, "splat": 0.02, "ply_compressed": 0.02}[format]
     match = cKDTree(theirs.means).query(ours.means)[1]
     assert len(set(match.tolist())) == len(match)
@@ -78,7 +78,7 @@ def test_our_reader_and_theirs_read_a_ply(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("count", [0, 1])
 def test_none_and_one(format: str, count: int) -> None:
-    """gsplat's own writer divides zero by zero, or stops."""
+    """gsplat's own writer divides zero by zero, or fails."""
     data = export_splats(**splats(count), format=format)
     assert len(data) == 32 * count if format == "splat" else f"element vertex {count}\n".encode() in data
 

@@ -1,4 +1,4 @@
-"""Tiles that bounding boxes meet, and the splats that pixels blend, against gsplat's own torch functions and a loop."""
+"""Tiles that bounding boxes meet, and splats that pixels blend, against gsplat's own torch functions and a loop."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from tests.refusals import refused
 __all__ = ["own_package"]
 
 COLUMNS, ROWS, TILE = 3, 4, 16
-# Pixels along a tile's side in a scene.
+# Pixels of a tile's side.
 SIDE = 8
 
 
@@ -90,7 +90,7 @@ class Splats:
         radii, means2d, depths, conics, _ = fully_fused_projection(
             s.means, None, s.quats, s.scales, s.viewmats, s.Ks, s.width, s.height
         )
-        # Faint ones are skipped, and many opaque ones end a pixel.
+        # Pixels skip faint ones, and many opaque ones end a pixel.
         opacities = s.opacities[..., None, :].expand(radii.shape[:-1])
         self.splats = [t.detach().double().requires_grad_() for t in (means2d, conics, opacities)]
         self.colors = torch.rand(*radii.shape[:-1], 3, dtype=torch.float64, requires_grad=True)
@@ -145,7 +145,7 @@ def test_ranges_continue_where_the_one_before_ended() -> None:
     both = torch.stack([torch.cat(parts) for parts in zip(early, late, strict=True)], -1)
     whole_entries = {tuple(entry) for entry in torch.stack(whole, -1).tolist()}
     both_entries = {tuple(entry) for entry in both.tolist()}
-    # A pixel that the first range ended begins the second one anew, as in gsplat.
+    # A pixel that the first range ended starts again in the second one, as in gsplat.
     assert whole_entries <= both_entries
     assert len(late[0])
 
@@ -190,7 +190,7 @@ class Tiled:
 
 
 def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0) -> Tiled:
-    """Splats of a small scene; `beyond`: so many rows and columns of tiles more than the image needs."""
+    """Splats of a small scene; `beyond` is the number of rows and columns of tiles beyond the image."""
     s = scene(batch)
     results = fully_fused_projection(s.means, None, s.quats, s.scales, s.viewmats, s.Ks, WIDTH, HEIGHT, packed=packed)
     radii, means2d, depths, conics, _ = results[-5:]
@@ -231,7 +231,7 @@ def test_packed_pixels_are_those_of_the_same_splats(own_package: ModuleType) -> 
     assert t.means2d.dim() == 2
     ours = t.render()
     assert ours[0].shape == (2, 2, HEIGHT, WIDTH, 3)
-    # To gsplat's own the whole list is each image's.
+    # gsplat's function reads the whole list for each image.
     everywhere = [tensor.expand(2, 2, *tensor.shape) for tensor in t.inputs[:4]]
     theirs = own_package._rasterize_to_pixels(*everywhere, WIDTH, HEIGHT, 8, t.offsets, t.ids, t.backgrounds)
     assert_pixels_agree(ours, theirs, t)
@@ -322,5 +322,5 @@ def test_wrong_arguments_of_pixels_are_named() -> None:
     wrong("masks has shape", masks=torch.ones(2, 2))
     wrong("backgrounds has shape", backgrounds=torch.ones(2, 4))
     wrong("flatten_ids holds an index", flatten_ids=t.ids + 1000)
-    wrong("isect_offsets does not ascend", flatten_ids=t.ids[:10])
+    wrong("isect_offsets must ascend", flatten_ids=t.ids[:10])
     wrong("absgrad is not supported", kind=NotImplementedError, absgrad=True, colors=torch.rand(2, 50, 33))

@@ -1,4 +1,4 @@
-"""gsplat's losses against sums written out in float64, and colours matched to a reference."""
+"""gsplat's losses against sums in float64, and colours matched to a reference."""
 
 import numpy as np
 import pytest

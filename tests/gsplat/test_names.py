@@ -1,4 +1,4 @@
-"""gsplat's names are where gsplat has them; one process: the launcher calls, more is refused by name; timers."""
+"""gsplat's names are where gsplat has them; its launcher runs one process and refuses more by name; timers."""
 
 import inspect
 import subprocess
@@ -57,7 +57,7 @@ def test_what_scripts_import_is_there(module: str) -> None:
 
 
 def test_what_kinds_of_images_render_modes_have() -> None:
-    """In the order of the functions' names: colour, depth, either depth, expected, hit distance, only colour, only depth."""
+    """In order of the functions' names: colour, depth, either depth, expected, hit distance, only colour, only depth."""
     functions = [getattr(rendering, name) for name in sorted(dir(rendering)) if name.startswith("render_mode_has_")]
     has = {mode: "".join("-+"[function(mode)] for function in functions) for mode in get_args(RenderMode)}
     assert has == {
@@ -74,7 +74,7 @@ def test_what_kinds_of_images_render_modes_have() -> None:
 
 
 def test_what_is_not_supported_says_so_however_it_is_used() -> None:
-    """simple_viewer.py of gsplat 1.6 imports these, and calls a method of the first when it is asked to."""
+    """simple_viewer.py of gsplat 1.6 imports these, and calls a method of the first one on request."""
     scene = package.experimental.GaussianInferenceScene
     assert not isinstance(3, scene)
     with pytest.raises(NotImplementedError, match="does not support GaussianInferenceScene; use rasterization under torch"):
@@ -94,7 +94,7 @@ def test_every_name_can_be_had(name: str) -> None:
 
 def test_the_wheels_names_are_all_there() -> None:
     wheel = pytest.importorskip("gsplat")
-    # It calls its list of names `all`.
+    # Its list of names is called `all`.
     assert not set(wheel.all) - set(package.__all__)
     assert set(package.__all__) <= set(dir(package))
 
@@ -110,7 +110,7 @@ def test_arguments_are_the_wheels_in_the_wheels_order(module: str) -> None:
         expected = list(inspect.signature(function).parameters)
         found = list(inspect.signature(getattr(ours, name)).parameters)
         if name == "rasterization":
-            # 1.6 has more in between.
+            # gsplat 1.6 has more arguments in between.
             expected, found = expected[: expected.index("with_eval3d")], found[: found.index("with_eval3d")]
         assert found[: len(expected)] == expected, name
         compared += 1
@@ -125,7 +125,7 @@ def test_what_is_not_supported_says_so_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rasterization_inria_wrapper", "rasterization_2dgs_inria_wrapper"])
 def test_what_another_function_does_says_which(name: str) -> None:
-    """simple_trainer_2dgs.py --model_type 2dgs-inria, and profiling/main.py --backends inria."""
+    """For simple_trainer_2dgs.py --model_type 2dgs-inria, and profiling/main.py --backends inria."""
     with pytest.raises(NotImplementedError, match=f"{name}; use {name.removesuffix('_inria_wrapper')}$"):
         getattr(rendering, name)()
 
@@ -151,7 +151,7 @@ def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path, monkeypatch:
     assert float(colors.max()) == pytest.approx(0.2)
     monkeypatch.chdir(tmp_path)
     refused("data_path is missing", load_test_data)
-    refused(r"data_path: there is no file none\.npz", load_test_data, "none.npz")
+    refused(r"data_path is none\.npz, which", load_test_data, "none.npz")
     refused("scene_grid is 2", load_test_data, path, scene_grid=2)
 
 
@@ -159,7 +159,7 @@ def test_the_test_scene_can_be_cropped_and_repeated(tmp_path: Path, monkeypatch:
 def test_scripts_in_a_checkout_of_gsplat_find_its_test_scene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    """profiling/main.py and simple_viewer.py give no path."""
+    """profiling/main.py and simple_viewer.py pass no path."""
     (tmp_path / "assets").mkdir()
     (tmp_path / folder).mkdir(exist_ok=True)
     save_scene(tmp_path / "assets/test_garden.npz", [[0, 0, 0], [1, 1, 1]])

@@ -1,4 +1,4 @@
-"""Scripts for gsplat, reduced to what they call: the same functions with the same arguments, on scenes of a few Gaussians."""
+"""Scripts for gsplat, reduced to their calls: the same functions with the same arguments, on scenes of a few Gaussians."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SIZE, COUNT, STEPS = 24, 80, 9
 
 
 def targets() -> tuple[Tensor, Tensor, Tensor]:
-    """Two photographs [2, H, W, 3] of a coloured corner each, and their cameras, camera → world [2, 4, 4] and K [2, 3, 3]."""
+    """Two photographs [2, H, W, 3] with a coloured corner each, and their cameras: camera → world [2, 4, 4], K [2, 3, 3]."""
     pixels = torch.full((2, SIZE, SIZE, 3), 0.9)
     pixels[0, : SIZE // 2, : SIZE // 2] = torch.tensor([0.9, 0.1, 0.1])
     pixels[1, SIZE // 2 :, SIZE // 2 :] = torch.tensor([0.1, 0.1, 0.9])
@@ -35,7 +35,7 @@ def targets() -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass
 class Trainer:
-    """As gsplat's examples/simple_trainer.py."""
+    """Like gsplat's examples/simple_trainer.py."""
 
     strategy: Any
     packed: bool = False
@@ -195,7 +195,7 @@ def test_the_wheels_strategies_drive_our_renderer(wheel: Any, name: str) -> None
 
 
 def test_masks_are_written_into_images() -> None:
-    """Images are not saved for the backward pass: writing into them is allowed."""
+    """Images are not saved for the backward pass, so a script may write into them."""
     masks = torch.ones(2, SIZE, SIZE, dtype=torch.bool)
     masks[:, :, :4] = False
     losses = Trainer(default_strategy()).train(masks=masks)
@@ -203,7 +203,7 @@ def test_masks_are_written_into_images() -> None:
 
 
 def test_image_fitting() -> None:
-    """As gsplat's examples/image_fitting.py: leaf tensors, one optimiser, positional arguments."""
+    """Like gsplat's examples/image_fitting.py: leaf tensors, one optimiser, positional arguments."""
     torch.manual_seed(1)
     gt_image = targets()[0][0]
     means = 2 * (torch.rand(COUNT, 3) - 0.5)
@@ -239,7 +239,7 @@ def test_image_fitting() -> None:
 
 
 class Splatfacto(torch.nn.Module):
-    """As nerfstudio's models/splatfacto.py: opacities [N, 1], names of its own, and a strategy called from hooks."""
+    """Like nerfstudio's models/splatfacto.py: opacities [N, 1], other names, and a strategy called from hooks."""
 
     def __init__(self, controller: DefaultStrategy | MCMCStrategy) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ def test_splatfacto(controller: DefaultStrategy | MCMCStrategy) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_poses_and_appearance_are_trained(packed: bool) -> None:
-    """--app_opt --pose_opt --batch_size 2: colours of each camera [C, N, 3] from a network, cameras that need gradients."""
+    """--app_opt --pose_opt --batch_size 2: colours of each camera [C, N, 3] from a network, cameras with gradients."""
     splats = Trainer(default_strategy()).splats
     pixels, camtoworlds, Ks = targets()
     torch.manual_seed(3)
@@ -360,7 +360,7 @@ def test_poses_and_appearance_are_trained(packed: bool) -> None:
             absgrad=True,
             render_mode="RGB+ED",
         )
-        # --depth_loss: depths where points of the scene are, in disparity space.
+        # --depth_loss: depths at points of the scene, in disparity space.
         at = F.grid_sample(renders[..., 3:4].permute(0, 3, 1, 2), torch.zeros(2, 5, 1, 2), align_corners=True)
         disparity = torch.where(at > 0, 1 / at, torch.zeros_like(at))
         loss = F.l1_loss(renders[..., :3], pixels) + 0.01 * F.l1_loss(disparity, torch.full_like(at, 0.25))
@@ -376,7 +376,7 @@ def test_poses_and_appearance_are_trained(packed: bool) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("camera_model", ["pinhole", "ortho", "fisheye"])
 def test_viewers_render(camera_model: Any) -> None:
-    """simple_viewer.py's function, with every setting that its panel has, and for a checkpoint of another length."""
+    """simple_viewer.py's function, with every setting of its panel, and for a checkpoint of another length."""
     splats = Trainer(default_strategy()).splats
     checkpoint = {name: torch.cat([values, values]) for name, values in splats.state_dict().items()}
     for name in splats:

@@ -1,4 +1,4 @@
-"""Projection and spherical harmonics by kernels against gsplat's own torch functions, and these under gsplat's public names."""
+"""Projection and spherical harmonics by kernels against gsplat's torch functions, also by gsplat's public names."""
 
 import sys
 from dataclasses import replace

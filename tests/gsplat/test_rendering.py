@@ -1,4 +1,4 @@
-"""`rasterization` against gsplat's own renderer in torch, and gsplat's arguments that are ignored or refused."""
+"""`rasterization` against gsplat's own renderer in torch, and arguments of gsplat that are ignored or refused."""
 
 from enum import Enum
 from typing import Any
@@ -81,7 +81,7 @@ def test_what_is_not_supported_is_refused_by_name(name: str, value: Any) -> None
 
 @pytest.mark.parametrize("shutter", [None, Shutter.GLOBAL, RollingShutterType.GLOBAL])
 def test_neutral_values_are_ignored(shutter: Any) -> None:
-    """A script that spells out gsplat's defaults runs."""
+    """A script that writes out gsplat's defaults runs."""
     given = arguments()
     neutral: dict[str, Any] = dict.fromkeys(
         ("covars", "rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "lidar_coeffs")
@@ -94,7 +94,7 @@ def test_neutral_values_are_ignored(shutter: Any) -> None:
 
 
 def test_arguments_by_position() -> None:
-    """In the order of gsplat 1.5.3 and of 1.6, whose orders differ behind with_eval3d: there every neutral value is taken."""
+    """Positions of gsplat 1.5.3 and of 1.6, which differ after with_eval3d: neutral values are accepted there."""
     given = arguments()
     first = [given[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")]
     common = [0.01, 1e10, 0.0, 0.3, None, False, 16, torch.rand(2, 3), "RGB", False, False, "classic", 32, False]

@@ -1,4 +1,4 @@
-"""The trainer's strategies, which run on the device, against gsplat 1.5.3's, on the same state with the same random numbers."""
+"""The trainer's strategies, which run on the device, against gsplat 1.5.3's, with the same state and random numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Scenes keep what belongs to a Gaussian with it while strategies change rows, and stages render them."""
+"""Scenes keep a Gaussian's attributes with it while strategies change rows, and stages render them."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_a_stage_renders_the_current_splats() -> None:
 
 @pytest.mark.parametrize("kind", ["default", "mcmc"])
 def test_stages_render_what_is_trained(kind: str) -> None:
-    """gsplat 1.6's simple_trainer: the stage renders the scene's splats, and strategies tell the scene of each change."""
+    """Like gsplat 1.6's simple_trainer: the stage renders the scene's splats, and strategies tell the scene of each change."""
     trainer = Trainer(default_strategy() if kind == "default" else MCMCStrategy(**MCMC), packed=True)
     scene = GaussianScene.from_splats(trainer.splats, id="scene", signal={"row": torch.arange(COUNT)})
     stage, renders = Stage(), trainer.rasterize_splats

@@ -1,4 +1,4 @@
-"""SelectiveAdam against torch's Adam, and what it leaves alone."""
+"""SelectiveAdam against torch's Adam, and rows that it leaves unchanged."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from tests.refusals import refused
 
 BETAS, EPS, LR = (0.9, 0.999), 1e-15, 1e-2
-# In torch's Adam, the correction of moments for their start at zero has faded by then.
+# By this step, torch's correction of the moments for their start at zero has faded.
 LATE = 1e9
 
 
@@ -27,7 +27,7 @@ def selective(param: Parameter) -> SelectiveAdam:
 @pytest.mark.parametrize("shape", [(), (3,), (1, 3), (15, 3)])
 @pytest.mark.parametrize("all_visible", [True, False])
 def test_visible_rows_move_as_in_adam(shape: tuple[int, ...], all_visible: bool) -> None:
-    """Each row of those visible is an Adam of its own, which sees no other steps."""
+    """Each visible row moves as in an Adam that sees only its steps."""
     ours, theirs = parameter(0, 40, *shape), parameter(0, 40, *shape)
     optimizer = selective(ours)
     torchs = torch.optim.Adam([theirs], lr=LR, eps=EPS, betas=BETAS)
@@ -49,7 +49,7 @@ def test_visible_rows_move_as_in_adam(shape: tuple[int, ...], all_visible: bool)
 
 
 def test_the_first_step_is_not_corrected() -> None:
-    """Unlike torch's: (1 - β₁) / √(1 - β₂) learning rates, as gsplat's kernel."""
+    """The first step is (1 - β₁) / √(1 - β₂) learning rates, as in gsplat's kernel; torch corrects it."""
     param = Parameter(torch.zeros(2))
     optimizer = selective(param)
     param.grad = torch.tensor([1.0, -7.0])
@@ -81,7 +81,7 @@ def test_parts_of_a_tensor_and_parameters_without_gradient() -> None:
     assert sh0 not in optimizer.state
     optimizer.step(torch.zeros(6, dtype=torch.bool))
     refused("2 parameters", SelectiveAdam([parameter(0), parameter(1)], EPS, BETAS).step, torch.ones(40))
-    refused("39 values for a parameter of 40 rows", selective(parameter(0)).step, torch.ones(39))
+    refused("39 values for a parameter with 40 rows", selective(parameter(0)).step, torch.ones(39))
 
 
 def test_state_is_saved_and_loaded() -> None:

@@ -26,7 +26,7 @@ from tests.refusals import refused
 
 __all__ = ["wheel"]
 
-# Refinements while opacities have been reset once and are not reset again: gsplat 1.5.3 never resets them.
+# Refinements between a reset of opacities and the next one: gsplat 1.5.3 never resets them.
 FIRST, STEPS = 1001, 21
 DEFAULT = {"refine_every": 5, "reset_every": 1000, "grow_grad2d": 1.6e-3, "prune_scale3d": 0.03}
 RADII = {"refine_scale2d_stop_iter": 1015, "grow_scale2d": 0.22, "prune_scale2d": 0.24}
@@ -53,7 +53,7 @@ def selective_adam(params: list[Parameter]) -> Optimizer:
         ({"reset_every": 2000}, {"packed": True}),
         ({"absgrad": True, "grow_grad2d": 5e-3}, {"plain_dict": True}),
         ({"revised_opacity": True}, {"column_opacities": True, "make_optimizer": momentum}),
-        # With several cameras, which radius 1.5.3 keeps is left to chance.
+        # With several cameras, 1.5.3 keeps an arbitrary one of the radii.
         (RADII, {"cameras": 1}),
         (RADII, {"cameras": 1, "packed": True, "make_optimizer": amsgrad}),
         ({"pause_refine_after_reset": 12}, {"make_optimizer": sparse_adam}),
@@ -64,7 +64,7 @@ def test_default_strategy(wheel: Any, options: dict[str, Any], setting: dict[str
     strategies = [module.DefaultStrategy(**DEFAULT | options) for module in (own, wheel)]
     steps = side_by_side(strategies, setting, {"scene_scale": 1.5}, packed="packed" in setting)
     counts = [len(ours["means"]) for ours in steps]
-    assert len({60, *counts}) > 2, "no refinement took place"
+    assert len({60, *counts}) > 2, "refinement must change the count"
 
 
 @pytest.mark.parametrize("setting", [{}, {"column_opacities": True, "plain_dict": True}, {"make_optimizer": sparse_adam}])
@@ -78,7 +78,7 @@ def test_mcmc_strategy(wheel: Any, setting: dict[str, Any]) -> None:
 
 
 def side_by_side(strategies: list[Any], setting: dict[str, Any], scale: dict[str, float], **more: Any) -> Iterator[Any]:
-    """Train with our strategy and with gsplat's, the same after every step; our parameters then."""
+    """Train with the library's strategy and with gsplat's; compare after every step and yield the library's parameters."""
     trainings = [Training(**setting) for _ in strategies]
     for training, strategy in zip(trainings, strategies, strict=True):
         strategy.check_sanity(training.params, training.optimizers)
@@ -92,7 +92,7 @@ def side_by_side(strategies: list[Any], setting: dict[str, Any], scale: dict[str
 
 @pytest.mark.parametrize("name", ["duplicate", "split", "remove", "reset_opa", "relocate", "sample_add"])
 def test_operations_with_a_state_of_their_own(wheel: Any, name: str) -> None:
-    """Called as scripts do: by keyword, with a state whose tensors have any shape."""
+    """Calls by keyword, as in scripts, with a state whose tensors have any shape."""
     import gsplat.strategy.ops as wheels_ops
 
     trainings = [Training(), Training()]
@@ -136,7 +136,7 @@ def test_signatures(wheel: Any) -> None:
 
 
 def test_opacities_are_reset(wheel: Any) -> None:
-    """Every gsplat but 1.5.3 does, where `0 & step > 0` never holds; its `reset_opa` does what is meant."""
+    """Every gsplat but 1.5.3 resets, where `0 & step > 0` never holds; its `reset_opa` does the intended."""
     from gsplat.strategy.ops import reset_opa
 
     trainings = [Training(), Training()]
@@ -172,7 +172,7 @@ def test_batches_of_scenes_count_as_more_cameras() -> None:
 
 
 def test_the_statistics_of_a_step() -> None:
-    """Dense and packed, against a loop: gradients in half images times cameras, and the largest radius of any camera."""
+    """Dense and packed, against a loop: gradients in half images times cameras, and the largest radius over cameras."""
     strategy = DefaultStrategy(refine_scale2d_stop_iter=10)
     training = Training(cameras=3)
     info = training.info()
@@ -212,7 +212,7 @@ def test_a_scene_is_told_of_every_change(strategy: Any, more: dict[str, Any]) ->
 
 
 def test_subclasses_need_not_know_of_scenes() -> None:
-    """Scripts written for 1.5 override these methods without the argument."""
+    """Scripts for 1.5 override these methods without the argument."""
 
     class Mine(DefaultStrategy):
         def _grow_gs(self, params: Any, optimizers: Any, state: Any, step: int) -> tuple[int, int]:  # type: ignore[override]
@@ -287,7 +287,7 @@ def test_verbose(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sanity() -> None:
-    """Scripts for gsplat catch AssertionError; SplatError is everyone's."""
+    """Scripts for gsplat catch AssertionError; other callers catch SplatError."""
     for strategy in (DefaultStrategy(), MCMCStrategy()):
         training = Training()
         strategy.check_sanity(training.params, training.optimizers)
@@ -313,7 +313,7 @@ def test_messages() -> None:
     refused("step_pre_backward", strategy.step_post_backward, *arguments, info)
     refused("absgrad=True", DefaultStrategy(absgrad=True).step_post_backward, *arguments, info)
     surfels = DefaultStrategy(absgrad=True, key_for_gradient="gradient_2dgs")
-    with pytest.raises(SplatError, match=r"'gradient_2dgs'\] has no absgrad, which is of means2d; leave"):
+    with pytest.raises(SplatError, match=r"'gradient_2dgs'\] has no absgrad, which only means2d has; leave"):
         surfels.step_post_backward(*arguments, info | {"gradient_2dgs": info["means2d"]})
     refused(r"lacks \['gaussian_ids'\].*packed=True", strategy.step_post_backward, *arguments, info, packed=True)
     with pytest.raises(AssertionError, match="radii"):
@@ -323,7 +323,7 @@ def test_messages() -> None:
     del training.optimizers["shN"]
     with pytest.raises(AssertionError, match="shN"):
         ops.remove(training.params, training.optimizers, {}, torch.arange(60) < 5)
-    assert all(training.params[name] is param for name, param in before.items()), "half of the parameters were changed"
+    assert all(training.params[name] is param for name, param in before.items()), "a refused call changed some parameters"
     training = Training()
     refused("min_opacity", ops.relocate, training.params, training.optimizers, {}, torch.arange(60) >= 0, torch.eye(3))
 

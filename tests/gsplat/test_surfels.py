@@ -1,4 +1,4 @@
-"""gsplat's stages for surfels: one after another they are `rasterization_2dgs`, packed or not."""
+"""gsplat's stages for surfels: run in sequence they equal `rasterization_2dgs`, packed or not."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_stage_by_stage(packed: bool) -> None:
     results = []
     for stages in (False, True):
         inputs = surfels_of(90)
-        # Without an opacity, what is culled is what would be opaque.
+        # Without opacities, splats are culled as if opaque.
         inputs["opacities"] = (inputs["opacities"].detach() * 0 + 1).requires_grad_()
         if stages:
             outputs, gradient = by_stages(inputs, packed)
@@ -44,7 +44,7 @@ def by_stages(inputs: dict[str, torch.Tensor], packed: bool) -> tuple[list[torch
         assert (radii > 0).all()
         colors, opacities = colors[cameras, gaussians], opacities[cameras, gaussians]
         images = {"n_images": CAMERAS, "image_ids": cameras, "gaussian_ids": gaussians}
-    # gsplat's radii leave perspective within a surfel out: some surfels reach further.
+    # gsplat's radii ignore perspective within a surfel, so some surfels reach further.
     _, isect_ids, flatten_ids = gsplat.isect_tiles(means2d, radii * 3, depths, *GRID, packed=packed, **images)
     offsets = gsplat.isect_offset_encode(isect_ids, CAMERAS, *GRID[1:])
     densify = torch.zeros_like(means2d, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The image-splatting contract in float64 NumPy: every pixel blends every blob. Works on complex numbers, so that complex
+"""The image-splatting contract in float64 NumPy: every pixel blends every blob. Works on complex numbers, so complex
 steps (Squire & Trapp 1998) give exact derivatives. Shares no code with splat_py."""
 
 from typing import Any
@@ -10,7 +10,7 @@ Array = npt.NDArray[Any]
 
 MIN_ALPHA, MAX_ALPHA, MIN_T = 1 / 255, 0.999, 1 / 255
 _STEP = 1e-30
-# Relative distance from a threshold within which float32 may decide otherwise.
+# Relative distance from a threshold within which float32 may decide differently.
 _NEAR = 2e-5
 
 
@@ -19,7 +19,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def evaluate(raw: Array, width: int, height: int) -> dict[str, Array]:
-    """Raw blobs [9, N] → what the pixels see of them."""
+    """Raw blobs [9, N] → means, covariances, opacities and colours in the image."""
     size = np.array([[width], [height]])
     mean = (sigmoid(raw[0:2]) * 1.5 - 0.25) * size
     deviation = 0.5 * sigmoid(raw[2:4]) * size
@@ -30,7 +30,7 @@ def evaluate(raw: Array, width: int, height: int) -> dict[str, Array]:
 
 
 def alphas(blobs: dict[str, Array], width: int, height: int) -> Array:
-    """[N, H, W], before any threshold but the largest alpha."""
+    """α [N, H, W], clamped to the largest alpha but before any other threshold."""
     x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
     dx, dy = (c - m[:, None, None] for c, m in zip((x[None, None], y[None]), blobs["mean"], strict=True))
     xx, xy, yy = blobs["covariance"][:, :, None, None]
@@ -40,7 +40,7 @@ def alphas(blobs: dict[str, Array], width: int, height: int) -> Array:
 
 
 def render(raw: Array, width: int, height: int) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """The picture [H, W, 3], and in which pixels [H, W] float32 may decide otherwise at a threshold."""
+    """The picture [H, W, 3], and the pixels [H, W] in which float32 may decide differently at a threshold."""
     blobs = evaluate(raw, width, height)
     T = np.ones((height, width), raw.dtype)
     image = np.zeros((height, width, 3), raw.dtype)

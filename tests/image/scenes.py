@@ -1,4 +1,4 @@
-"""Blobs to test with, and the ways to draw them."""
+"""Blobs for tests, and the ways to draw them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from splat_py.gpu.device import get_device
 from splat_py.image.rasterizers import RASTERIZERS, Rasterizer
 from tests.image.reference import Array
 
-# Those that make lists, and all.
+# The ways that make lists, and all ways.
 LISTING = ["group", "tiles"]
 WAYS = ["autodiff", *LISTING]
 
@@ -59,7 +59,7 @@ def differentiate(way: str, raw: Array, target: Array, linear: bool, native: boo
 
 
 def assert_gradients(actual: Array, expected: Array) -> None:
-    """Each scalar within 1e-4 relative, with a floor that follows the largest of its row: sums of many terms of both signs."""
+    """Each number within 1e-4 relative, with a floor that follows the largest of its row, as sums have terms of both signs."""
     assert np.isfinite(actual).all()
     for row, (a, e) in enumerate(zip(actual, expected, strict=True)):
         largest = np.abs(e).max()

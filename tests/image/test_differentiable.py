@@ -14,7 +14,7 @@ from tests.refusals import refused
 
 @pytest.mark.parametrize(("method", "count", "width", "height"), [("group", 12, 15, 10), ("tiles", 1600, 90, 70)])
 def test_value_and_gradient(method: Method, count: int, width: int, height: int) -> None:
-    """Against float64; the large one, whose every derivative would take too long, along one direction."""
+    """Against float64; the large one along one direction, as every derivative would take too long."""
     rng = np.random.default_rng(count)
     raw = blobs_of(rng, count, deviation=0.1 if count < 100 else 0.03)
     expected, near = ref.render(raw, width, height)
@@ -28,7 +28,7 @@ def test_value_and_gradient(method: Method, count: int, width: int, height: int)
     if count < 100:
         assert_gradients(gradient, ref.gradient(raw, v))
     else:
-        # Of the gradient's signs, so that nothing cancels, and with all nine rows to the same share.
+        # The direction of the gradient's signs, so nothing cancels; all nine rows have the same share.
         direction = np.sign(gradient) / np.abs(gradient).sum(axis=1, keepdims=True)
         slope = np.sum(ref.render(raw + 1e-30j * direction, width, height)[0].imag * v) / 1e-30
         assert slope == pytest.approx(9, rel=1e-5)
@@ -46,7 +46,7 @@ def test_twice_through_one_graph_and_after_a_change() -> None:
 
 @pytest.mark.parametrize("method", ["tiles", "group", "autodiff"])
 def test_a_background(method: Method) -> None:
-    """Against float64: what shines through is the product of the blobs' 1 - α, and the rest of the gradient is the blobs'."""
+    """Against float64: the background is weighted by the product of the blobs' 1 - α, and the gradient follows."""
     rng = np.random.default_rng(43)
     raw, (width, height) = blobs_of(rng, 12), (14, 9)
     behind = np.array([0.25, 0.5, 1.0])

@@ -1,4 +1,4 @@
-"""Fitting: pictures in, blobs out, and what can be done with them."""
+"""Fitting pictures: blobs, their renders and their files."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_a_fit_is_good_at_any_size(fitted: image.ImageFit) -> None:
     assert fitted.render(height=16).shape == (16, 24, 3)
     mean = fitted.render().reshape(16, 2, 24, 2, 3).mean(axis=(1, 3))
     np.testing.assert_allclose(fitted.render(24, 16), mean, atol=1e-6)
-    # The same picture: twice as large, averaged down again, it is close to the original.
+    # The same picture at twice the size, averaged down again, is close to the original.
     large = fitted.render(96, 64).reshape(32, 2, 48, 2, 3).mean(axis=(1, 3))
     assert np.abs(large - fitted.render()).mean() < 0.05
     stretched = fitted.render(48, 64)
@@ -44,7 +44,7 @@ def test_a_fit_is_good_at_any_size(fitted: image.ImageFit) -> None:
 
 @pytest.mark.parametrize("kind", [GroupRasterizer, TileRasterizer, AutodiffRasterizer])
 def test_rasterizers_take_the_same_steps(kind: type) -> None:
-    """Five steps of Adam against NumPy's, with the gradient that Slang finds by itself."""
+    """Five steps of Adam against NumPy's, with the gradient of Slang's automatic differentiation."""
     picture = checkers(20, 12)
     params = blobs_on_detail(picture, 20, np.random.default_rng(0))
     rates = Rates(center=0.01, shape=0.02, color=0.03, opacity=0.04, final=0.5)
@@ -60,12 +60,12 @@ def test_rasterizers_take_the_same_steps(kind: type) -> None:
         )
         fitter.advance()
     assert np.abs(expected - params)[:8].max() > 0.02
-    # Adam turns the sign of a gradient near zero into a whole step: nearly all floats agree closely.
+    # Adam turns the sign of a gradient near zero into a whole step, so only nearly all floats agree closely.
     assert np.quantile(np.abs(fitter.params() - expected), 0.97) < 1e-4
 
 
 def test_lists_that_do_not_fit_lose_no_step() -> None:
-    """Blobs that grow exceed the capacity of the lists: the step is repeated, with the same result."""
+    """Growing blobs exceed the capacity of the lists: the step is repeated, with the same result."""
     picture = checkers(64, 64)
     params = blobs_on_detail(picture, 200, np.random.default_rng(1))
     device = get_device()
@@ -92,7 +92,7 @@ def test_lists_that_do_not_fit_lose_no_step() -> None:
     ample, never = run(tight=False)
     tight, once = run(tight=True)
     assert never == 0 and once >= 1
-    # The order in which floats add up is not fixed.
+    # Floats add up in no fixed order.
     assert np.quantile(np.abs(tight - ample), 0.9) < 1e-2
     assert np.abs(tight - params).max() > 0.1
 
@@ -105,7 +105,7 @@ def test_detail_gets_the_blobs() -> None:
     x, y = ((1 / (1 + np.exp(-raw[0:2]))) * 1.5 - 0.25) * [[90], [60]]
     inside = (x > 28) & (x < 52) & (y > 18) & (y < 42)
     assert inside.mean() > 0.6
-    # Colours are the picture's, the smaller blobs are in front, those in the flat part are larger.
+    # Colours are the picture's, smaller blobs are in front, and blobs in the flat part are larger.
     np.testing.assert_allclose(1 / (1 + np.exp(-raw[5:8, ~inside])), 0.25, atol=1e-4)
     assert (np.diff(raw[2]) >= -1e-5).all()
     assert raw[2, ~inside].mean() > raw[2, inside].mean() + 0.5

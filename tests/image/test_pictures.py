@@ -1,4 +1,4 @@
-"""Pictures of every kind come in as float32 [H, W, 3] from 0 to 1."""
+"""Pictures of every kind become float32 [H, W, 3] from 0 to 1."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def test_png(image: Image.Image, expected: np.ndarray, background: Any, tmp_path
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_16_bits(tmp_path: Path, channels: int) -> None:
-    """Finer steps than 8 bits have arrive."""
+    """Steps finer than 8 bits are kept."""
     pixels = RNG.integers(0, 65536, (5, 7, channels), dtype=np.uint16)
     pixels[..., 3:] = 65535
     order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
@@ -97,6 +97,6 @@ def test_bad_files(tmp_path: Path) -> None:
         refused(r"bad\.png is not a picture that can be read", read_picture, tmp_path / "bad.png")
     refused("is a folder; name one picture in it", read_picture, tmp_path)
     refused("background is 2; it must be three numbers", to_picture, np.zeros((2, 2, 4), np.uint8), 2)
-    # It is kept in a fit's run.json, whether or not the picture has an alpha channel.
+    # run.json of a fit keeps the background, with or without an alpha channel in the picture.
     for bad in (np.nan, "red"):
         refused(r"background is .*; it must be three numbers", to_picture, RGB, (bad, 0, 0))

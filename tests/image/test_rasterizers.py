@@ -49,7 +49,7 @@ def test_gradients(way: str, native: bool, expected_gradient: tuple[ref.Array, r
 
 @pytest.mark.parametrize("way", WAYS)
 def test_gradient_of_the_squared_error(way: str) -> None:
-    """∂ mean (image - target)² = linear's, with 2 (image - target) / 3 W H for ∂L/∂image."""
+    """∂ mean (image - target)² is that of the linear loss with 2 (image - target) / 3 W H as ∂L/∂image."""
     width, height = 21, 10
     rng = np.random.default_rng(6)
     raw = blobs_of(rng, 24)
@@ -71,7 +71,7 @@ def test_ways_agree_on_a_large_picture() -> None:
 
 
 def test_a_crowded_tile_drops_nothing() -> None:
-    """16,000 faint blobs: a workgroup's list of 1,024 has to be filled several times, there and back."""
+    """16,000 faint blobs fill a workgroup's list of 1,024 several times, forward and backward."""
     rng = np.random.default_rng(8)
     width, height = 16, 9
     raw = blobs_of(rng, 16_000, opacity=-4.8)
@@ -89,7 +89,7 @@ def test_a_crowded_tile_drops_nothing() -> None:
 
 
 def test_opaque_blobs_hide_what_is_behind() -> None:
-    """Pixels stop at T < 1/255, most of them inside the first list; what is behind gets no gradient."""
+    """Pixels stop at T < 1/255, most of them inside the first list; blobs behind get no gradient."""
     rng = np.random.default_rng(9)
     width, height = 20, 12
     raw = blobs_of(rng, 4000, deviation=0.25, opacity=2.0)

@@ -11,9 +11,9 @@ _FIELD = re.compile(r"^\s*(.+?)\s+\w+;", re.MULTILINE)
 
 
 def type_check(clang: str, source: str) -> str:
-    """What clang has against a kernel's Metal source: nothing, if it is right."""
+    """clang's errors in a kernel's Metal source; empty if it is right."""
     text = re.sub(r"\[\[kernel\]\] void", "__kernel void", source)
-    # Metal copies a structure from constant memory; OpenCL's C++ has no constructor for that. The copy alone goes unchecked.
+    # Metal copies a structure from constant memory, but OpenCL's C++ has no constructor for it. Only this copy goes unchecked.
     copied = r"^(\s*(?:thread )?\w+_\d+ \w+) = (?:[^;=]*globalParams_\d+->[\w.]+|\*\w+);"
     text = re.sub(copied, r"\1;", text, flags=re.MULTILINE)
     options = "-x cl -cl-std=clc++2021 -cl-no-stdinc -cl-single-precision-constant -fsyntax-only -w -ferror-limit=5"
@@ -30,7 +30,7 @@ def threadgroup_bytes(source: str) -> int:
 
 
 def _size_of(kind: str, source: str) -> int:
-    """Bytes of a type in threadgroup memory; padding inside structures, which ours do not have, is left out."""
+    """Bytes of a type in threadgroup memory, without padding inside structures, which the library's do not have."""
     kind = kind.strip()
     if array := re.fullmatch(r"array<(.*),\s*int\((\d+)\)\s*>", kind):
         return int(array[2]) * _size_of(array[1], source)

@@ -12,13 +12,13 @@ from tests.metal.program import METAL
 
 @pytest.fixture(scope="session")
 def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F811
-    """Keeps what it compiles in pytest's own cache."""
+    """A compiler that keeps its results in pytest's cache."""
     return Compiler(clang, request.config.cache.mkdir("metal"), METAL)
 
 
 @pytest.fixture(scope="session")
 def prepared(programs: Programs) -> Programs:  # noqa: F811
-    """With all that ships already in the making."""
+    """Programs that already prepare all that ships."""
     programs.prepare(shipped())
     return programs
 

@@ -36,15 +36,15 @@ class Program(program.Program):
             if name in self.parameters.blocks:
                 block = self.parameters.blocks[name]
                 addresses = {pointer: buffers[pointer].address if pointer in buffers else 0 for pointer in block.pointers}
-                # What is not given is not zero, but whatever was there.
+                # Missing values are arbitrary, not zero.
                 bound[index] = self._guarded(name, block.pack(uniforms | addresses, unset=0xFF))
             else:
-                # Metal minds one that is missing only if the kernel looks at it: nothing is there.
+                # A missing buffer matters to Metal only if the kernel reads it: its memory is empty.
                 bound[index] = buffers.get(name) or self._guarded(f"{name} (not bound)", b"")
         return bound
 
     def _as_cpp(self, source: str) -> tuple[str, str]:
-        """With its threadgroup variables in the runtime's memory, and the arguments that a thread is given."""
+        """Put threadgroup variables into the runtime's memory, and pass a thread its arguments."""
         body = re.sub(
             r"^(\s*)threadgroup (.+?)\s+(\w+);", r"\1\2& \3 = metal::threadgroup_variable<\2>();", source, flags=re.MULTILINE
         )

@@ -1,4 +1,4 @@
-"""What `tests/emulation/counts.py` counts, of a kernel that a reader can count by hand, and of one of the library's."""
+"""The counts of `tests/emulation/counts.py`, for a kernel that can be counted by hand and for one of the library's."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ STATEMENT = """
 
 @pytest.fixture(scope="module")
 def counting_compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:
-    """In the folder of the others: a process has one runtime."""
+    """Share the folder of the others: a process has one runtime."""
     return Compiler(clang, request.config.cache.mkdir("metal"), counting(METAL))
 
 

@@ -1,6 +1,6 @@
 """Every kernel, specialised as in tests/emulation/kernels.py, as Metal source that clang accepts, address spaces included.
 
-This says nothing of how SlangPy binds arguments on a Mac, of Apple's own compiler, or of speed.
+This does not check how SlangPy binds arguments on a Mac, Apple's own compiler, or speed.
 """
 
 import re
@@ -18,7 +18,7 @@ from tests.emulation.programs import Programs
 from tests.metal.checker import threadgroup_bytes, type_check
 
 MOST_THREADGROUP_BYTES = 32 * 1024
-# Buffers that a Metal function can be given, the uniform block among them.
+# Buffers that a Metal function accepts, the uniform block among them.
 MOST_BUFFERS = 31
 
 BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
@@ -28,7 +28,7 @@ for _specialisation in shipped():
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Checks one source while the next is emitted."""
+    """A thread that checks one source while the next is emitted."""
     with ThreadPoolExecutor(1) as executor:
         yield executor
 
@@ -46,7 +46,7 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         assert threadgroup_bytes(source) <= MOST_THREADGROUP_BYTES, specialisation
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
         assert max(buffers) < MOST_BUFFERS, specialisation
-        # What the compiler leaves in is what a dispatch has to name.
+        # A dispatch has to name what the compiler leaves in.
         parameters = MetalParameters.of(source, entry)
         pointers = {pointer for block in parameters.blocks.values() for pointer in block.pointers}
         names = {*parameters.buffers, *(name for name in pointers if re.search(rf"->{name}_\d+\b", source))}

@@ -1,4 +1,4 @@
-"""No specialisation that ships has only been compiled. The last test of a session (conftest.py)."""
+"""Every specialisation that ships has run, and not only been compiled. The last test of a session (conftest.py)."""
 
 import pytest
 

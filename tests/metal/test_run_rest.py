@@ -1,6 +1,6 @@
 """The kernels of sorting, training, pictures, volumes and the portable baseline, run as Metal source in every order of threads.
 
-What the tests of other devices check is checked here with the same references and tolerances.
+The checks use the references and tolerances of the tests of other devices.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ AS_ON_VULKAN = [
     *(named(test_sorting.test_prefix_sum, size) for size in (0, 1, 255, 257, 2047, 2048, 2049, 256 * 2048 + 1)),
     *(named(test_sorting.test_totals_beyond_32_bits_stay_at_the_largest_number, size) for size in (2, 3000)),
     named(photometric_losses.test_value_and_gradients, (13, 29)),
-    # A row a channel, four at a time.
+    # One row a channel, four at a time.
     named(photometric_losses.test_each_scalars_gradient, 4, "valid"),
     *(named(photometric_losses.check, name) for name in ("L2", "Charbonnier", "own")),
     named(exposures.test_gradients_of_a_picture_of_several_workgroups),
@@ -137,7 +137,7 @@ def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
 # --- pictures ---
 
 
-# Of the others no kernel depends on the tuning.
+# Kernels of the other ways do not depend on the tuning.
 WAYS_AND_TUNINGS = [
     pytest.param(way, tuning, id=f"{way}-{name}")
     for way, (name, tuning) in product(pictures.WAYS, TUNINGS.items())
@@ -163,7 +163,7 @@ def test_pictures(way: str, width: int, height: int, tuning: Tuning, metal: Meta
 
 
 def check_gradients_of_pictures(way: str, native: bool, metal: MetalOnCpu, schedules: list[Schedule] = SCHEDULES) -> None:
-    """Along a direction given, and of the squared error."""
+    """Along a given direction, and for the squared error."""
     rng = np.random.default_rng(5)
     raw = pictures.blobs_of(rng, 8)
     image, mask = rasterizers.trusted(raw, 19, 13)
@@ -188,7 +188,7 @@ def test_gradients_of_pictures(way: str, native: bool, tuning: Tuning, metal: Me
 
 @pytest.mark.parametrize("way", ["group", "tiles"])
 def test_pictures_in_other_widths(way: str, metal: MetalOnCpu) -> None:
-    """Workgroups of 8×4 threads count on SIMD groups of any width."""
+    """Workgroups of 8×4 threads rely on SIMD groups of any width."""
     check_pictures(way, 19, 13, metal, OTHER_WIDTHS)
     check_gradients_of_pictures(way, True, metal, OTHER_WIDTHS)
 
@@ -205,17 +205,17 @@ OTHER_FIELDS = {
     "hash": VolumeConfig((2, 4), 2, field="hash", table_mib=0.01),
     "own": VolumeConfig((2, 4), 2, field="Mixed", field_source=own_fields.MIXED),
 }
-# Begins at numbers at which the field of one's own is seen.
+# Start at parameters at which the user's own field is visible.
 _NUMBERS = {"parameters": np.random.default_rng(0).uniform(-0.4, 0.8, 31), "m": np.zeros(31), "v": np.zeros(31)}
 _STATE = {name: values.astype(np.float32) for name, values in _NUMBERS.items()}
 _STATE |= {"box": volume_fits.BOX, "background": np.zeros(3)}
 OWN_FIT = {"resume": VolumeCheckpoint(0, OTHER_FIELDS["own"], _STATE), "field": UserType("Mixed", own_fields.MIXED)}
-# Coefficients, jitter, empty space skipped.
+# Coefficients, jitter, skipped empty space.
 MARCHED = [(coefficients, *march) for coefficients, marches_of in MARCHES.items() for march in marches_of]
 
 
 def persistent_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
-    """Let so many workgroups replay rays, 0 as many as there are rays; the schedules for that, as few mean waves of 8."""
+    """Let so many workgroups replay rays, or one for each if 0; return their schedules: few groups mean waves of 8."""
     monkeypatch.setattr(device_field, "groups_on", lambda device: groups)
     return [replace(schedule, simd_width=8) for schedule in SCHEDULES] if groups else SCHEDULES
 
@@ -320,7 +320,7 @@ def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[fl
 
 
 def assert_same_errors(config: VolumeConfig, native: Device, metal: Device, **how: Any) -> None:
-    """After each of four steps, as on the machine's own device."""
+    """Check that the errors after each of four steps equal those on the machine's own device."""
     expected = errors_of_steps(config, native, **how)
     np.testing.assert_allclose(errors_of_steps(config, metal, **how), expected, rtol=1e-4)
     assert len(expected) == 4 and expected[-1] != expected[0]
@@ -331,7 +331,7 @@ def assert_same_errors(config: VolumeConfig, native: Device, metal: Device, **ho
 def test_steps_of_a_volume_fit(
     groups: int, sh_degree: int, native: Device, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them on a finer grid."""
+    """One of the steps is on a finer grid."""
     schedules = persistent_groups(groups, metal, monkeypatch)
     config = VolumeConfig((3, 6), 2, sh_degree=sh_degree, total_variation=1e-3, jitter=True)
     every_order(metal, lambda: assert_same_errors(config, native, metal), schedules[1:])

@@ -1,6 +1,6 @@
 """The splats' kernels, run as Metal source by the host code of `rasterization`, against the float64 reference.
 
-What the tests of other devices check is checked here with the same references and tolerances, in every order of threads.
+The checks use the references and tolerances of the tests of other devices, in every order of threads.
 """
 
 import sys
@@ -42,7 +42,7 @@ WIDTH, HEIGHT = 37, 29
 
 
 def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **options: Any) -> comparison.Case:
-    """40 Gaussians on an image whose sides tiles do not divide."""
+    """40 Gaussians on an image whose sides are no multiples of the tile size."""
     return comparison.Case(
         comparison.scene_of(rng, 40, channels=channels),
         [comparison.camera_of(rng, WIDTH, HEIGHT)],
@@ -54,7 +54,7 @@ def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **
 def check_case(
     metal: MetalOnCpu, seed: int, case_of: Callable[..., comparison.Case], *how: Any, schedules: Any = SCHEDULES, **options: Any
 ) -> None:
-    """A case of random numbers, the same in every order."""
+    """Check a case of random numbers, the same in every order."""
 
     def check() -> None:
         rng = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ def test_without_atomic_floats(tuning: Tuning, accumulation: str, metal: MetalOn
 
 
 def in_few_tiles(rng: np.random.Generator, count: int, channels: int = 3) -> Scene:
-    """Gaussians side by side, large and close."""
+    """Large Gaussians side by side and close to the camera."""
     scene = comparison.scene_of(rng, count, channels=channels)
     means = rng.uniform([-0.6, -0.6, 3.4], [0.6, 0.6, 4.6], (count, 3))
     scales = rng.uniform(0.2, 0.6, (count, 3))
@@ -91,7 +91,7 @@ def in_few_tiles(rng: np.random.Generator, count: int, channels: int = 3) -> Sce
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu) -> None:
-    """Tiles with more than two segments of 64, some of whose pixels are opaque before the last."""
+    """Tiles with more than two segments of 64, in which some pixels are opaque before the last one."""
     metal.tuning = replace(tuning, segment=64)
     accumulate(metal, accumulation)
 
@@ -106,7 +106,7 @@ def test_lists_in_segments(tuning: Tuning, accumulation: str, metal: MetalOnCpu)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 def test_the_longest_list(tile_size: int, packed: bool, metal: MetalOnCpu) -> None:
-    """It tells how many segments there are."""
+    """The longest list determines the number of segments."""
     metal.tuning = replace(metal.tuning, segment=64)
     splats = test_binning.splats_of(np.random.default_rng(tile_size), 1, 200)
     if packed:
@@ -130,7 +130,7 @@ def with_harmonics(rng: np.random.Generator, degree: int, **options: Any) -> com
 
 
 def rasterization_of_stored(**inputs: Any) -> Any:
-    """As `rasterization` with `Options.raw_params`, of activated Gaussians; torch differentiates what lies between."""
+    """Call `rasterization` with `Options.raw_params` on activated Gaussians; torch differentiates the step between."""
     module = sys.modules[rasterization.__module__]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Options, "on", partial(Options.on, raw_params=True))
@@ -138,7 +138,7 @@ def rasterization_of_stored(**inputs: Any) -> Any:
 
 
 def accumulate_gaussians(metal: MetalOnCpu, accumulation: str, degree: int) -> None:
-    """Degree 3 of `GAUSSIANS` without atomic additions to floats."""
+    """Set the accumulation; degree 3 of `GAUSSIANS` does without float atomics."""
     accumulate(metal, accumulation, native=degree < 3)
 
 
@@ -153,7 +153,7 @@ def test_projection_and_harmonics(
 
 
 def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **options: Any) -> list[torch.Tensor]:
-    """Of a sum of squares, with or without those of cameras."""
+    """Gradients of a sum of squares, with or without those of cameras."""
     inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
     cameras = {name: inputs.pop(name).requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
     options = {"width": 21, "height": 18, "render": rasterization, "quats": None, "scales": None} | options
@@ -162,7 +162,7 @@ def gradients_of_gaussians(inputs: dict[str, torch.Tensor], of_cameras: bool, **
 
 
 def assert_same_gradients(inputs: dict[str, torch.Tensor], **options: Any) -> None:
-    """Gaussians' gradients are the same whether cameras want some or not."""
+    """Check that the Gaussians' gradients do not depend on gradients of cameras."""
     without, expected = (gradients_of_gaussians(inputs, of_cameras, **options) for of_cameras in (False, True))
     for one, other in zip(without, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(other.abs().max()))
@@ -185,7 +185,7 @@ def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accu
 def test_colours_add_to_the_gradients_of_means(
     degree: int, camera_gradient: bool, accumulation: str, metal: MetalOnCpu
 ) -> None:
-    """As in a training step: what was there, and what the kernel would have written."""
+    """The kernel adds its result to the existing gradient, as in a training step."""
     rng = np.random.default_rng(degree)
     case = with_harmonics(rng, degree)
     count, array = 40, metal.memory.array
@@ -263,7 +263,7 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
     ("tuning", "tile_size", "accumulation"), [("GPU", 4, "PerWave"), *product(TUNINGS, [16], ACCUMULATIONS)]
 )
 def test_other_widths(tuning: str, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    """A tile of 4×4 is less than one SIMD group, one of 16×16 several."""
+    """A tile of 4×4 is smaller than one SIMD group, one of 16×16 has several."""
     metal.tuning = TUNINGS[tuning]
     accumulate(metal, accumulation)
 
@@ -272,7 +272,7 @@ def test_other_widths(tuning: str, tile_size: int, accumulation: str, metal: Met
 
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
-    """Their gradients add up over threads of many Gaussians."""
+    """Gradients of cameras add up over threads of many Gaussians."""
     accumulate(metal, accumulation)
 
     check_case(metal, 4, with_harmonics, 0, schedules=OTHER_WIDTHS)
@@ -296,7 +296,7 @@ def scene_before(camera_model: str, covars: bool, with_lens: bool = False) -> di
     [*((False, *how) for how in before(camera_models.MODELS)), *((True, *how) for how in before(camera_models.LENSES))],
 )
 def test_cameras_and_covariances(with_lens: bool, camera_model: str, covars: bool, packed: bool, metal: MetalOnCpu) -> None:
-    """Cameras with and without gradients of their own."""
+    """Cameras with and without gradients."""
     sigma = {"sigma_of": camera_models.of_covars} if covars else {}
 
     def check() -> None:
@@ -325,7 +325,7 @@ def test_harmonics_of_all_kinds(degree: int, packed: bool, metal: MetalOnCpu) ->
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("degree", [1, 4])
 def test_sums_of_harmonics(degree: int, packed: bool, camera_gradient: bool, metal: MetalOnCpu) -> None:
-    """Without an offset and a limit: a shading of coefficients so small that colours are never limited, but for the offset."""
+    """Sums have no offset and no limit: they equal colours minus the offset, if coefficients are too small for the limit."""
     inputs = scene_before("pinhole", False)
     rng = np.random.default_rng(degree)
     sh = torch.tensor(rng.normal(size=(camera_models.N, (degree + 1) ** 2, 3)) * 0.01, dtype=torch.float32)

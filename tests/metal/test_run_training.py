@@ -1,4 +1,4 @@
-"""Whole training steps as Metal source: project, shade, sort, rasterise, loss, and back, statistics, Adam; and strategies."""
+"""Whole training steps as Metal source: project, shade, sort, rasterise, loss, backward, statistics, Adam; and strategies."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,7 +27,7 @@ STEPS = 7
 
 
 def start(dataset: Dataset, device: Device) -> Checkpoint:
-    """60 Gaussians of all shapes: those of a sphere have no direction to turn to, so that rounding would choose it."""
+    """60 Gaussians of all shapes: a sphere's rotation has no gradient, so rounding would choose its direction."""
     config = TrainConfig(steps=16, sh_degree=2, sh_interval=2, init="random", init_num_pts=60, densify_every=2)
     fresh = Trainer(dataset, config, device=device).checkpoint()
     rng = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def assert_all_close(actual: dict[str, Any], expected: dict[str, Any], where: st
 
 
 def compare_steps(dataset: Dataset, native: Device, other: Device) -> None:
-    """Seven steps of both, which densify."""
+    """Compare seven steps of both devices, which densify."""
     beginning = start(dataset, native)
     trainers = [Trainer(dataset, device=device, resume=beginning) for device in (native, other)]
     for step in range(STEPS):
@@ -79,7 +79,7 @@ def test_steps_land_where_the_other_device_does(
 def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
     accumulate: Accumulate, dataset: Dataset, native: Device, metal: MetalOnCpu
 ) -> None:
-    """Its lists count intersections beyond their capacity, and nothing but the pages around the buffers would tell."""
+    """The lists count intersections beyond their capacity; only the pages around the buffers would catch a write there."""
     beginning = start(dataset, native)
     config = replace(beginning.config, accumulate=accumulate)
     trainers = [
@@ -95,7 +95,7 @@ def test_a_step_whose_lists_do_not_fit_touches_nothing_beyond(
 
 
 def between_steps(kinds: Iterable[str]) -> list[Any]:
-    """Density control, relocation, sorting, means and filters; where they refine, in these ways."""
+    """Density control, relocation, sorting, means and filters; refinement in the ways `kinds`."""
     room = {"max_gaussians": density_control.COUNT + 40}
     return [
         *(named(density_control.test_against_the_reference, room, 3199, kind) for kind in kinds),

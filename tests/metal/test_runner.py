@@ -1,4 +1,4 @@
-"""The runner itself: it tells what Metal would leave undefined, and lets right kernels pass in every order."""
+"""The runner itself: it reports undefined behaviour in Metal, and accepts right kernels in every order."""
 
 from itertools import product
 from typing import Any
@@ -47,7 +47,7 @@ uint deep_0(uint n_0)
 
 
 def runner(compiler: Compiler) -> Runner:
-    """A statement in a kernel of its own."""
+    """A runner of single statements, each in its own kernel."""
 
     def source(statement: str) -> str:
         return KERNEL.format(statement=statement, functions=BALLOT + DEEP)
@@ -60,7 +60,7 @@ def run(compiler: Compiler) -> Runner:
     return runner(compiler)
 
 
-# Right kernels, and what they leave in `out`.
+# Right kernels, and the contents of `out` after they ran.
 RIGHT: dict[str, tuple[str, Any]] = {
     "a barrier between writing and reading": (
         "shared_1[i_0] = in_1[i_0]; threadgroup_barrier(mem_flags::mem_threadgroup); out_1[i_0] = shared_1[69U - i_0];",
@@ -99,7 +99,7 @@ def test_right_kernels_pass(name: str, schedule: Schedule, run: Runner) -> None:
     np.testing.assert_array_equal(run(statement, schedule), np.broadcast_to(expected, THREADS))
 
 
-# Wrong ones, and what they are told, in whatever order threads run.
+# Wrong kernels, and their error, in every order of threads.
 WRONG: dict[str, tuple[str, str]] = {
     "a SIMD group's operation for some lanes": (
         "if (lane_0 < 5U) { out_1[i_0] = simd_sum(i_0); }",
@@ -146,11 +146,11 @@ def test_wrong_kernels_are_caught(name: str, schedule: Schedule, run: Runner) ->
     statement, complaint = WRONG[name]
     with pytest.raises(KernelError, match=complaint):
         run(statement, schedule)
-    # And the next one runs as if nothing had happened.
+    # The next kernel runs as usual.
     np.testing.assert_array_equal(run("out_1[i_0] = simd_max(in_1[i_0]);", schedule)[:32], 31)
 
 
-# Wrong ones that Metal accepts: some order, or the first, must give another result than the right kernel's.
+# Wrong kernels that Metal accepts: some order, or the first one, must give another result than the right kernel's.
 SILENT: dict[str, tuple[str, Any]] = {
     "a missing barrier": ("shared_1[i_0] = in_1[i_0]; out_1[i_0] = shared_1[69U - i_0];", 69 - INDEX),
     "a weak compare-and-swap taken for a strong one": (
@@ -164,8 +164,8 @@ SILENT: dict[str, tuple[str, Any]] = {
         " out_1[i_0] = atomic_load_explicit(sum_1, memory_order_relaxed);",
         THREADS,
     ),
-    "threadgroup memory that nobody has written": ("out_1[i_0] = shared_1[i_0];", 0),
-    "a variable that nobody has written": ("uint n_0; if (i_0 > 99U) { n_0 = 1U; } out_1[i_0] = n_0 & 1U;", 1),
+    "threadgroup memory that is never written": ("out_1[i_0] = shared_1[i_0];", 0),
+    "a variable that is never written": ("uint n_0; if (i_0 > 99U) { n_0 = 1U; } out_1[i_0] = n_0 & 1U;", 1),
 }
 
 
@@ -177,7 +177,7 @@ def test_silent_faults_show(name: str, run: Runner) -> None:
 
 
 def test_memory_is_poisoned_before_every_threadgroup(run: Runner) -> None:
-    """Nothing of the first threadgroup is left for the second."""
+    """The second threadgroup sees nothing of the first."""
     statement = "if (group_0.x == 0U) { shared_1[i_0] = 7U; } out_1[i_0] = shared_1[i_0];"
     assert (run(statement, groups=2) == 0xFFFF_FFFF).all()
 
@@ -193,7 +193,7 @@ def test_buffers_of_nothing_cannot_be_read(run: Runner) -> None:
 
 
 def test_what_is_not_bound(compiler: Compiler) -> None:
-    """A buffer must not be looked at, and a uniform is not zero."""
+    """The kernel must not read an unbound buffer, and an unbound uniform is not zero."""
     source = KERNEL.format(statement="out_1[0] = params_1->count_0; if (out_1[0] == 1U) { out_1[1] = in_1[0]; }", functions="")
     program = Program(compiler, source, "test", (1, 1, 1))
     out = Buffer("out", compiler.runtime.guarded_allocate(8), 8)

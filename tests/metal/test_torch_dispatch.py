@@ -1,4 +1,4 @@
-"""The kernels through `torch.mps.compile_shader`, of which there is a stand-in here (`torch_mps.py`)."""
+"""The kernels through `torch.mps.compile_shader`, with a stand-in for it (`torch_mps.py`)."""
 
 import gc
 import json
@@ -40,7 +40,7 @@ CHOOSE = devices.choose
 
 @pytest.fixture
 def mps(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> TorchMps:
-    """torch's Metal, whose tensors are the CPU's."""
+    """torch's Metal, with tensors on the CPU."""
     stand_in = TorchMps(programs.compiler)
     monkeypatch.setattr(availability, "TORCH_DEVICE", "cpu")
     monkeypatch.setattr(torch.mps, "compile_shader", stand_in.compile_shader)
@@ -51,7 +51,7 @@ def mps(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> TorchMps:
 
 @pytest.fixture
 def device(mps: TorchMps, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """The device that everything runs on that does not name another."""
+    """The default device, emulated."""
 
     def emit(target: str, module: str, entry: str, constants: dict[str, object]) -> EmittedKernel:
         return programs.kernel(Specialisation(module, entry, tuple(sorted(constants.items()))))
@@ -68,7 +68,7 @@ def test_steps_land_where_the_other_device_does(dataset: Dataset, native: Device
 
 
 def render(device: Device | None, **changed: torch.Tensor) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """A scene of every size of Gaussian, from two cameras: what goes in, and images, alphas and all gradients."""
+    """Render Gaussians of every size from two cameras: return the inputs, and images, alphas and all gradients."""
     arrays, focal = random_scene(60, 24)
     arrays["scales"] = arrays["scales"] * np.geomspace(0.5, 8, 60, dtype=np.float32)[:, None]
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -94,13 +94,13 @@ def test_autograd_from_end_to_end(native: Device, device: Device, mps: TorchMps)
         np.testing.assert_array_equal(inputs[name].detach().numpy(), fresh[name], err_msg=f"{name} was written to")
     assert "v_viewmats" in actual
     assert_all_close(actual, expected)
-    # What comes back is nobody's view: it may be changed in place.
+    # Results are not views, so a caller may change them in place.
     images, _, _ = rasterization(**inputs, width=24, height=24, sh_degree=3)
     images.clamp_(0, 1)
 
 
 def test_nothing_is_copied_through_the_host(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for counts of intersections, for which lists are made."""
+    """The only copies are counts of intersections, which size the lists."""
     moved: list[int] = []
     reads, writes = TensorBuffer.to_numpy, Array.write
 
@@ -120,7 +120,7 @@ def test_nothing_is_copied_through_the_host(device: Device, monkeypatch: pytest.
 
 
 def test_inputs_that_lie_anywhere(native: Device, device: Device) -> None:
-    """Beginnings that are aligned and that are not, strides, and halves of a tensor."""
+    """Aligned and unaligned beginnings, strides, and halves of a tensor."""
     both = torch.rand(2, 60)
     strided = torch.rand(60, 2)[:, 0]
     for opacities in (both[1], torch.rand(61)[1:], strided):
@@ -134,7 +134,7 @@ def test_arrays_are_tensors_and_tensors_arrays(device: Device) -> None:
     array = memory.array(tensor)
     assert array.shape == (4, 3) and array.dtype == np.float32
     assert array.tensor().data_ptr() == tensor.data_ptr(), "a copy"
-    # From a 16-byte boundary on, as kernels may load so much at once; else a copy.
+    # Arrays begin at 16-byte boundaries, as kernels may load that much at once; other inputs are copied.
     beginnings = [memory.array(tensor.flatten()[at:]).tensor().data_ptr() - tensor.data_ptr() for at in (4, 8)]
     assert beginnings == [16, 32]
     for other in (tensor.flatten()[1:], tensor.T, tensor[:, 0]):
@@ -161,7 +161,7 @@ def test_memory_lives_as_long_as_anybody_looks(device: Device) -> None:
 
 
 def test_copies_clears_and_what_the_host_writes(device: Device) -> None:
-    """Nothing happens before the commands are submitted, and then in order."""
+    """Nothing happens before the commands are submitted; then they run in order."""
     memory = device.memory
     source, target = memory.array(np.arange(4, dtype=np.uint32)), memory.array(np.full(8, 7, np.uint32))
     recorder = device.record()
@@ -175,7 +175,7 @@ def test_copies_clears_and_what_the_host_writes(device: Device) -> None:
     read = target.numpy()
     target.write(torch.ones(8, dtype=torch.uint32))
     np.testing.assert_array_equal(target.numpy(), 1)
-    assert read[3] == 1, "what was read is a copy"
+    assert read[3] == 1, "reads return a copy"
 
 
 def test_a_volumes_steps(native: Device, device: Device) -> None:
@@ -236,7 +236,7 @@ def test_source_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         file.write_bytes(damage)
         assert EmissionCache().get("prefix_sum", "scanBlocks", {}).threads == (64, 1, 1)
     assert len(emitted) == 5
-    # A folder that cannot be written costs emitting, and no more.
+    # A folder that cannot be written only costs emitting again.
     monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: file)
     assert EmissionCache().get("prefix_sum", "scanBlocks", {}).source == "kernel scanBlocks"
 
@@ -285,7 +285,7 @@ using namespace metal;
 )
 def test_arguments(argument: Any, casts: Any, expected: list[int], mps: TorchMps) -> None:
     out = torch.zeros(12, dtype=torch.int32)
-    # Group after group, and the tensor's first four elements are not the kernel's.
+    # Groups run in order, and the kernel must not touch the tensor's first four elements.
     mps.compile_shader(KERNEL).test(out[4:], argument, threads=[8, 1, 1], group_size=[4, 1, 1], arg_casts=casts)
     np.testing.assert_array_equal(out.numpy().view(np.uint32), [0] * 4 + expected * 2)
 
@@ -301,11 +301,11 @@ def test_arguments(argument: Any, casts: Any, expected: list[int], mps: TorchMps
         ((torch.zeros(16)[::2], [1, 2]), {}, "contiguous"),
         ((torch.zeros(9)[1:], [1, 2]), {}, "aligned"),
         ((torch.zeros(8), [2**63, 1]), {}, "int64_t"),
-        # Of eight bytes where the kernel reads sixteen: what a cast, or one number in the place of a list, comes to.
+        # Eight bytes for a kernel that reads sixteen: the result of a cast, or of one number instead of a list.
         ((torch.zeros(8), [1, 2]), {"arg_casts": "int32"}, "argument 1"),
         ((torch.zeros(8), 1), {}, "argument 1"),
         ((torch.zeros(4), [1, 2]), {}, "argument 0"),
-        # MetalKernelFunction::dispatch is [encoder dispatchThreads:threadsPerThreadgroup:], which takes any number.
+        # MetalKernelFunction::dispatch is [encoder dispatchThreads:threadsPerThreadgroup:], which accepts any number.
         ((torch.zeros(8), [1, 2]), {"threads": [7, 1, 1]}, "whole groups"),
         ((torch.zeros(8), [1, 2]), {"threads": [8]}, "size"),
         ((torch.zeros(8), [1, 2]), {"group_size": None}, "undefined"),
@@ -334,7 +334,7 @@ def test_source_that_is_none(mps: TorchMps) -> None:
 
 @pytest.fixture
 def found(mps: TorchMps, device: Device, native: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's Metal among the machine's own devices, to be chosen by name."""
+    """torch's Metal among the machine's own devices, for a choice by name."""
     everything = (device.adapter, native.adapter)
     monkeypatch.setattr(devices, "adapters", lambda: everything)
     monkeypatch.setattr(devices, "choose", CHOOSE)

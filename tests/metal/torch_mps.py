@@ -1,17 +1,17 @@
-"""A stand-in for `torch.mps` where there is no Mac: `compile_shader`, events and `synchronize`, on the CPU, as torch's sources
-have them, or stricter.
+"""A stand-in for `torch.mps` without a Mac: `compile_shader`, events and `synchronize`, on the CPU, as in torch's sources or
+stricter.
 
-Tensors of the CPU play MPS tensors, and a dispatch runs at once. That is the order in which torch's stream runs commands,
-torch's own among them. What this rests on, in pytorch/pytorch of 2.7 to 2.13:
+Tensors on the CPU stand for MPS tensors, and a dispatch runs at once. That is the order in which torch's stream runs commands,
+including torch's own. The stand-in relies on these parts of pytorch/pytorch, 2.7 to 2.13:
 
-- aten/src/ATen/native/mps/OperationUtils.mm: MetalKernelFunction::runCommandBlock takes the stream's serial queue, so that any
-  thread may dispatch; ::startEncoding takes its one encoder; ::dispatch is dispatchThreads:threadsPerThreadgroup:, which counts
+- aten/src/ATen/native/mps/OperationUtils.mm: MetalKernelFunction::runCommandBlock uses the stream's serial queue, so any
+  thread may dispatch; ::startEncoding uses its one encoder; ::dispatch is dispatchThreads:threadsPerThreadgroup:, which counts
   threads. MetalShaderLibrary::compileLibrary compiles at once, as Metal 3.1, 3.2 or 4.0 by macOS, with MTLMathModeSafe
   and precise functions unless PYTORCH_MPS_FAST_MATH is set, from a string of ASCII, and throws c10::SyntaxError.
 - aten/src/ATen/mps/MPSStream.mm: commandEncoder() is [commandBuffer computeCommandEncoder], which is serial: each dispatch sees
   what those before it wrote. copy() and fill() end it and encode into the same command buffer; copies to the host wait.
-- aten/src/ATen/mps/MPSHooks.mm: recordEvent passes syncEvent, so that MPSEvent::recordLocked commits what was encoded.
-- torch/csrc/mps/Module.cpp: how arguments are told apart, as named where they are below.
+- aten/src/ATen/mps/MPSHooks.mm: recordEvent passes syncEvent, so MPSEvent::recordLocked commits the encoded commands.
+- torch/csrc/mps/Module.cpp: how arguments are distinguished; the code below names the functions.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _CASTS = {"int32": "i", "int16": "h", "int8": "b", "uint8": "B", "fp16": "e"}
 
 
 class Library:
-    """What `compile_shader` returns: kernels are its attributes, and the source is compiled at once.
+    """The result of `compile_shader`: kernels are its attributes, and the source is compiled at once.
 
     torch/csrc/mps/Module.cpp, initModule; aten/src/ATen/native/mps/MetalShaderLibrary.h, DynamicMetalShaderLibrary.
     """
@@ -94,7 +94,7 @@ class KernelFunction:
         self._run((x, y, z), group, self._bound(args, arg_casts))
 
     def _run(self, groups: tuple[int, int, int], group: tuple[int, ...], bound: list[torch.Tensor | bytes]) -> None:
-        # Guarded copies: of what setBytes copies when the command is encoded, and of tensors, a copy for all that share memory.
+        # Guarded copies: of the bytes that setBytes copies at encoding, and of tensors, one copy for all that share memory.
         shared: dict[tuple[int, int], tuple[Buffer, torch.Tensor]] = {}
         own: list[Buffer] = []
         runtime = self._mps.compiler.runtime
@@ -124,7 +124,7 @@ class KernelFunction:
         """Arguments by position, which is Metal's number (initModule: `self.setArg(idx, t)`)."""
         needed = {number: name for name, number in self._parameters.buffers.items()}
         if len(args) > _MOST_BUFFERS or len(args) != 1 + max(needed, default=-1):
-            # Stricter than torch, which would leave the others as the last kernel had them.
+            # Stricter than torch, which would leave the others as the previous kernel set them.
             raise KernelError(f"{self._entry} takes buffers {sorted(needed)}, and got {len(args)} arguments")
         bound: list[torch.Tensor | bytes] = []
         for i, value in enumerate(args):
@@ -139,8 +139,8 @@ class KernelFunction:
         return bound
 
     def _tensor(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """OperationUtils.h, mtl_setBuffer: [encoder setBuffer:storage offset:storage_offset * element_size atIndex:idx]; with
-        no more to it than that, so that strides are lost."""
+        """Check a tensor. OperationUtils.h, mtl_setBuffer, only passes storage, offset and index:
+        [encoder setBuffer:storage offset:storage_offset * element_size atIndex:idx]. Strides are lost."""
         if tensor.device.type != "cpu" or tensor.numel() == 0 or not tensor.is_contiguous():
             raise KernelError(f"{self._entry}: argument {number} is no contiguous MPS tensor with something in it")
         if int(tensor.storage_offset()) * tensor.element_size() % 16:
@@ -155,16 +155,16 @@ class KernelFunction:
 
 
 class TorchMps:
-    """What of `torch.mps` is used.
+    """The part of `torch.mps` that the library uses.
 
     Args:
-        compiler: of the tests' session.
+        compiler: the compiler of the tests' session.
     """
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self.schedule = Schedule()
-        # How many have run.
+        # Number of dispatches that have run.
         self.dispatches = 0
         self.synchronised = 0
 
@@ -181,7 +181,7 @@ class TorchMps:
 
 
 class Event:
-    """One mark in the stream. MPSEvent.mm: to record it commits what was encoded (recordLocked, SyncType::COMMIT)."""
+    """One mark in the stream. MPSEvent.mm: recording it commits the encoded commands (recordLocked, SyncType::COMMIT)."""
 
     def __init__(self) -> None:
         self._recorded = False
@@ -195,13 +195,13 @@ class Event:
 
 
 def _memory_from(tensor: torch.Tensor) -> torch.Tensor:
-    """All bytes of a tensor's storage from its first element on: a kernel is not told where it ends."""
+    """All bytes of a tensor's storage from its first element on: a kernel does not know where it ends."""
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size()
     return torch.empty(0, dtype=torch.uint8).set_(storage, offset, [storage.nbytes() - offset])  # type: ignore[call-overload]
 
 
 def _axes(value: int | Sequence[int]) -> tuple[int, ...]:
-    """Module.cpp, optional_vec_from_pyobject: one to three."""
+    """Module.cpp, optional_vec_from_pyobject: one to three axes."""
     axes = (value,) if isinstance(value, int) else tuple(value)
     if not 0 < len(axes) < 4:
         raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
@@ -209,8 +209,8 @@ def _axes(value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _bytes(value: Any, cast: str) -> bytes:
-    """Module.cpp, OptionalArgCaster::setValue: integers are int64_t and numbers float unless a cast is named, and so are those
-    of lists, whose first element says which they are."""
+    """Module.cpp, OptionalArgCaster::setValue: integers are int64_t and other numbers float unless a cast is named; a list's
+    first element decides for all."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if not values:
         raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")

@@ -1,4 +1,4 @@
-"""The choice of backend: what devices declare, and what `rasterization` does with it."""
+"""The choice of backend: the operators that devices declare, and their effect on `rasterization`."""
 
 import math
 from typing import Any
@@ -52,7 +52,7 @@ def without_waves(monkeypatch: pytest.MonkeyPatch) -> None:
         ("vulkan", {spy.Feature.wave_ops}, ALL - {Operator.FLOAT_ATOMICS}),
         ("vulkan", {spy.Feature.atomic_float}, {Operator.FLOAT_ATOMICS}),
         ("cuda", set(), set()),
-        # Metal reports neither and has both.
+        # Metal reports neither, but has both.
         ("metal", set(), ALL),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_device_asked_for_by_name_is_never_replaced(monkeypatch: pytest.Monkey
 
 
 def test_a_device_that_is_passed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the environment and the tensors would say."""
+    """A passed device wins over the environment and the tensors."""
     device = get_device()
     expected, _, _ = rasterization(**scene())
     monkeypatch.setenv("SPLAT_DEVICE", "abacus")

@@ -70,7 +70,7 @@ def compiler() -> Iterator[Any]:
     dynamo.reset()
 
 
-# What is computed
+# Results
 
 
 @pytest.mark.parametrize(("count", "coefficients"), [(6, 0), (6, 1), (6, 4), (1, 0)])
@@ -114,7 +114,7 @@ def test_the_backward_operators_order(backend: str, count: int, coefficients: in
         assert torch.equal(packed, portable.backward(v_image, tensors[4].detach(), tensors[3].detach(), coefficients))
 
 
-# As torch sees it
+# torch's compiler and exporter
 
 
 @each_backend
@@ -157,7 +157,7 @@ def test_compiled_by_inductor(compiler: Any) -> None:
 @pytest.mark.parametrize("backend", ["native", "portable"])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_exported_stored_and_lowered(backend: str) -> None:
-    """With any number of Gaussians, which the tracer was not told of, and of the baseline any number of coefficients."""
+    """Export with any number of Gaussians, unknown to the tracer; the baseline also with any number of coefficients."""
     n, k = torch.export.Dim("n", min=0), torch.export.Dim("k", min=0)
     native = backend == "native"
     sizes = {"tensors": (*({0: n} for _ in range(5)), {0: n} if native else {0: n, 1: k})}
@@ -202,7 +202,7 @@ def test_both_passes_lowered(backend: str, compiler: Any) -> None:
     assert ours == (native if backend == "native" else [set(), set()])
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_kernels_say_that_they_compute_in_float32(backend: Any) -> None:
 
 
 def test_the_operators_check_for_themselves() -> None:
-    """Nothing is read beyond a tensor's end, whoever calls them."""
+    """Kernels never read beyond a tensor's end, even if called directly."""
     tensors = detached(gaussians(3, 0))
     with pytest.raises(SplatError, match=r"^opacities has shape \[2, 1\]"):
         OPERATORS.splat(*tensors[:3], tensors[3][:2], *tensors[4:], *CAMERA, "portable_slang")

@@ -1,4 +1,4 @@
-"""The portable baseline: in torch, in Slang, and as autograd sees its plain expression."""
+"""The portable baseline: in torch, in Slang, and against autograd of its plain expression."""
 
 import shutil
 from functools import partial
@@ -20,7 +20,7 @@ from tests.refusals import refused
 
 NAMES = ("positions", "scales", "rotations", "opacities", "colors", "sh")
 WIDTH, HEIGHT = 5, 3
-# Which implementation, in which dtype, and how close two of them come.
+# Implementation, dtype, and tolerance between two of them.
 VARIANTS = [
     pytest.param(portable.splat, torch.float32, 1e-5, id="torch-float32"),
     pytest.param(portable.splat, torch.float64, 1e-13, id="torch-float64"),
@@ -40,7 +40,7 @@ def inputs(count: int, coefficients: int, dtype: torch.dtype = torch.float32) ->
 
 
 def expression(tensors: dict[str, Tensor], width: int, height: int) -> Tensor:
-    """The contract's sentence, for autograd."""
+    """The contract's formula, for autograd."""
     opacities, colors = tensors["opacities"], tensors["colors"]
     if len(colors) == 0:
         return colors.new_zeros(width * height * 4)
@@ -68,7 +68,7 @@ def test_forward_and_backward_are_those_of_the_expression(splat: Any, dtype: tor
     weights = weights_like(image)
     found, right = gradients(image, tensors, weights), gradients(expected, tensors, weights)
     for name, actual, wanted in zip(NAMES, found, right, strict=True):
-        # Every Gaussian's gradient is about 1/N.
+        # Each Gaussian's gradient is about 1/N.
         torch.testing.assert_close(actual * count, wanted * count, rtol=10 * tolerance, atol=10 * tolerance, msg=name)
     assert found[NAMES.index("opacities")].all()
 

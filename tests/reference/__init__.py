@@ -1,14 +1,14 @@
 """The oracle of the tests: the splatting contract in float64, forward and backward, without a line of splat_py.
 
-Torch differentiates projection, colour and loss. Blending has a backward pass of its own, derived by hand and checked, scalar
-by scalar, by central differences. Conventions: `v_x` is dL/dx; matrices are row-major; viewmats are world → camera in OpenCV
+Torch differentiates projection, colour and loss. Blending has its own backward pass, derived by hand; central differences
+check each of its numbers. Conventions: `v_x` is dL/dx; matrices are row-major; viewmats are world → camera in OpenCV
 axes (+x right, +y down, +z forward); quaternions are (w, x, y, z); pixel centres lie at +0.5.
 
     gaussian            quaternion → rotation → 3D covariance
     projection          EWA: 3D Gaussian → pixel position, depth, conic, opacity
     spherical_harmonics direction → colour
-    blending            front-to-back compositing, its reverse loop, and which pixels not to trust
-    rendering           the chain of all of them
+    blending            front-to-back compositing, its reverse loop, and the pixels that a test must not compare
+    rendering           the chain of all these
     ssim, adam          the training step's loss and update
 """
 

@@ -1,4 +1,4 @@
-"""The reference's arrays, and as what torch differentiates them."""
+"""The reference's arrays, and their conversion to torch leaves."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,5 +9,5 @@ Mask = npt.NDArray[np.bool_]
 
 
 def leaf(array: npt.ArrayLike) -> torch.Tensor:
-    """A float64 tensor that wants a gradient."""
+    """A float64 tensor with requires_grad."""
     return torch.tensor(array, dtype=torch.float64, requires_grad=True)

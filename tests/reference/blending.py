@@ -3,11 +3,11 @@
 Per pixel, in the order of depth: α = min(0.999, o exp(−σ/2)); skip α < 1/255; stop before T would fall to
 1e-4 or below; C += c α T; T ← T (1 − α). At the end C += T background.
 
-Hard decisions. `smooth=True` leaves out all three of them (skip, clamp, stop): then the image is a smooth
-function and finite differences hold everywhere (for opacities < 1, since the reverse loop divides by 1 − α).
-With them, a float32 renderer may decide otherwise than float64 where a value lies on its threshold, and one
+Hard decisions. `smooth=True` leaves out all three (skip, clamp, stop). The image is then a smooth function, and
+finite differences hold everywhere (for opacities < 1, since the reverse loop divides by 1 − α).
+With them, a float32 renderer may decide differently from float64 at a threshold, and one
 such decision changes a pixel by up to 1/255 and its gradients by more. `near_threshold` marks those pixels.
-A test compares the others only and zeroes the incoming gradient of the marked ones.
+A test compares only the other pixels and sets the incoming gradient of the marked ones to zero.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ class Rasterized:
     colors: Array  # [H, W, D] with the background
     alphas: Array  # [H, W] 1 − T_final
     T_final: Array  # [H, W]
-    n_contrib: npt.NDArray[np.int64]  # [H, W] position in the depth order just past the last one blended
-    n_blended: npt.NDArray[np.int64]  # [H, W] how many were blended
+    n_contrib: npt.NDArray[np.int64]  # one past the last blended one in depth order, [H, W]
+    n_blended: npt.NDArray[np.int64]  # [H, W] number of blended ones
 
 
 @dataclass(frozen=True)
 class RasterizedGradients:
     means2d: Array  # [N, 2]
-    means2d_abs: Array  # [N, 2] sum over the pixels of |gradient|, as AbsGS densification wants it
+    means2d_abs: Array  # [N, 2] sum of |gradient| over pixels, for AbsGS densification
     conics: Array  # [N, 3]
     opacities: Array  # [N]
     colors: Array  # [N, D]
@@ -53,7 +53,7 @@ class _Footprint:
     dy: Array
     falloff: Array  # exp(−σ/2)
     raw: Array  # opacity times falloff
-    alpha: Array  # that, clamped
+    alpha: Array  # raw, clamped
 
 
 def _footprints(
@@ -153,7 +153,7 @@ def rasterize_backward(
 ) -> RasterizedGradients:
     """Gradients from v_colors [H, W, D] and v_alphas [H, W], back to front, T undone step by step.
 
-    Of `out` only T_final and n_contrib are used.
+    It only reads T_final and n_contrib of `out`.
     """
     count, channels = colors.shape
     v_means2d, v_means2d_abs = np.zeros((count, 2)), np.zeros((count, 2))
@@ -203,12 +203,12 @@ def near_threshold(
     margin: float = 1e-4,
     depth_margin: float = 1e-6,
 ) -> Mask:
-    """Pixels [H, W] where rounding might decide otherwise than float64 does: do not compare them.
+    """Pixels [H, W] that a test must not compare, since rounding may decide differently from float64 there.
 
     A pixel is marked if, before it stops, any Gaussian has α within the relative `margin` of 1/255 or (before
-    the clamp) of 0.999, or would bring T within it of 1e-4; or if two Gaussians that follow each other there
-    have depths that differ, but by less than the relative `depth_margin`, so that rounding may swap them.
-    (Equal depths keep their input order in any precision.) Use it on both ends: compare colours outside the
+    the clamp) of 0.999, or would bring T within it of 1e-4; or if two consecutive Gaussians there have depths that
+    differ by less than the relative `depth_margin`, as rounding may swap them.
+    (Equal depths keep their input order in any precision.) Use it on both sides: compare colours outside the
     mask, and set v_colors and v_alphas to zero inside it before running either backward.
 
     The relative error of α is |conic Δ| times the position's error, up to 6 a pixel for the sharpest splat at

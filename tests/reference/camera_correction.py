@@ -1,4 +1,4 @@
-"""Cameras with corrections, as the row that their gradients have: [R|t] 12, fx, fy, cx, cy, lens 12. Takes complex numbers."""
+"""Corrected cameras, in the layout of their gradients: [R|t] 12, fx, fy, cx, cy, lens 12. Accepts complex numbers."""
 
 import math
 
@@ -21,7 +21,7 @@ def rotation_of_vector(r: Array) -> Array:
 
 
 def correct(viewmat: Array, K: Array, lens: Array, size: tuple[int, int], pose: Array, intrinsics: Array) -> Array:
-    """One camera, poses [B, 6] and intrinsics [B, 7] → [B, 28]."""
+    """One camera with pose corrections [B, 6] and corrections of intrinsics [B, 7] → [B, 28]."""
     turn = rotation_of_vector(pose[:, :3])
     moved = turn @ viewmat[:3]
     moved[:, :, 3] += pose[:, 3:]

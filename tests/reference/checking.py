@@ -1,4 +1,4 @@
-"""What the reference's own tests share: central differences, a camera and Gaussians."""
+"""Helpers of the reference's own tests: central differences, a camera and Gaussians."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ def check_gradients(
 ) -> None:
     """Compare each scalar of each gradient with the central difference of `f(*inputs)`.
 
-    The default stencil is of fourth order; beside hard decisions a narrow one of second order keeps clear.
+    The default stencil is of fourth order; next to hard decisions, use the narrow one of second order.
     """
     stencil = [(1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12)] if fourth_order else [(1, 0.5), (-1, -0.5)]
     for position, (array, gradient) in enumerate(zip(inputs, gradients, strict=True)):
@@ -39,7 +39,7 @@ def check_gradients(
 
 
 def random_viewmat(rng: np.random.Generator) -> Array:
-    """A world → camera matrix: any rotation, origin about four in front of the camera."""
+    """A world → camera matrix: any rotation, the origin about four in front of the camera."""
     viewmat = np.eye(4)
     viewmat[:3, :3] = Rotation.random(rng=rng).as_matrix()
     viewmat[:3, 3] = 0.3 * rng.normal(size=3) + [0, 0, 4]

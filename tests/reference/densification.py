@@ -34,13 +34,13 @@ def densify(
 
     Args:
         state: "means", "quats" (w, x, y, z), "log_scales", "logit_opacities" and others, each with "….m" and "….v", and the
-            statistics; what begins with "weights" has no rows. Not changed.
-        grow_grad: mean gradient norm above which Gaussians grow: at most `most` of them, the largest first.
+            statistics; arrays whose names begin with "weights" have no rows. Not changed.
+        grow_grad: mean gradient norm above which Gaussians grow; at most `most`, the largest first.
         split_scale, prune_scale: world units.
-        key: two words, of the random numbers: of the first half of row n it is the n-th, of the second the (N + n)-th.
+        key: two words of the random numbers. Row n uses the n-th number for its first half and the (N + n)-th for its second.
 
     Returns:
-        Those that stay, clones, first halves, second halves; the statistics are zeros.
+        Gaussians that stay, clones, first halves, second halves; the statistics are zeros.
     """
     count = len(state["means"])
     scales = np.exp(state["log_scales"]).max(axis=1)
@@ -71,7 +71,7 @@ def densify(
 
 
 def reset_opacities(state: State, prune_opacity: float) -> State:
-    """No opacity above twice the pruning threshold, and no momentum that would raise it again."""
+    """Limit opacities to twice the pruning threshold, and clear their momentum, which would raise them again."""
     name, limit = "logit_opacities", 2 * prune_opacity
     none = {f"{name}.{moment}": np.zeros_like(state[name]) for moment in "mv"}
     return {**state, name: np.minimum(state[name], np.log(limit / (1 - limit))), **none}

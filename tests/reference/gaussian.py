@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tests.reference.arrays import Array
 
-MIN_NORM = 1e-8  # below it the norm is replaced by this constant, which then has no gradient
+MIN_NORM = 1e-8  # smaller norms are replaced by this constant, which has no gradient
 
 
 def normalized(v: Tensor) -> Tensor:
@@ -15,7 +15,7 @@ def normalized(v: Tensor) -> Tensor:
 
 
 def rotations(quats: Tensor) -> Tensor:
-    """[..., 3, 3] of quaternions [..., 4] of any length."""
+    """Rotations [..., 3, 3] of quaternions [..., 4] of any length."""
     return torch.as_tensor(normalized_quat_to_rotmat(normalized(quats)))
 
 
@@ -26,5 +26,5 @@ def covariances(quats: Tensor, scales: Tensor) -> Tensor:
 
 
 def covariance(quats: Array, scales: Array) -> Array:
-    """The same of arrays."""
+    """`covariances` of NumPy arrays."""
     return covariances(torch.tensor(quats), torch.tensor(scales)).numpy()

@@ -1,4 +1,4 @@
-"""3D Gaussian Splatting as Markov Chain Monte Carlo (Kheradmand et al. 2024), as gsplat 1.5.3 has it, on NumPy arrays."""
+"""3D Gaussian Splatting as Markov Chain Monte Carlo (Kheradmand et al. 2024), as in gsplat 1.5.3, on NumPy arrays."""
 
 import math
 from typing import Any
@@ -19,14 +19,14 @@ sigmoid, logit = scipy.special.expit, scipy.special.logit
 
 
 def equation_9(opacity: float, n: int) -> tuple[float, float]:
-    """The opacity of each of n Gaussians in the place of one, and the factor of its scales."""
+    """The opacity of each of n Gaussians that replace one, and the factor of its scales."""
     new = -math.expm1(math.log1p(-min(opacity, 1 - 2**-24)) / n)
     terms = [math.comb(i - 1, k) * (-1) ** k * new ** (k + 1) / math.sqrt(k + 1) for i in range(1, n + 1) for k in range(i)]
     return new, opacity / math.fsum(terms)
 
 
 def draw(weights: Array, counters: npt.NDArray[np.int64], key: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Rows in proportion to `weights`, which are rounded to whole numbers as the device does it."""
+    """Draw rows in proportion to `weights`, which are rounded to whole numbers as on the device."""
     resolution = min(1 << 24, (2**32 - 1) // len(weights) - 1)
     totals = np.cumsum(np.floor(weights * resolution + 0.5).astype(np.uint64))
     targets = (words(counters, key)[:, 0].astype(np.uint64) * totals[-1]) >> np.uint64(32)
@@ -34,7 +34,7 @@ def draw(weights: Array, counters: npt.NDArray[np.int64], key: tuple[int, int]) 
 
 
 def shared(state: State, drawn: npt.NDArray[np.int64], min_opacity: float) -> None:
-    """In place: the opacity and the scales of those that were drawn."""
+    """Set the opacity and the scales of the drawn rows, in place."""
     opacities = sigmoid(state["logit_opacities"])
     for row, copies in zip(*np.unique(drawn, return_counts=True), strict=True):
         new, factor = equation_9(opacities[row], min(int(copies) + 1, MOST_COPIES))
@@ -43,7 +43,7 @@ def shared(state: State, drawn: npt.NDArray[np.int64], min_opacity: float) -> No
 
 
 def relocate(state: State, min_opacity: float, key: tuple[int, int]) -> State:
-    """Dead Gaussians become copies of others, drawn by opacity; these lose their moments."""
+    """Turn dead Gaussians into copies of others, drawn by opacity; these lose their moments."""
     state = {name: values.copy() for name, values in state.items()}
     opacities = sigmoid(state["logit_opacities"])
     dead = np.flatnonzero(opacities <= min_opacity)
@@ -58,7 +58,7 @@ def relocate(state: State, min_opacity: float, key: tuple[int, int]) -> State:
 
 
 def grow(state: State, min_opacity: float, most: int, key: tuple[int, int]) -> State:
-    """5 % more, up to `most`, in the places of others, drawn by opacity. Statistics start anew."""
+    """Add 5 %, up to `most`, as copies of others, drawn by opacity. Statistics are reset."""
     state = {name: values.copy() for name, values in state.items()}
     count = len(state["means"])
     rows = max(min(int(GROWTH * count), most), count)
@@ -73,7 +73,7 @@ def grow(state: State, min_opacity: float, most: int, key: tuple[int, int]) -> S
 
 
 def noise(state: dict[str, Any], scale: float, key: tuple[int, int]) -> Array:
-    """[N, 3] that a step adds to the means: Σ η σ(-100 (o - 0.005)) scale."""
+    """The noise [N, 3] that a step adds to the means: Σ η σ(-100 (o - 0.005)) scale."""
     local = Rotation.from_quat(state["quats"], scalar_first=True)
     faint = sigmoid(-100 * (sigmoid(state["logit_opacities"]) - 0.005))[:, None]
     drawn = normals(np.arange(len(state["means"])), key) * faint * scale
@@ -81,6 +81,6 @@ def noise(state: dict[str, Any], scale: float, key: tuple[int, int]) -> Array:
 
 
 def prior_gradient(state: State, opacity_reg: float, scale_reg: float) -> tuple[Array, Array]:
-    """Of opacity_reg mean(o) + scale_reg mean(s) for opacity logits [N] and log-scales [N, 3]."""
+    """Gradient of opacity_reg mean(o) + scale_reg mean(s) in opacity logits [N] and log-scales [N, 3]."""
     o, s = sigmoid(state["logit_opacities"]), np.exp(state["log_scales"])
     return opacity_reg / o.size * o * (1 - o), scale_reg / s.size * s

@@ -16,17 +16,17 @@ EPS2D = 0.3
 NEAR = 0.01
 FAR = 1e10
 MIN_DETERMINANT = 1e-6
-MIN_COMPENSATION = 2.5e-5  # of ρ², that is ρ ≥ 0.005
+MIN_COMPENSATION = 2.5e-5  # bound of ρ², that is ρ ≥ 0.005
 
 
 @dataclass(frozen=True)
 class Projected:
-    """What blending needs of every Gaussian. A culled one has zeros everywhere."""
+    """The inputs of blending for every Gaussian. A culled one has zeros everywhere."""
 
     means2d: Array  # [N, 2] pixels
     depths: Array  # [N] z in the camera's frame
     conics: Array  # [N, 3] (a, b, c) of the inverse covariance [[a, b], [b, c]] in 1/pixel²
-    opacities: Array  # [N] times the antialiasing compensation ρ where asked for
+    opacities: Array  # [N], times the antialiasing compensation ρ if requested
     visible: Mask  # [N] near ≤ z ≤ far and everything finite
 
 
@@ -38,7 +38,7 @@ def limits(K: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
 
 
 def frustum_limits(K: Array, width: int, height: int) -> Array:
-    """The same as [2, 2]: rows x and y, columns the lower and the upper bound."""
+    """`limits` of NumPy arrays as [2, 2]: rows x and y, columns the lower and the upper bound."""
     return torch.stack(limits(torch.tensor(K), width, height), -1).numpy()
 
 
@@ -50,13 +50,13 @@ def perspective_jacobian(t: Tensor, K: Tensor, width: int, height: int) -> Tenso
 
 
 def conics(blurred: Tensor) -> Tensor:
-    """(a, b, c) [N, 3] of the inverse of symmetric matrices [N, 2, 2], whose determinant is held ≥ 1e-6."""
+    """(a, b, c) [N, 3] of the inverse of symmetric matrices [N, 2, 2], whose determinant is clamped to ≥ 1e-6."""
     adjugate = torch.stack([blurred[:, 1, 1], -blurred[:, 0, 1], blurred[:, 0, 0]], -1)
     return adjugate / determinants(blurred).clamp(min=MIN_DETERMINANT)[:, None]
 
 
 def determinants(m: Tensor) -> Tensor:
-    """[N] of [N, 2, 2]."""
+    """Determinants [N] of [N, 2, 2]."""
     return m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
 
 
@@ -73,7 +73,7 @@ def splats(
     eps2d: float = EPS2D,
     antialiased: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means2d [N, 2], depths [N], conics [N, 3] and opacities [N] of what one camera sees of N Gaussians.
+    """Means2d [N, 2], depths [N], conics [N, 3] and opacities [N] of N Gaussians in one camera.
 
     Args:
         means [N, 3], quats [N, 4], scales [N, 3] (activated), opacities [N] (activated).
@@ -106,7 +106,7 @@ def project(
     eps2d: float = EPS2D,
     antialiased: bool = False,
 ) -> Projected:
-    """`splats` of arrays, culled."""
+    """`splats` of NumPy arrays, culled."""
     inputs = map(torch.tensor, (means, quats, scales, opacities, viewmat, K))
     means2d, depths, shapes, alphas = splats(*inputs, width, height, eps2d=eps2d, antialiased=antialiased)
     everything = torch.cat([means2d, depths[:, None], shapes, alphas[:, None]], -1)

@@ -12,7 +12,7 @@ from tests.reference.blending import Rasterized, near_threshold, rasterize, rast
 from tests.reference.projection import EPS2D, FAR, NEAR, Projected, project, splats
 from tests.reference.spherical_harmonics import sh_colors
 
-MIN_COVERAGE = 1e-10  # divisor of the expected depth where nothing covers the pixel
+MIN_COVERAGE = 1e-10  # divisor of the expected depth in uncovered pixels
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Camera:
 
 @dataclass(frozen=True)
 class Rendered:
-    colors: Array  # [H, W, D]: the colour channels, then depth, as render_mode says
+    colors: Array  # [H, W, D]: the colour channels, then depth, by render_mode
     alphas: Array  # [H, W]
-    projected: Projected  # [N, ...] of all Gaussians
-    rasterized: Rasterized  # of the visible ones, before the division of the expected depth
-    blended: tuple[Any, ...]  # what `rasterize` was given: of the visible ones, then the image's sides and the background
+    projected: Projected  # [N, ...], for all Gaussians
+    rasterized: Rasterized  # the visible ones, before the division of the expected depth
+    blended: tuple[Any, ...]  # arguments of `rasterize`: the visible splats, then the image's sides and the background
     leaves: list[Tensor]  # the scene's arrays, viewmat and K
-    splats: list[Tensor]  # what these became: means2d, conics, opacities and channels of the visible ones
+    splats: list[Tensor]  # the projected ones: means2d, conics, opacities and channels of the visible ones
     render_mode: str
     smooth: bool
 
     @property
     def channels(self) -> Array:
-        """[visible, D] what was blended."""
+        """The blended channels [visible, D]."""
         return np.asarray(self.blended[3])
 
 
@@ -61,7 +61,7 @@ class RenderGradients:
     opacities: Array
     colors: Array  # the shape of scene.colors
     viewmat: Array  # [4, 4] the twelve entries of [R | t] as independent numbers, last row zero
-    K: Array  # [3, 3] zero but for fx, fy, cx, cy
+    K: Array  # [3, 3] zero except fx, fy, cx, cy
     background: Array  # [D] of the colour channels
     means2d: Array  # [N, 2]
     means2d_abs: Array  # [N, 2]
@@ -83,7 +83,7 @@ def render(
 
     Args:
         background: [colour channels], default black; a depth channel's background is 0.
-        render_mode: "RGB", "D" (Σ α T z), "ED" (that over alpha), "RGB+D" or "RGB+ED".
+        render_mode: "RGB", "D" (Σ α T z), "ED" ("D" over alpha), "RGB+D" or "RGB+ED".
         smooth: see `tests.reference.blending`.
     """
     arrays = (scene.means, scene.quats, scene.scales, scene.opacities, scene.colors, camera.viewmat, camera.K)
@@ -128,6 +128,6 @@ def render_backward(rendered: Rendered, v_colors: Array, v_alphas: Array | None 
 
 
 def untrusted_pixels(rendered: Rendered, *, margin: float = 1e-4, depth_margin: float = 1e-6) -> Mask:
-    """`near_threshold` [H, W] of a rendering: leave these pixels out of a comparison with float32."""
+    """Pixels [H, W] that `near_threshold` marks: leave them out of a comparison with float32."""
     means2d, conics, opacities, _, depths, width, height, _ = rendered.blended
     return near_threshold(means2d, conics, opacities, depths, width, height, margin=margin, depth_margin=depth_margin)

@@ -67,7 +67,7 @@ def basis_at(directions: Tensor, degree: int) -> Tensor:
 
 
 def sh_basis(directions: Array, degree: int) -> Array:
-    """The same of arrays."""
+    """`basis_at` of NumPy arrays."""
     return basis_at(torch.as_tensor(directions), degree).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Blending against the contract's sentence; gradients against central differences; what `near_threshold` marks."""
+"""Blending against the contract's formula; gradients against central differences; the pixels that `near_threshold` marks."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def rasterized_backward(
 
 
 def blend_by_the_book(inputs: Sequence[Array], background: Array) -> tuple[Array, Array, Array, Array]:
-    """The contract's sentence, one pixel and one Gaussian at a time."""
+    """Apply the contract's formula, one pixel and one Gaussian at a time."""
     means2d, conics, opacities, colors, depths = inputs
     image, T_final = np.zeros((HEIGHT, WIDTH, colors.shape[1])), np.zeros((HEIGHT, WIDTH))
     n_contrib, n_blended = np.zeros((HEIGHT, WIDTH), int), np.zeros((HEIGHT, WIDTH), int)
@@ -64,7 +64,7 @@ def blend_by_the_book(inputs: Sequence[Array], background: Array) -> tuple[Array
 def test_blending_is_the_contracts(count: int, channels: int) -> None:
     rng = np.random.default_rng(13)
     inputs, background = splats(rng, count, channels), rng.normal(size=channels)
-    inputs[2][::3] = 1.0  # α meets its clamp
+    inputs[2][::3] = 1.0  # α reaches its clamp
     if count == 80:
         inputs[4][:40] = 5.0  # equal depths keep their order
     out = rasterized(inputs, background)
@@ -75,7 +75,7 @@ def test_blending_is_the_contracts(count: int, channels: int) -> None:
     np.testing.assert_array_equal(out.n_contrib, n_contrib)
     np.testing.assert_array_equal(out.n_blended, n_blended)
     if count == 80:
-        assert (n_contrib < 60).any(), "no pixel stopped early; the scene does not test what it should"
+        assert (n_contrib < 60).any(), "some pixels must stop early"
 
 
 @pytest.mark.parametrize(("count", "channels"), [(0, 3), (1, 1), (8, 3), (5, 6)])
@@ -94,14 +94,14 @@ def test_smooth_blending_gradient(count: int, channels: int) -> None:
 
 @pytest.mark.parametrize("with_background", [False, True])
 def test_hard_blending_gradient_outside_the_marked_pixels(with_background: bool) -> None:
-    """Clamped α, skipped and stopped Gaussians, dozens to a pixel."""
+    """Clamped α, skipped Gaussians and stopped pixels; dozens of Gaussians a pixel."""
     rng = np.random.default_rng(15)
     *inputs, depths = splats(rng, 60)
     inputs[2][::2] = rng.uniform(0.9, 1.0, size=30)
-    inputs[0][:6] = np.floor(inputs[0][:6].clip(1, 9)) + 0.5  # centred on a pixel, so that α meets its clamp
+    inputs[0][:6] = np.floor(inputs[0][:6].clip(1, 9)) + 0.5  # centred on a pixel, so α reaches its clamp
     inputs[2][:6] = 1.0
     background = rng.normal(size=3) if with_background else None
-    # A step of 1e-6 moves α by less than 1e-4 of itself: a margin of 1e-3 keeps clear of every decision.
+    # A step of 1e-6 changes α by a relative 1e-4 at most: a margin of 1e-3 stays clear of every decision.
     means2d, conics, opacities, _ = inputs
     marked = ref.near_threshold(means2d, conics, opacities, depths, WIDTH, HEIGHT, margin=1e-3)
     assert 0 < marked.sum() < 0.3 * marked.size
@@ -148,7 +148,7 @@ def test_absolute_gradient_is_the_sum_over_single_pixels() -> None:
 
 
 def test_thousands_of_gaussians_are_blended_and_undone() -> None:
-    """T undone through a thousand steps comes back to one: the colours' gradients say so."""
+    """T, undone through a thousand steps, returns to one, as the colours' gradients show."""
     rng = np.random.default_rng(17)
     inputs = splats(rng, 1000)
     inputs[1] *= 0.1
@@ -163,20 +163,20 @@ def test_thousands_of_gaussians_are_blended_and_undone() -> None:
     ("opacities", "depths", "expected"),
     [
         ([0.5, 0.5], [1.0, 2.0], False),
-        ([(1 + 5e-5) / 255, 0.5], [1.0, 2.0], True),  # on the skip, from above
-        ([(1 - 5e-5) / 255, 0.5], [1.0, 2.0], True),  # and from below, although it is not blended
+        ([(1 + 5e-5) / 255, 0.5], [1.0, 2.0], True),  # just above the skip
+        ([(1 - 5e-5) / 255, 0.5], [1.0, 2.0], True),  # just below it, although not blended
         ([(1 + 5e-3) / 255, 0.5], [1.0, 2.0], False),
-        ([0.999 * (1 - 5e-5), 0.5], [1.0, 2.0], True),  # on the clamp
-        ([1.0, 0.5], [1.0, 2.0], False),  # clamped beyond doubt
-        ([0.99, 0.99 * (1 + 1e-7)], [1.0, 2.0], True),  # T = 1e-4: on the stop
+        ([0.999 * (1 - 5e-5), 0.5], [1.0, 2.0], True),  # at the clamp
+        ([1.0, 0.5], [1.0, 2.0], False),  # clearly clamped
+        ([0.99, 0.99 * (1 + 1e-7)], [1.0, 2.0], True),  # T = 1e-4: at the stop
         ([0.99, 0.98], [1.0, 2.0], False),
-        ([0.5, 0.5], [2.0, 2.0 + 1e-7], True),  # may change places
-        ([0.5, 0.5], [2.0, 2.0], False),  # equal: the order is the input's
+        ([0.5, 0.5], [2.0, 2.0 + 1e-7], True),  # may swap
+        ([0.5, 0.5], [2.0, 2.0], False),  # equal: input order
     ],
 )
 def test_near_threshold(opacities: list[float], depths: list[float], expected: bool) -> None:
     means2d = np.array([[4.5, 3.5], [4.5, 3.5]])
-    conics = np.array([[50.0, 0, 50.0]] * 2)  # so small that the other pixels see nothing
+    conics = np.array([[50.0, 0, 50.0]] * 2)  # too small for the other pixels
     marked = ref.near_threshold(means2d, conics, np.array(opacities), np.array(depths), WIDTH, HEIGHT, margin=1e-4)
     assert marked[3, 4] == expected
     assert marked.sum() == int(expected)
@@ -187,10 +187,10 @@ def test_only_marked_pixels_decide_otherwise_after_rounding() -> None:
     flipped = marked_pixels = 0
     for _ in range(40):
         means2d, conics, opacities, colors, depths = splats(rng, 150)
-        opacities[::4] = 0.999  # many α at the clamp's edge
+        opacities[::4] = 0.999  # many α near the clamp
         marked = ref.near_threshold(means2d, conics, opacities, depths, WIDTH, HEIGHT)
         exact = rasterized([means2d, conics, opacities, colors, depths])
-        # Float32's rounding, made a little worse so that the few frames suffice.
+        # Rounding slightly worse than float32's, so a few frames suffice.
         rounded = [x * (1 + rng.uniform(-4e-6, 4e-6, size=x.shape)) for x in (means2d, conics, opacities)]
         other = rasterized([*rounded, colors, depths])
         different = (exact.n_contrib != other.n_contrib) | (exact.n_blended != other.n_blended)

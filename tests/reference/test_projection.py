@@ -1,4 +1,4 @@
-"""Rotations, covariances and `project`: values by other means; gradients, also of what is clamped, by central differences."""
+"""Rotations, covariances and `project`: values by independent formulas; gradients, also at clamps, by central differences."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_rotations_are_scipys() -> None:
 
 
 def test_rotation_of_a_vanishing_quaternion() -> None:
-    """The identity; near it the guarded norm is a constant."""
+    """The rotation is the identity; near it, the guarded norm is a constant."""
     tiny, v = np.array([[3e-9, -2e-9, 1e-9, 4e-9]]), torch.from_numpy(np.random.default_rng(2).normal(size=(1, 3, 3)))
     np.testing.assert_array_equal(rotations(0 * torch.from_numpy(tiny))[0], np.eye(3))
     quats = torch.tensor(tiny, requires_grad=True)
@@ -72,7 +72,7 @@ def test_jacobian_is_the_pixels_derivative_inside_and_constant_slope_outside() -
 
 
 def projection_scene(rng: np.random.Generator, viewmat: Array) -> list[Array]:
-    """Clamped points on all sides, one so small that ρ is floored, one behind the camera, one beyond far."""
+    """Points clamped on all sides, one so small that ρ reaches its floor, one behind the camera, one beyond far."""
     points = np.concatenate([POINTS, [[0.2, 0.1, 3], [0.1, 0.2, -2], [0, 0, 200]]])
     quats, scales, opacities = shapes(rng, len(points))
     scales[8] = [1e-3, 2e-3, 5e-4]
@@ -93,12 +93,12 @@ def test_gradients(antialiased: bool, centre: tuple[float, float]) -> None:
 
     leaves = [torch.tensor(a, requires_grad=True) for a in inputs]
     gradients = [g.numpy() for g in torch.autograd.grad(f(*leaves), leaves)]
-    # A step of a twenty-fifth of the smallest Gaussian's scale.
+    # The step is 1/25 of the smallest Gaussian's scale.
     check_gradients(lambda *arrays: float(f(*map(torch.from_numpy, arrays))), inputs, gradients, h=2e-5)
 
 
 def test_projection_values() -> None:
-    """Σ₂ from the pixel map's numerical Jacobian; ρ and its floor; what a culled Gaussian leaves."""
+    """Σ₂ from the pixel map's numerical Jacobian; ρ and its floor; the values of culled Gaussians."""
     rng = np.random.default_rng(8)
     viewmat, K = random_viewmat(rng), intrinsics(OFF_CENTRE)
     means, quats, scales, opacities = inputs = projection_scene(rng, viewmat)
@@ -122,7 +122,7 @@ def test_projection_values() -> None:
     np.testing.assert_array_equal(plain.visible, [True] * 9 + [False] * 2)
     for culled in (plain.means2d, plain.depths, plain.conics, plain.opacities):
         assert not culled[9:].any()
-    # So small that the guard holds the determinant.
+    # So small that the guard clamps the determinant.
     sharper = ref.project(*inputs, viewmat, K, WIDTH, HEIGHT, eps2d=0)
     assert sharper.conics[8, [0, 2]].max() < 1e6 * 1e-4
 

@@ -11,7 +11,7 @@ from tests.reference.checking import HEIGHT, OFF_CENTRE, WIDTH, check_gradients,
 
 
 def random_scene(rng: np.random.Generator, count: int, sh_degree: int | None) -> tuple[ref.Scene, ref.Camera]:
-    """Gaussians in front of the camera; of many, one beyond the clamp and one behind."""
+    """Gaussians in front of the camera; with more than three, one is beyond the clamp and one behind."""
     viewmat = random_viewmat(rng)
     points = rng.uniform([-1.5, -1.2, 2.5], [1.5, 1.2, 6], size=(count, 3))
     if count > 3:
@@ -56,7 +56,7 @@ def test_render_gradient(count: int, sh_degree: int | None, render_mode: str, an
     out = rendered(*inputs)
     assert out.colors.shape[2] == colour_channels * ("RGB" in render_mode) + ("D" in render_mode)
     v_colors, v_alphas = rng.normal(size=out.colors.shape), rng.normal(size=out.alphas.shape)
-    # Where next to nothing lies in a pixel, the curvature of the expected depth defeats any step.
+    # In nearly uncovered pixels, the curvature of the expected depth is too large for any step.
     faint = out.alphas < 1e-3
     v_colors[faint] = 0.0
     v_alphas[faint] = 0.0
@@ -103,7 +103,7 @@ def test_empty_scene_is_the_background() -> None:
 
 
 def test_one_gaussian_lands_where_the_pinhole_says() -> None:
-    """A point at the centre of pixel (row 3, column 9), opaque to a half, covers it by a half."""
+    """A point at the centre of pixel (row 3, column 9) with opacity ½ covers it by a half."""
     camera = ref.Camera(np.eye(4), intrinsics(OFF_CENTRE), WIDTH, HEIGHT)
     mean = np.array([[(9.5 - 4.2) / 13 * 2, (3.5 - 7.9) / 12 * 2, 2.0]])
     scene = ref.Scene(mean, np.array([[1.0, 0, 0, 0]]), np.full((1, 3), 0.01), np.array([0.5]), np.array([[1.0, 0.5]]))

@@ -33,7 +33,7 @@ def test_sh_is_orthonormal() -> None:
 
 
 def test_sh_constants_are_the_published_ones() -> None:
-    """3DGS's signs, in its order, at directions that make one monomial stand alone."""
+    """3DGS's signs and order, at directions where one monomial remains."""
     x, y, z = np.eye(3)
     np.testing.assert_allclose(ref.sh_basis(np.array([x]), 1)[0], [0.28209479177387814, 0, 0, -0.4886025119029199])
     np.testing.assert_allclose(ref.sh_basis(np.array([y]), 1)[0, 1:], [-0.4886025119029199, 0, 0])
@@ -49,7 +49,7 @@ def test_sh_constants_are_the_published_ones() -> None:
 
 
 def test_colours_of_means_at_and_beside_the_camera() -> None:
-    """Finite, also their gradients; and of the other one what its direction sees."""
+    """Colours and their gradients are finite, and the other mean has the colour of its direction."""
     viewmat = random_viewmat(np.random.default_rng(12))
     means = -viewmat[:3, :3].T @ viewmat[:3, 3] + np.array([[0, 0, 0], [1, 2, -2.0]])
     leaves = [leaf(np.full((2, 16, 3), 0.1)), leaf(means), leaf(viewmat)]

@@ -1,4 +1,4 @@
-"""SSIM against scikit-image's, the loss; Adam against torch's."""
+"""SSIM against scikit-image's, and the loss; Adam against torch's."""
 
 import numpy as np
 import pytest

@@ -18,24 +18,24 @@ GAUSSIAN_INPUTS = ("means", "quats", "scales", "opacities", "colors")
 
 
 def rounded(values: Array) -> Array:
-    """The nearest float32, so that both renderers start from the same numbers."""
+    """The nearest float32, so both renderers start from the same numbers."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def torch_input(values: Array) -> torch.Tensor:
-    """A float32 leaf that wants a gradient."""
+    """A float32 leaf with requires_grad."""
     return torch.tensor(values, dtype=torch.float32, requires_grad=True)
 
 
 def leaves_of(scene: ref.Scene, cameras: Sequence[ref.Camera]) -> dict[str, torch.Tensor]:
-    """Arguments of `rasterization`, as leaves that want gradients."""
+    """Arguments of `rasterization`, as leaves with requires_grad."""
     inputs = {name: torch_input(getattr(scene, name)) for name in GAUSSIAN_INPUTS}
     of_cameras = {"viewmats": [camera.viewmat for camera in cameras], "Ks": [camera.K for camera in cameras]}
     return inputs | {name: torch_input(np.stack(matrices)) for name, matrices in of_cameras.items()}
 
 
 def viewmat_of(rng: np.random.Generator, tilt: float = 0.05) -> Array:
-    """World → camera: nearly straight ahead, so that scenes around (0, 0, 4) are in view."""
+    """World → camera: nearly straight ahead, so scenes around (0, 0, 4) are in view."""
     rotation, triangle = np.linalg.qr(np.eye(3) + tilt * rng.normal(size=(3, 3)))
     viewmat = np.eye(4)
     viewmat[:3, :3] = rotation * np.sign(np.diag(triangle))
@@ -64,7 +64,7 @@ def scene_of(rng: np.random.Generator, count: int, *, sh_degree: int | None = No
 
 
 def crowded(rng: np.random.Generator, count: int = 1000) -> ref.Scene:
-    """Many Gaussians over a few pixels, which are opaque long before their lists end."""
+    """Many Gaussians over a few pixels, which become opaque long before their lists end."""
     return replace(
         scene_of(rng, count),
         means=rounded(rng.uniform(-1, 1, (count, 3)) * [0.8, 0.6, 1.0] + [0, 0, 4]),
@@ -75,17 +75,17 @@ def crowded(rng: np.random.Generator, count: int = 1000) -> ref.Scene:
 
 @dataclass(frozen=True)
 class Case:
-    """What to render, and how. Gaussians that differ between cameras differ in `colors` only: [C, N, D]."""
+    """A scene and how to render it. Only `colors` may differ between cameras: [C, N, D]."""
 
     scene: ref.Scene
     cameras: list[ref.Camera]
     backgrounds: Array | None = None  # [C, D]
     colors_per_camera: Array | None = None  # [C, N, D], instead of the scene's
-    # Of `ref.untrusted_pixels`.
+    # Margin of `ref.untrusted_pixels`.
     margin: float = 1e-4
-    # How much wider tolerances are.
+    # Factor on the tolerances.
     looser: float = 1.0
-    # More arguments of `rasterization`.
+    # Further arguments of `rasterization`.
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,7 +98,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Expected:
-    """The reference's renders, one a camera, and the image gradients that start both backward passes."""
+    """The reference's renders, one a camera, and the image gradients for both backward passes."""
 
     renders: list[ref.Rendered]
     untrusted: list[Mask]
@@ -132,16 +132,16 @@ class Expected:
         return cls(renders, masks, v_colors, v_alphas)
 
 
-# Of gradients; notebook 01 says the same.
+# Tolerances of gradients; notebook 01 has the same.
 RTOL, FLOOR, SHARE_OF_LARGEST = 1e-4, 1e-6, 1e-5
 
 
 def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0) -> None:
-    """Each scalar within RTOL, with a floor of FLOOR or of a share of the array's largest entry; or `looser` times that.
+    """Check each number within RTOL, or FLOOR, or a share of the array's largest entry, whichever is largest; times `looser`.
 
-    A gradient is a sum over pixels (and cameras) of terms of both signs, each rounded to 6e-8 of its own size. Where they
-    cancel, what is left may be as small as one likes, but its error is still that of the terms: their size, of which
-    the array's largest entry is a measure, is what the floor has to follow.
+    A gradient is a sum over pixels (and cameras) of terms of both signs, each rounded to 6e-8 of its own size. If the terms
+    cancel, the sum may be arbitrarily small, but its error is still that of the terms. The floor has to follow their size,
+    and the array's largest entry measures it.
     """
     assert actual.shape == expected.shape, name
     assert np.isfinite(actual).all(), name
@@ -157,7 +157,7 @@ def compare(
     twins: dict[str, torch.Tensor],
     looser: float = 1.0,
 ) -> None:
-    """Compare outputs with the fields of `renders`, and every gradient of a random sum of them all with that of its twin."""
+    """Compare outputs with the fields of `renders`, and every gradient of a random sum of them with that of its twin."""
     trusted = ~torch.stack([r.untrusted for r in renders])
     assert trusted.float().mean() > 0.9, "most pixels must be compared"
     loss, wanted_loss = torch.zeros(()), torch.zeros(()).double()

@@ -1,4 +1,4 @@
-"""A whole render in torch's float64, differentiated by torch, of splats that rays meet in space: every ray with every splat."""
+"""A whole render in torch's float64, differentiated by torch: splats that rays meet in space, every ray with every splat."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,26 +8,26 @@ from torch import Tensor
 
 from tests.render.torch_rendering import MIN_ALPHA, blend, rotations
 
-# The low-pass filter's, pixel².
+# Variance of the low-pass filter, pixel².
 VARIANCE = 0.5
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What one camera sees, in float64."""
+    """The images of one camera, in float64."""
 
     image: Tensor  # [H, W, D]
     alpha: Tensor  # [H, W, 1]
     normals: Tensor  # [H, W, 3] in the world
     distortion: Tensor  # [H, W, 1]
     median: Tensor  # [H, W, 1]
-    # [H, W] where float32 may decide otherwise.
+    # Pixels [H, W] in which float32 may decide differently.
     untrusted: Tensor
 
 
 def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
-    """[N, 2] centres of upright boxes around the images of ellipses: means [N, 3] and half axes [N, 3, 2] in camera space."""
-    # x = (a cos φ + b sin φ + c) / (p cos φ + q sin φ + r) lies between the roots of a quadratic, and so in the middle of them.
+    """Centres [N, 2] of upright boxes around the images of ellipses: means [N, 3] and half axes [N, 3, 2] in camera space."""
+    # x = (a cos φ + b sin φ + c) / (p cos φ + q sin φ + r) ranges between the roots of a quadratic; the centre is their mean.
     depth, depths = mean[:, 2:], axes[:, 2]
     centres = []
     for row in (0, 1):
@@ -38,8 +38,8 @@ def box_centres(mean: Tensor, axes: Tensor, K: Tensor) -> Tensor:
 
 
 def on_planes(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, pixels: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
-    """σ [H, W, N] of surfels, and where float32 may take the filter for the plane, or the other way round."""
-    # λ ray = mean + axes (s, t). Solved as it stands: the gradient of a rotation is that of nine independent numbers.
+    """σ [H, W, N] of surfels, and pixels in which float32 may swap the filter and the plane."""
+    # Solves λ ray = mean + axes (s, t) directly: the gradient of a rotation is that of nine independent numbers.
     axes = frames[:, :, :2] * scales[:, None, :2]
     shape = (*rays.shape[:2], len(mean))
     system = torch.cat([rays[:, :, None, :, None].expand(*shape, 3, 1), -axes.expand(*shape, 3, 2)], -1)
@@ -50,7 +50,7 @@ def on_planes(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, pixels
 
 
 def beside_rays(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-    """σ [H, W, N] of Gaussians: the least squared distance of the mean from the ray, from the camera on."""
+    """σ [H, W, N] of Gaussians: the least squared distance of the mean from the ray, in front of the camera."""
     white = frames.mT / scales[:, :, None]
     centre = torch.einsum("nij,nj->ni", white, mean)
     direction = torch.einsum("nij,hwj->hwni", white, rays)
@@ -75,7 +75,7 @@ def render(
     max_alpha: float = 0.999,
     margin: float = 1e-4,
 ) -> Rendered:
-    """Means [N, 3], quaternions [N, 4], scales [N, 3], opacities [N], features [N, D], a camera; all in front of it."""
+    """Render means [N, 3], quats [N, 4], scales [N, 3], opacities [N] and features [N, D], all in front of the camera."""
     turn = viewmat[:3, :3]
     mean = means @ turn.T + viewmat[:3, 3]
     frames = turn @ rotations(quats)

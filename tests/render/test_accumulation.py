@@ -1,4 +1,4 @@
-"""The ways to add up gradients: each against the reference, and the deterministic one against itself."""
+"""The ways to add up gradients: each against the reference, and the deterministic one also against itself."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ def many(count: int = 1000) -> ref.Scene:
 
 @pytest.fixture
 def without_float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a device that has none."""
+    """Hide the device's float atomics."""
     device = get_device()
     monkeypatch.setattr(device, "operators", device.operators - {Operator.FLOAT_ATOMICS})
 
@@ -32,7 +32,7 @@ def without_float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tile_size", [4, 8, 16])
 @pytest.mark.parametrize("accumulate", WAYS)
 def test_gradients(accumulate: str, tile_size: int) -> None:
-    """Several cameras, whose gradients add up over all Gaussians; absolute gradients; more splats than a workgroup takes."""
+    """Cameras, whose gradients add up over all Gaussians; absolute gradients; more splats than a workgroup has threads."""
     rng = np.random.default_rng(5)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
     options = {"accumulate": accumulate, "tile_size": tile_size, "absgrad": True}
@@ -109,7 +109,7 @@ def with_segments(monkeypatch: pytest.MonkeyPatch, length: int | None) -> Device
 
 @pytest.mark.parametrize("accumulate", WAYS)
 def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen segments of a list that most pixels leave early: images to the bit, gradients to the order of sums."""
+    """Sixteen segments of a list that most pixels leave early: images equal to the bit, gradients to the order of sums."""
     rng = np.random.default_rng(12)
     scene, camera = many(), camera_of(rng, 53, 37)
     results = []
@@ -118,7 +118,7 @@ def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch
         inputs: dict[str, Any] = leaves_of(scene, [camera]) | {"backgrounds": torch_input(np.array([[0.2, 0.4, 0.6]]))}
         images, alphas, _ = rasterization(**inputs, width=53, height=37, accumulate=accumulate)
         loss = (images * torch.linspace(-1, 1, images.numel()).reshape(images.shape)).sum() + alphas.square().sum()
-        # Twice: the first way back must leave alone what the second needs.
+        # The first backward pass must not change what the second one needs.
         once = torch.autograd.grad(loss, list(inputs.values()), retain_graph=True)
         again = torch.autograd.grad(loss, list(inputs.values()))
         results.append((images.detach().numpy(), alphas.detach().numpy(), once, again))
@@ -133,7 +133,7 @@ def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_two_hundred_thousand_gaussians_behind_one_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too faint to be seen but for every hundredth, and those so faint that the last still counts."""
+    """Only every hundredth is opaque enough to be seen, and so faint that the last one still counts."""
     count = 200_000
     rng = np.random.default_rng(14)
     means = np.stack([np.zeros(count), np.zeros(count), np.linspace(2, 4, count)], axis=1)

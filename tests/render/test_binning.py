@@ -1,4 +1,4 @@
-"""Tile lists against brute force: every tile with a pixel that can see the splat, in order of depth."""
+"""Tile lists against brute force: every tile with a pixel that sees the splat, in depth order."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ ALPHA_MIN = 1 / 255
 
 
 def splats_of(rng: np.random.Generator, cameras: int, count: int, *, needles: bool = False) -> ProjectedSplats:
-    """Splats of all shapes on and around the image, a fifth of them culled, some at equal depths."""
+    """Splats of all shapes on and around the image; a fifth is culled, and some have equal depths."""
     shape = (cameras, count)
     means2d = rng.uniform(-12, 12, (*shape, 2)) + rng.uniform(size=(*shape, 2)) * [WIDTH, HEIGHT]
     major = np.exp(rng.uniform(np.log(0.6), np.log(20), shape))
@@ -39,7 +39,7 @@ def splats_of(rng: np.random.Generator, cameras: int, count: int, *, needles: bo
 
 
 def largest_alpha(splats: ProjectedSplats, grid: TileGrid) -> Array:
-    """[C, N, rows, columns]: the largest α of each splat over the pixel centres of each tile, in float64."""
+    """The largest α of each splat over the pixel centres of each tile, [C, N, rows, columns], in float64."""
     means2d, conics, opacities = (t.double().numpy() for t in (splats.means2d, splats.conics, splats.opacities))
     x, y = np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5
     dx = x - means2d[..., 0, None]
@@ -79,17 +79,17 @@ def test_lists_hold_what_a_pixel_can_see_and_little_else(needles: bool, tile_siz
         camera, rest = divmod(tile, grid.rows * grid.columns)
         row, column = divmod(rest, grid.columns)
         assert (ids // 150 == camera).all()
-        assert (np.diff(place[ids]) > 0).all(), "front to back, equal depths by index, nobody twice"
+        assert (np.diff(place[ids]) > 0).all(), "front to back, equal depths by index, no splat twice"
         listed[camera, ids % 150, row, column] = True
     assert not (listed & ~visible[..., None, None]).any()
     assert not (needed & ~listed).any(), "a tile lacks a splat that one of its pixels can see"
-    # The ellipse is tested against the rectangle of pixel centres, not against each of them: few tiles too many.
+    # The ellipse is tested against the rectangle of pixel centres, which lists a few tiles too many.
     assert listed.sum() <= (1.35 if needles else 1.1) * needed.sum()
     assert int(tiles.offsets[-1]) == listed.sum()
 
 
 def test_a_list_that_is_too_small_is_not_overrun() -> None:
-    """`isect_count` tells the true number, what was emitted is right, and nothing lies behind the capacity."""
+    """`isect_count` is the true number, the emitted pairs are right, and nothing lies behind the capacity."""
     rng = np.random.default_rng(1)
     splats = splats_of(rng, 1, 200)
     full = bin_tiles(splats, WIDTH, HEIGHT, Options(8))
@@ -100,7 +100,7 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
     for capacity in (0, 1, pairs // 2, pairs - 1, pairs, pairs + 1000):
         binning = Binning(device, arrays, full.grid)
         binning.reserve(capacity)
-        # The sort's two halves, with a margin that only an overrun can change.
+        # Both buffers of the sort, with a margin that only an overrun can change.
         sentinels = []
         for name in ("tiles", "ids"):
             array = memory.empty(capacity + 4096, np.uint32)
@@ -111,7 +111,7 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
         binning.record_count(recorder)
         binning.record_lists(recorder)
         recorder.submit()
-        assert binning.isect_count.numpy()[0] == pairs, "the true number, whatever the room"
+        assert binning.isect_count.numpy()[0] == pairs, "the true number, for any capacity"
         for array in sentinels:
             assert (array.numpy()[capacity:] == 0xABCD_EF01).all()
         offsets = binning.lists().offsets.numpy()
@@ -125,8 +125,8 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
 @pytest.mark.parametrize("keep_isects", [False, True])
 @pytest.mark.parametrize("bias", [-2, 2, None], ids=["too few", "too many", "both"])
 def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool) -> None:
-    """Where what was counted is not what is emitted, as on a GPU that rounds differently in two kernels: no splat writes where
-    another's intersections lie, none of another's is lost, and images and gradients can still be made."""
+    """Two kernels may count and emit different pairs, as on a GPU that rounds them differently. No splat may overwrite or lose
+    another's intersections, and images and gradients must still work."""
     rng = np.random.default_rng(3)
     device, count = get_device(), 200
     memory = device.memory
@@ -183,7 +183,7 @@ def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool) -> None:
 @pytest.mark.parametrize("cameras", [1, 2])
 def test_nothing_to_bin(cameras: int) -> None:
     splats = splats_of(np.random.default_rng(2), cameras, 50)
-    bin_tiles(splats, WIDTH, HEIGHT, Options(8))  # leaves something in the memory that is used next
+    bin_tiles(splats, WIDTH, HEIGHT, Options(8))  # leaves data in the memory that is used next
     for count in (0, 3):
         nothing = splats_of(np.random.default_rng(2), cameras, count)
         nothing.radii.zero_()

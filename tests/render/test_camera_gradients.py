@@ -1,4 +1,4 @@
-"""Where gradients of cameras add up."""
+"""Scratch memory for gradients of cameras."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ from tests.emulation.kernels import _Memory
 
 @pytest.mark.parametrize("gaussians", [1, 64, 65, 3_000_000])
 def test_a_row_for_each_workgroup_that_has_a_gaussian(gaussians: int) -> None:
-    """The kernel counts these; a grid of several rows of workgroups has more."""
+    """The kernel counts workgroups with a Gaussian; a grid with several rows of workgroups has more."""
     shapes: list[Any] = []
 
     def scratch(shape: tuple[int, ...]) -> Any:

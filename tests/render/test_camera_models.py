@@ -1,4 +1,4 @@
-"""Orthographic and fisheye cameras, covariances, α's limit: whole renders against one in torch's float64."""
+"""Orthographic and fisheye cameras, covariances, α's limit: whole renders against a float64 one in torch."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,17 +16,17 @@ from tests.shaders.camera_models import lenses
 
 N, CAMERAS = 20, 2
 MODELS = ("pinhole", "ortho", "fisheye", "equirectangular")
-# With lenses: what is distorted, of gsplat's arguments.
+# Coefficients of distortion among gsplat's arguments, by camera model.
 LENSES = {
     "pinhole": {"radial_coeffs": 6, "tangential_coeffs": 2, "thin_prism_coeffs": 4},
     "fisheye": {"radial_coeffs": 4},
 }
-# For fisheyes the image's corners are about 75 degrees from the axis.
+# The image's corners are about 75 degrees from a fisheye's axis.
 FOCAL = {"pinhole": 1.1, "ortho": 0.3, "fisheye": 0.48, "equirectangular": 0.35}
 
 
 def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str, Tensor]:
-    """Float32 leaves: Gaussians all over the image and beyond its edges, two cameras of two focal lengths each."""
+    """Float32 leaves: Gaussians all over the image and beyond its edges, and two cameras with different fx and fy."""
     rng = np.random.default_rng(seed)
     viewmats = np.stack([viewmat_of(rng) for _ in range(CAMERAS)])
     side = max(width, height)
@@ -34,7 +34,7 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
     if camera_model == "equirectangular":
         fx, fy = width / (2 * np.pi), height / np.pi
     K = np.array([[fx, 0, 0.53 * width], [0, fy, 0.46 * height], [0, 0, 1]])
-    # Depths apart from one another, so that no rounding changes the order.
+    # Depths far enough apart that no rounding changes the order.
     depth = rng.permutation(np.linspace(2, 6, N))
     at = rng.uniform(-0.1, 1.1, (N, 2)) * [width, height] - K[:2, 2]
     plane = at / [fx, fy]
@@ -43,7 +43,7 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
     elif camera_model == "pinhole":
         means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
     elif camera_model == "equirectangular":
-        # All around, behind the camera too, and up to the poles.
+        # In all directions, also behind the camera and up to the poles.
         longitude, latitude = rng.uniform(-np.pi, np.pi, N), np.radians(rng.uniform(-85, 85, N))
         direction = np.stack([np.sin(longitude) * np.cos(latitude), np.sin(latitude), np.cos(longitude) * np.cos(latitude)], -1)
         means = direction * depth[:, None]
@@ -68,7 +68,7 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
 
 
 def fit(image: Callable[..., Tensor], unknown: list[Tensor], target: Tensor) -> None:
-    """Move what is unknown to where its image is the target, which only right gradients reach."""
+    """Move the unknown tensors until the image equals the target, which only right gradients reach."""
     optimiser = torch.optim.LBFGS(unknown, max_iter=80, tolerance_change=0, line_search_fn="strong_wolfe")
     losses = []
 
@@ -84,7 +84,7 @@ def fit(image: Callable[..., Tensor], unknown: list[Tensor], target: Tensor) -> 
 
 
 def with_lenses(inputs: dict[str, Tensor], camera_model: str) -> dict[str, Tensor]:
-    """The same, and every coefficient."""
+    """Add every coefficient of distortion to the inputs."""
     rng = np.random.default_rng(76)
     drawn = np.split(lenses(rng, CAMERAS, fisheye=camera_model == "fisheye"), (6, 8), -1)
     arrays = {name: part[:, : LENSES[camera_model].get(name)] for name, part in zip(LENSES["pinhole"], drawn, strict=True)}
@@ -92,7 +92,7 @@ def with_lenses(inputs: dict[str, Tensor], camera_model: str) -> dict[str, Tenso
 
 
 def lens_of(twins: dict[str, Tensor], c: int) -> Tensor | None:
-    """[12] of a camera, zero where nothing is given."""
+    """The coefficients [12] of a camera, zero if not given; None without any."""
     if not any(name in twins for name in LENSES["pinhole"]):
         return None
     parts = []
@@ -122,14 +122,14 @@ def check(
     splat_params: Mapping[str, Tensor] = MappingProxyType({}),
     **options: Any,
 ) -> list[Rendered]:
-    """Images, alphas and every input's gradient.
+    """Check images, alphas and every input's gradient.
 
     Args:
-        looser: how much wider tolerances are.
-        projected_of: what the reference has for a camera, if that is not one that it knows.
-        own: a camera model for `rasterization` in the place of that of `camera_model`.
+        looser: factor on the tolerances.
+        projected_of: the reference's projection for a camera model that it does not know.
+        own: a camera model for `rasterization` that replaces `camera_model`.
         features_of: the reference's colours for a camera.
-        falloff_of: how the reference's splats fade, which depends on `splat_params` too.
+        falloff_of: the falloff of the reference's splats, which also depends on `splat_params`.
         options: for `rasterization`.
     """
     leaves = {**inputs, **splat_params}
@@ -197,7 +197,7 @@ def test_antialiased_with_depth(camera_model: str, packed: bool) -> None:
 
 
 def of_covars(twins: dict[str, Tensor]) -> Tensor:
-    """What is read of them: the upper triangles."""
+    """Symmetric covariances from the upper triangles, the only part that is read."""
     upper = twins["covars"].triu()
     return upper + upper.triu(1).mT
 
@@ -206,7 +206,7 @@ def of_covars(twins: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("antialiased", [False, True])
 @pytest.mark.parametrize("camera_model", MODELS)
 def test_covariances(camera_model: str, antialiased: bool, packed: bool) -> None:
-    """In the place of rotations and scales; what is below their diagonals is not read."""
+    """Covariances instead of rotations and scales; elements below the diagonal are not read."""
     inputs = scene_of(camera_model, 24, 18, seed=73)
     sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
     below = torch.ones(3, 3, dtype=torch.bool).tril(-1)
@@ -233,7 +233,7 @@ def test_without_a_volume(camera_model: str, as_covars: bool, flat: int) -> None
 
 @pytest.mark.parametrize("max_alpha", [0.999, 0.99])
 def test_limit_of_alpha(max_alpha: float) -> None:
-    """Where it holds, nothing but what is behind has a gradient."""
+    """At the limit, only splats behind have gradients."""
     inputs = scene_of("pinhole", 24, 18, seed=75)
     with torch.no_grad():
         inputs["opacities"][:] = 1.0

@@ -1,4 +1,4 @@
-"""The unscented transform, rolling shutters, and cameras of a caller's own, against float64."""
+"""The unscented transform, rolling shutters, and callers' own cameras, against float64."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ struct DoubleSphere : ICameraModel
         return camera.focal * (t.xy / (distance * alpha + shifted * (1.0 - alpha))) + camera.principal;
     }
 
-    /// Nothing left of the axis, to see that it is asked.
+    /// True right of the axis, which shows that it is called.
     static override bool isInDomain(Camera camera, float3 t)
     {
         return t.x > 0.0;
@@ -49,7 +49,7 @@ def double_sphere(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> 
 
 
 def moving(inputs: dict[str, Tensor], seed: int, amount: float = 0.4) -> dict[str, Tensor]:
-    """The same, and poses at the last row: some degrees and some per cent of the distances away."""
+    """Add poses at the last row, some degrees and some per cent of the distances away."""
     rng = np.random.default_rng(seed)
     last = []
     for viewmat in inputs["viewmats"].detach().double():
@@ -61,7 +61,7 @@ def moving(inputs: dict[str, Tensor], seed: int, amount: float = 0.4) -> dict[st
 
 
 def camera_of(twins: dict[str, Tensor], c: int, camera_model: str, shutter: str | None = None, own: Any = None) -> Camera:
-    """The reference's."""
+    """The camera of the float64 reference."""
     lens = lens_of(twins, c)
     K = twins["Ks"][c]
     focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
@@ -105,8 +105,8 @@ def smaller(inputs: dict[str, Tensor], factor: float = 0.5) -> dict[str, Tensor]
     return inputs
 
 
-# Far enough from the mean that float32 has the second differences, and that the projection's curvature counts.
-# Set as gsplat's scripts may: field by field.
+# Far enough from the mean for float32's second differences, and for the projection's curvature to count.
+# Set field by field, as gsplat's scripts may do.
 FAR = UnscentedTransformParameters(beta=1.5, kappa=0.3, in_image_margin_factor=0.3, require_all_sigma_points_valid=False)
 FAR.alpha = 0.9
 FAR_REFERENCE = {"alpha": 0.9, "beta": 1.5, "kappa": 0.3, "margin": 0.3, "require_all": False}
@@ -123,7 +123,7 @@ def test_unscented(camera_model: str, lens: bool) -> None:
 
 
 def test_gsplats_sigma_points() -> None:
-    """A sixth of a standard deviation from the mean, where each image may lie no further out than a tenth of the image."""
+    """Points a sixth of a standard deviation from the mean; images of points may lie outside by a tenth of the image."""
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=92)
     check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=unscented_of("pinhole"), with_ut=True, looser=20)
 
@@ -146,7 +146,7 @@ def test_rolling_shutter_of_a_lens_and_covariances() -> None:
 
 
 def test_rolling_shutter_unscented() -> None:
-    """Each of the seven points is seen by its own row."""
+    """Each of the seven points has the time of its own row."""
     inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=97), 98)
     shutter = "ROLLING_TOP_TO_BOTTOM"
     reference = unscented_of("pinhole", shutter, **FAR_REFERENCE)
@@ -173,7 +173,7 @@ def test_directions_are_from_the_middle_of_two_poses() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_camera_of_ones_own(packed: bool) -> None:
-    """With coefficients of its own, culled by its own domain; packed also with a rolling shutter."""
+    """An own camera with its own coefficients and culling by its own domain; packed also with a rolling shutter."""
     inputs = smaller(scene_of("pinhole", WIDTH, HEIGHT, seed=100))
     lens = torch.tensor([[0.1, 0.55], [-0.05, 0.6]], requires_grad=True)
     shutter = "ROLLING_TOP_TO_BOTTOM" if packed else None
@@ -194,7 +194,7 @@ def test_a_camera_of_ones_own(packed: bool) -> None:
 
 
 def test_the_pinhole_as_a_camera_of_ones_own() -> None:
-    """The same as the built-in camera's, but for the clamp; of two scenes, by sigma points and with a rolling shutter."""
+    """Equal to the built-in camera except for the clamp; two scenes, with sigma points and with a rolling shutter."""
     own = shaders.source("""
         import splat.prelude;
         struct Mine : ICameraModel
@@ -216,13 +216,13 @@ def test_the_pinhole_as_a_camera_of_ones_own() -> None:
 
 
 def test_poses_and_a_coefficient_are_found_again() -> None:
-    """From a wrong start, by a camera of one's own with a rolling shutter, against a picture of the right ones."""
+    """Optimise an own camera with a rolling shutter from a wrong start towards a picture with the right values."""
     inputs = {
         name: tensor.detach()[:1] if name in ("viewmats", "Ks", "backgrounds") else tensor.detach()
         for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=103).items()
     }
     camera, shift_rs = shaders.source(DOUBLE_SPHERE), torch.tensor([0.2, -0.1, 0.1])
-    # With α known, as so narrow an image hardly tells the two apart.
+    # α is known, as so narrow an image hardly separates it from ξ.
     truth = torch.tensor([0.1])
 
     def image(first: Tensor, last: Tensor, xi: Tensor) -> Tensor:

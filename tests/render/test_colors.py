@@ -1,4 +1,4 @@
-"""Colours by direction: the built-in types against float64, types of the caller's own, and how gradients of weights add up."""
+"""Colours by direction: the built-in types against float64, callers' own types, and how gradients of weights add up."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def color_network(d: Tensor, features: Tensor, weights: Tensor) -> Tensor:
     products = [1.0925484305920792 * part for part in (x * y, -y * z, -x * z)]
     squares = [0.31539156525252005 * (2 * z * z - x * x - y * y), 0.5462742152960396 * (x * x - y * y)]
     encoded = [constant, *linear, products[0], products[1], squares[0], products[2], squares[1]]
-    # Features come in threes, zeros where there are less.
+    # Features are padded with zeros to a multiple of three.
     padded = torch.nn.functional.pad(features, (0, -features.shape[1] % 3))
     inputs = torch.cat([padded, torch.stack(encoded, -1)], -1)
     rows = weights[:-3].reshape(-1, inputs.shape[1] + 4)
@@ -73,7 +73,7 @@ class Kind:
 
 KINDS = {
     "SphericalGaussians": Kind(15, 0, spherical_gaussians),
-    # A layer of more than one chunk of sums, the last of which is not full.
+    # A layer with more than one chunk of sums, the last one not full.
     "ColorNetwork": Kind(5, network_weights(5, 3), color_network),
     "own": Kind(4, 3, lit),
 }
@@ -84,7 +84,7 @@ def type_of(name: str) -> Any:
 
 
 def inputs_of(name: str, seed: int, each_camera: bool = False) -> dict[str, Tensor]:
-    """A scene with features, and with weights if there are some."""
+    """A scene with features, and with weights if the type has some."""
     inputs, generator = scene_of("pinhole", WIDTH, HEIGHT, seed=seed), torch.Generator().manual_seed(seed)
     lead = (CAMERAS, N) if each_camera else (N,)
     inputs["colors"] = torch.randn(*lead, KINDS[name].features, generator=generator).requires_grad_()
@@ -94,7 +94,7 @@ def inputs_of(name: str, seed: int, each_camera: bool = False) -> dict[str, Tens
 
 
 def check(name: str, seed: int, each_camera: bool = False, **options: Any) -> None:
-    """Images, and every input's gradient."""
+    """Check images and every input's gradient."""
 
     def colors(twins: dict[str, Tensor], c: int) -> Tensor:
         viewmat, features = twins["viewmats"][c], twins["colors"]
@@ -124,7 +124,7 @@ def test_weights_add_up(accumulate: Any) -> None:
 
 
 def test_pairs_add_up_in_the_same_order() -> None:
-    """Over many workgroups, and scenes."""
+    """Over many workgroups and scenes."""
     gradients = []
     viewmats = torch.eye(4).repeat(2, 1, 1, 1)
     viewmats[..., 2, 3] = 4
@@ -154,7 +154,7 @@ def test_pairs_add_up_in_the_same_order() -> None:
 
 
 def test_harmonics_as_a_type_of_ones_own() -> None:
-    """The same picture to the last bit, and the same gradients."""
+    """The picture is equal to the last bit, and so are the gradients."""
     text = """
     import splat.prelude;
     struct Mine : IColor
@@ -225,18 +225,18 @@ ONES = torch.ones
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"color": "Rainbow"}, "color is 'Rainbow'; use SphericalHarmonics, SphericalGaussians, ColorNetwork, or"),
     "no type": ({"color": 3}, "color is a int; use SphericalHarmonics"),
-    "lobes": ({"color": "SphericalGaussians"}, "colors holds 8 features a Gaussian; SphericalGaussians take 3 and 6 for each"),
-    "weights of harmonics": ({"weights": ONES(3)}, "weights are given, which SphericalHarmonics do not have"),
-    "weights of lobes": ({"color": "SphericalGaussians", "weights": ONES(3)}, "which SphericalGaussians do not have"),
-    "no weights": ({"color": "ColorNetwork"}, "weights holds 0 numbers; a ColorNetwork of 8 features takes 3 and 22 for each"),
+    "lobes": ({"color": "SphericalGaussians"}, r"colors holds 8 features per Gaussian; SphericalGaussians need 3 \+ 6 per"),
+    "weights of harmonics": ({"weights": ONES(3)}, "weights are given, but SphericalHarmonics have none"),
+    "weights of lobes": ({"color": "SphericalGaussians", "weights": ONES(3)}, "but SphericalGaussians have none"),
+    "no weights": ({"color": "ColorNetwork"}, r"weights holds 0 numbers; a ColorNetwork of 8 features needs 3 \+ 22 per"),
     "some weights": ({"color": "ColorNetwork", "weights": ONES(24)}, "weights holds 24 numbers; a ColorNetwork of 8 features"),
     "shape": ({"color": "ColorNetwork", "weights": ONES(5, 5)}, r"weights has shape \[5, 5\]; expected \[W\]"),
     "type": ({"color": "ColorNetwork", "weights": ONES(25).double()}, "weights has dtype torch.float64; convert it"),
-    "a degree": ({"color": "SphericalGaussians", "sh_degree": 1}, "sh_degree is of SphericalHarmonics; leave it or color out"),
+    "a degree": ({"color": "SphericalGaussians", "sh_degree": 1}, "sh_degree belongs to SphericalHarmonics; leave sh_degree"),
     "own features": ({"color": OWN}, "Lit takes 4 features and is given 8; see its FEATURES"),
     "own weights": ({"color": OWN, "colors": ONES(N, 4)}, "Lit takes 3 weights and is given 0; see its WEIGHTS"),
     "many features": ({"color": "SphericalGaussians", "colors": ONES(N, 261)}, "colors holds 261 features"),
-    "many weights": ({"color": "ColorNetwork", "weights": ONES(5000)}, "weights holds 5000 numbers; shaders take 4096 at most"),
+    "many weights": ({"color": "ColorNetwork", "weights": ONES(5000)}, "weights holds 5000 numbers; shaders accept at most"),
     "unknown features": ({"color": OWN.replace("FEATURES = 4", "FEATURES = 2 * K")}, "the value of K cannot be read: nothing"),
     "half a feature": ({"color": OWN.replace("FEATURES = 4", "FEATURES = 8 / 2.0")}, "Lit has FEATURES = 4.0; it must be"),
     "background": ({"color": "SphericalGaussians", "colors": ONES(N, 3), "backgrounds": ONES(CAMERAS, 4)}, "backgrounds has"),
@@ -253,7 +253,7 @@ def test_mistakes(kind: str) -> None:
 
 
 def test_a_network_to_begin_with() -> None:
-    """Colours around grey that differ, and a gradient for every unit that is not off."""
+    """Colours vary around grey, and every unit that is not off has a gradient."""
     weights = torch.from_numpy(initial_network(5, 16)).double().requires_grad_()
     assert weights.shape == (network_weights(5, 16),)
     generator = torch.Generator().manual_seed(6)
@@ -265,7 +265,7 @@ def test_a_network_to_begin_with() -> None:
 
 
 def test_a_fit_that_only_right_gradients_reach() -> None:
-    """The weights of a picture, from a wrong start."""
+    """Find the weights of a picture from a wrong start."""
     inputs = {key: tensor.detach() for key, tensor in inputs_of("SphericalGaussians", seed=97).items()}
     generator = torch.Generator().manual_seed(5)
     inputs["colors"] = torch.randn(N, 6, generator=generator)

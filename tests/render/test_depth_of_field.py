@@ -1,4 +1,4 @@
-"""Depth of field: what is in focus stays, what is not is spread, and light adds up."""
+"""Depth of field: objects in focus stay sharp, others blur, and light adds up."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def spot(depth: float, aside: float = 0.0) -> Gaussians:
 
 
 def width(image: np.ndarray) -> float:
-    """Standard deviation of where the light is, pixels."""
+    """Standard deviation of the light's position, pixels."""
     _, columns = np.indices(image.shape[:2])
     light = image[..., 0].astype(np.float64)
     middle = (light * columns).sum() / light.sum()
@@ -45,9 +45,9 @@ def test_what_is_in_focus_stays_sharp_and_the_rest_does_not(aside: float) -> Non
     focused = through_lens(partial(LOOK.draw, gaussians), CAMERA, 0.4, 5.0)
     np.testing.assert_allclose(focused, sharp, atol=0.02)
     blurred = through_lens(partial(LOOK.draw, gaussians), CAMERA, 0.4, 2.5)
-    # The circle of confusion: a disc of diameter aperture · f · |1/z - 1/focus|, whose deviation is a quarter of that.
+    # The circle of confusion has the diameter aperture · f · |1/z - 1/focus|; its deviation is a quarter of that.
     disc = 0.4 * CAMERA.K[0, 0] * abs(1 / 5 - 1 / 2.5) / 4
-    # Of light, so of the square of the picture's values, about.
+    # Widths of the light, which is about the square of the picture's values.
     assert np.hypot(width(sharp**2.2), disc) == pytest.approx(width(blurred**2.2), rel=0.1)
 
 
@@ -63,7 +63,7 @@ def test_points_of_focus_are_in_the_same_place_from_all_of_the_lens() -> None:
 
 
 def test_light_adds_up_not_its_encoding() -> None:
-    """Half of the lens sees white, half black: half of the light is 188 of 255 in sRGB."""
+    """Half of the lens sees white, the other half black: half of the light is 188 of 255 in sRGB."""
 
     def draw(camera: Camera) -> np.ndarray:
         return np.full((2, 2, 3), float(camera.viewmat[0, 3] > 0), np.float32)

@@ -11,7 +11,7 @@ WIDTH, HEIGHT, COUNT = 37, 29, 160
 
 
 def test_rims_on_the_outermost_pixels() -> None:
-    """On all four sides: their means lie less than a splat's extent, rounded up, beyond the outermost centres of pixels."""
+    """On all four sides, means lie less than a splat's rounded-up extent beyond the outermost pixel centres."""
     rng = np.random.default_rng(22)
     camera = replace(camera_of(rng, WIDTH, HEIGHT), viewmat=np.eye(4))
     focal, principal, size = np.diag(camera.K)[:2], camera.K[:2, 2], np.array([WIDTH, HEIGHT])
@@ -29,7 +29,7 @@ def test_rims_on_the_outermost_pixels() -> None:
     variance = np.stack([c, a], axis=1)[rows, axis] / (a * c - b * b)
     extent = np.sqrt(2 * np.log(255 * opacities) * variance)
     pixels[rows, axis] += np.where(is_far, 0.97, -0.97) * extent
-    # Of these the extent ends within the outermost pixel even when it is rounded up.
+    # These extents end within the outermost pixel even when rounded up.
     assert (np.ceil(extent) - 0.97 * extent < 0.5).sum() > COUNT / 4
     arrays = (means(), quats, scales, opacities, scene_of(rng, COUNT).colors)
     meta = check(Case(ref.Scene(*map(rounded, arrays)), [camera], margin=1e-3), rng)

@@ -1,4 +1,4 @@
-"""Bad arguments of `rasterization`: one clear sentence that names the argument."""
+"""Bad arguments of `rasterization` raise one clear sentence that names the argument."""
 
 import math
 from typing import Any
@@ -143,7 +143,7 @@ def test_a_camera_model_that_is_not_supported() -> None:
 
 
 def test_absolute_gradients_of_several_passes() -> None:
-    """A sum of absolute values cannot be put together from passes over a part of the channels each."""
+    """Sums of absolute values cannot be combined from passes over parts of the channels."""
     with pytest.raises(NotImplementedError) as error:
         rasterization(**(good() | {"colors": torch.rand(N, 40), "backgrounds": None, "absgrad": True}))
     assert "absgrad" in sentence_of(error)

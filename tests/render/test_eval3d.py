@@ -1,4 +1,4 @@
-"""Gaussians evaluated along rays (`with_eval3d`): whole renders against float64, and what they are not combined with."""
+"""Gaussians evaluated along rays (`with_eval3d`): whole renders against float64, and options that it refuses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How splats fade: the built-in types against float64, and types of the caller's own."""
+"""Falloffs of splats: the built-in types against float64, and callers' own types."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.render.test_camera_models import check, scene_of
 
 WIDTH, HEIGHT, N = 24, 18, 20
 
-# Each built-in type: its parameter, the range to sample, and its value in torch.
+# Each built-in type: its parameter, the range of samples, and its value in torch.
 BUILT_IN = {
     "GeneralizedExponential": ("beta", (0.4, 2.5), lambda s, beta: torch.exp(-0.5 * s.clamp(min=1e-6) ** beta)),
     "BetaKernel": ("b", (-1.5, 1.5), lambda s, b: (1 - s / 9).clamp(min=1e-6) ** (4 * torch.exp(b))),
@@ -38,7 +38,7 @@ struct Mine : {kind}
 
 
 OWN_GAUSSIAN = own("return exp(sigma * -0.5);")
-# Another width and another height.
+# A type with its own width and height.
 SCALED = (
     "return exp(sigma * -0.5 * extras.x) * extras.y;",
     "return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;",
@@ -85,7 +85,7 @@ def test_an_exponent_of_one_is_the_gaussian() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
-    """The same picture to the last bit, and the same gradients."""
+    """The picture is equal to the last bit, and so are the gradients."""
     mine = shaders.source(OWN_GAUSSIAN)
     results = []
     for options in ({}, {"splat": mine}):
@@ -101,7 +101,7 @@ def test_parameters_in_the_order_of_extras() -> None:
     text = own(*SCALED)
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=84)
     rate, height = torch.rand(N) + 0.5, torch.rand(N) * 0.5 + 0.5
-    # The same with wider Gaussians of less opacity would be blurred; without the filter it is exact.
+    # Wider Gaussians of less opacity would differ by the filter; without the filter they are exactly equal.
     plain, _, _ = of_scene(
         inputs | {"scales": inputs["scales"] / rate.sqrt()[:, None], "opacities": inputs["opacities"] * height}, eps2d=0.0
     )
@@ -170,7 +170,7 @@ def test_a_mistake_has_the_line_of_the_source() -> None:
     assert "\n" not in str(error.value)
 
 
-# --- what `check` finds (test_user_type_checks.py) ---
+# --- findings of `check` (test_user_type_checks.py) ---
 
 VALUE = "return exp(sigma * -0.5);"
 TWICE = """
@@ -178,7 +178,7 @@ TWICE = """
 float faded(float x) { return exp(x * -0.5); }
 void twice(inout DifferentialPair<float> x, float v) { x = diffPair(x.p, exp(x.p * -0.5) * -v); }
 """
-# Source, what is said, and ranges.
+# Source, message, and ranges.
 BAD: dict[str, tuple[Any, ...]] = {
     "too small a bound": (own(VALUE, "return 1.8 * log(opacity / ALPHA_MIN);"), "times sigmaMax; let that return more"),
     "a derivative that is lost": (own("return exp(detach(sigma) * -0.5);"), "derivative of value by sigma is 0 at"),
@@ -197,7 +197,7 @@ BAD: dict[str, tuple[Any, ...]] = {
 
 
 def test_a_fit_that_only_a_right_gradient_reaches() -> None:
-    """The exponents of a picture, from a wrong start."""
+    """Find the exponents of a picture from a wrong start."""
     inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=89).items()}
     right = torch.linspace(0.6, 2.0, N)
     options = {"splat": "GeneralizedExponential", "packed": False}
@@ -209,7 +209,7 @@ def test_a_fit_that_only_a_right_gradient_reaches() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    # Those that cover more than a few pixels.
+    # Splats that cover more than a few pixels.
     large = (meta["radii"].float().prod(-1).sum(0) > 40).numpy()
     assert large.sum() > 5
     assert np.abs(beta.detach().numpy() - right.numpy())[large].mean() < 0.15 * np.abs(1 - right.numpy())[large].mean()

@@ -1,4 +1,4 @@
-"""Splats of any form: the documented half-Gaussian against float64, in training and in files, and what the check finds."""
+"""Splats of any form: the documented half-Gaussian against float64, in training and in files, and findings of `check`."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def own(value: str, sigma_max: str = SIGMA_MAX, more: str = "") -> str:
 
 
 def half_gaussian(twins: dict[str, Tensor]) -> dict[str, Any]:
-    """In torch: Cholesky's root of the conic, upside down, has Δ's y alone in its second row."""
+    """The torch version: the transposed Cholesky factor of the conic has only Δ's y in its second row."""
 
     def value(d: Tensor, conic: Tensor, order: Tensor) -> Tensor:
         angle, left = twins["angle"][order], torch.sigmoid(twins["rest"][order])
@@ -72,7 +72,7 @@ def test_the_gaussian() -> None:
 
 
 def test_of_both_kinds_that_of_offsets_is_drawn() -> None:
-    """And it may call the other."""
+    """The type of offsets may call the other one."""
     both = own("return Mine1.value(dot(standardised(d, conic), standardised(d, conic)) * 2.0, extras);")
     both += OWN_GAUSSIAN.replace("import splat.prelude;", "").replace("Mine", "Mine1")
     alone = own("return exp(dot(standardised(d, conic), standardised(d, conic)) * 2.0 * -0.5);")
@@ -101,7 +101,7 @@ def test_two_types_are_one_too_many() -> None:
         of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=83), splat=shaders.source(two))
 
 
-# --- what `check` finds (test_user_type_checks.py) ---
+# --- findings of `check` (test_user_type_checks.py) ---
 
 WRONG = """
 [Differentiable] [BackwardDerivative(mirrored_bwd)]
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Any, ...]] = {
 
 CAPTURE = (4, 24)
 PARAMS = {"angle": 0.5, "rest": 1.0}
-# Densifies, with gradients that add up in a fixed order.
+# Densifies; gradients add up in a fixed order.
 CONFIG = TrainConfig(steps=24, densify_every=10, densify_start=1, accumulate="pair", splat_param_lr=0.01, sh_degree=0)
 
 

@@ -1,6 +1,6 @@
-"""What is blended: harmonics of any number of channels, of each camera or of all scenes, and signals besides colours.
+"""Blended signals: harmonics of any number of channels, per camera or for all scenes, and signals besides colours.
 
-Each against the render that the float64 references check: three channels, one camera, one scene.
+Each is compared with the render that the float64 references check: three channels, one camera, one scene.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def weights_of(*shape: int) -> Tensor:
 @pytest.mark.parametrize("channels", [1, 2, 4, 7, 33])
 @pytest.mark.parametrize("degree", [0, 1, 4])
 def test_harmonics_of_any_number_of_channels(degree: int, channels: int, packed: bool) -> None:
-    """As three at a time, whose gradients add up."""
+    """Equal to renders of three channels at a time, whose gradients add up."""
     coefficients = (degree + 1) ** 2
     inputs = inputs_of(colors=(coefficients, channels))
     weights = weights_of(C, HEIGHT, WIDTH, channels)
@@ -59,7 +59,7 @@ def test_harmonics_of_any_number_of_channels(degree: int, channels: int, packed:
 @each_layout
 @pytest.mark.parametrize("batch", [(), (2,)], ids=str)
 def test_harmonics_of_each_camera(batch: tuple[int, ...], packed: bool) -> None:
-    """As each camera alone."""
+    """Equal to a render of each camera alone."""
     inputs = inputs_of(batch, colors=(4, 3), per_camera=True)
     weights = weights_of(*batch, C, HEIGHT, WIDTH, 3)
     images, gradients = gradients_of(inputs, weights, sh_degree=1, packed=packed)
@@ -98,7 +98,7 @@ def test_harmonics_that_scenes_share(degree: int, packed: bool) -> None:
 @pytest.mark.parametrize("per_camera", [False, True])
 @pytest.mark.parametrize("mode", ["RGB", "RGB+D", "RGB+ED", "D", "ED"])
 def test_extra_signals(mode: str, per_camera: bool, packed: bool) -> None:
-    """They are further channels before black, and change nothing else."""
+    """Extra signals are further channels before black, and change nothing else."""
     inputs = inputs_of()
     signals = weights_of(*([C] if per_camera else []), N, 5).requires_grad_()
     options: dict[str, Any] = {"packed": packed, "render_mode": mode}
@@ -131,7 +131,7 @@ def test_extra_signals_have_the_gradients_of_channels(packed: bool) -> None:
 
 @each_layout
 def test_harmonics_of_extra_signals_have_no_lower_limit(packed: bool) -> None:
-    """Otherwise they are colours: the same above it, and the negative of those of the negative."""
+    """They are shaded as colours are: equal above the limit, and negated harmonics give the negative."""
     inputs = inputs_of()
     sh = 0.02 * weights_of(N, 9, 4)
     degrees = {"packed": packed, "extra_signals_sh_degree": 2}
@@ -148,7 +148,7 @@ def test_harmonics_of_extra_signals_have_no_lower_limit(packed: bool) -> None:
 
 
 def test_sparse_gradients_with_harmonics() -> None:
-    """Directions depend on means, densely, as in gsplat: their gradient is dense, those of quaternions and scales are not."""
+    """Directions depend densely on means, as in gsplat, so their gradient is dense; those of quats and scales are sparse."""
     inputs, weights = inputs_of(colors=(9, 3)), weights_of(C, HEIGHT, WIDTH, 3)
     _, gradients = gradients_of(inputs, weights, packed=True, sparse_grad=True, sh_degree=2)
     _, expected = gradients_of(inputs, weights, packed=True, sh_degree=2)
@@ -160,7 +160,7 @@ def test_sparse_gradients_with_harmonics() -> None:
 @pytest.mark.parametrize(("packed", "sparse_grad"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("output", ["images", "alphas", "expected depth", "extra signals", "means2d", "conics"])
 def test_each_input_alone(output: str, packed: bool, sparse_grad: bool) -> None:
-    """An input has the same gradient whether the others have one or not, whatever the loss is of."""
+    """An input's gradient does not depend on other inputs' requires_grad, for any output in the loss."""
     inputs = inputs_of((2,), colors=(4, 3))
     inputs |= {"backgrounds": torch.rand(2, C, 3), "extra_signals": torch.rand(2, N, 2)}
     weights = weights_of(2, C, HEIGHT, WIDTH, 4)
@@ -185,7 +185,7 @@ def test_each_input_alone(output: str, packed: bool, sparse_grad: bool) -> None:
     for name, expected in together.items():
         alone = gradients(name)[name]
         if alone is None or expected is None:
-            # What an output does not depend on has no gradient, or zeros.
+            # An output that does not depend on the input gives no gradient, or zeros.
             assert all(v is None or not v.to_dense().any() for v in (alone, expected)), name
         else:
             scale = float(expected.to_dense().abs().max())

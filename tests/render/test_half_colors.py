@@ -1,4 +1,4 @@
-"""Coefficients and features that are stored as halves: renders of the very numbers, to the bit, and their gradients."""
+"""Coefficients and features stored as halves: renders equal to the bit those of the same numbers as floats, and gradients."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 31, 23
 
 
 def inputs_of(count: int, degree: int, cameras: int = 2, *, more: int = 0) -> dict[str, Any]:
-    """Leaves, whose coefficients are halves: (degree + 1)² and `more` that are not used."""
+    """Leaves with coefficients as halves: (degree + 1)² used ones and `more` unused ones."""
     rng = np.random.default_rng(10 * count + degree)
     views = [camera_of(rng, WIDTH, HEIGHT) for _ in range(cameras)]
     scene = scene_of(rng, count, sh_degree=degree)
@@ -26,7 +26,7 @@ def inputs_of(count: int, degree: int, cameras: int = 2, *, more: int = 0) -> di
 
 
 def render(inputs: dict[str, Any], colors: Tensor, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """An image and the gradients of a smooth function of it, with these colours in the inputs' place."""
+    """An image and the gradients of a smooth function of it; `colors` replaces the inputs' colours."""
     arguments = inputs | {"colors": colors.detach().clone().requires_grad_()}
     function = options.pop("function", splat.rasterization)
     images, *_ = function(**arguments, width=WIDTH, height=HEIGHT, **options)
@@ -37,14 +37,14 @@ def render(inputs: dict[str, Any], colors: Tensor, **options: Any) -> tuple[Tens
 
 
 def check(inputs: dict[str, Any], **options: Any) -> None:
-    """Against the same numbers as floats, which tests of renders compare with float64."""
+    """Compare with the same numbers as floats, which tests of renders compare with float64."""
     colors = inputs["colors"]
     image, gradients = render(inputs, colors, **options)
     expected, exact = render(inputs, colors.float(), **options)
     torch.testing.assert_close(image, expected, rtol=0, atol=0)
     found = gradients.pop("colors")
     assert found.dtype == torch.float16 and found.shape == colors.shape and exact["colors"].any()
-    # Half the distance of neighbours, of those without a leading one as well.
+    # Half the distance of neighbours, also of subnormal numbers.
     torch.testing.assert_close(found.float(), exact.pop("colors"), rtol=2**-11 + 1e-4, atol=2**-25 + 1e-5)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, exact[name], rtol=1e-4, atol=1e-5 * float(exact[name].abs().max()))
@@ -53,7 +53,7 @@ def check(inputs: dict[str, Any], **options: Any) -> None:
 @pytest.mark.parametrize("count", [1, 2, 37])
 @pytest.mark.parametrize("degree", range(5))
 def test_harmonics(degree: int, count: int) -> None:
-    """Rows of an odd number of halves begin anywhere; where their number is odd, too, so does what lies behind the last."""
+    """Rows with an odd number of halves begin anywhere; with an odd number of rows, the last word is half full."""
     check(inputs_of(count, degree), sh_degree=degree)
 
 
@@ -66,7 +66,7 @@ def test_harmonics(degree: int, count: int) -> None:
     ],
 )
 def test_options(degree: int, more: int, options: dict[str, Any]) -> None:
-    """Coefficients that are not used get no gradient."""
+    """Unused coefficients get no gradient."""
     inputs = inputs_of(37, degree, more=more)
     check(inputs, sh_degree=degree, **options)
     _, gradients = render(inputs, inputs["colors"], sh_degree=degree, **options)
@@ -74,7 +74,7 @@ def test_options(degree: int, more: int, options: dict[str, Any]) -> None:
 
 
 def test_gradients_against_float64() -> None:
-    """By differences of the sum of basis functions, which is linear."""
+    """Compare with differences of the sum of basis functions, which is linear."""
     rng = np.random.default_rng(3)
     dirs = torch.tensor(rng.normal(size=(29, 3)), dtype=torch.float32)
     coeffs = torch.tensor(rng.normal(size=(29, 9, 3)), dtype=torch.float16, requires_grad=True)
@@ -91,7 +91,7 @@ def test_gradients_against_float64() -> None:
 
 
 def test_each_camera_and_part_of_a_tensor() -> None:
-    """Rows that begin at the second half of a word of what they are a part of."""
+    """Rows that begin at the second half of a word of a larger tensor."""
     inputs = inputs_of(13, 0)
     whole = torch.randn(2, 14, 1, 3, generator=torch.Generator().manual_seed(0)).half()
     check(inputs | {"colors": whole[:, 1:]}, sh_degree=0, packed=False)
@@ -132,7 +132,7 @@ def test_what_is_refused(name: str, dtype: torch.dtype) -> None:
 
 
 def test_half_the_memory() -> None:
-    """Of what a graph holds, and of the gradient."""
+    """Half the memory in the graph and in the gradient."""
     memory = splat.get_device().memory
     inputs = {name: tensor.detach() for name, tensor in inputs_of(2000, 3).items()}
 

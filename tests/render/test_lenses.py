@@ -1,4 +1,4 @@
-"""What distorted and spherical cameras do to a render beyond its gradients: culling, seams, and lenses that are found again."""
+"""Effects of distorted and spherical cameras on a render: culling, seams, and lenses found by optimisation."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def intrinsics(fx: float, fy: float, cx: float, cy: float) -> Tensor:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_nothing_is_folded_back(packed: bool) -> None:
-    """r - r³/3 turns back at r = 1: of r = 1.6, which would come to lie at r = 0.23, nothing is drawn."""
+    """r - r³/3 turns back at r = 1, so a Gaussian at r = 1.6, whose image would be at r = 0.23, is not drawn."""
     options: dict[str, Any] = {"Ks": intrinsics(20, 20, 16, 16), "width": 32, "height": 32, "packed": packed}
     scene = gaussians([[0.3, 0.1, 1.0], [1.6, 0.0, 1.0]])
     radial = torch.tensor([[-1 / 3, 0, 0, 0, 0, 0]])
@@ -42,7 +42,7 @@ def test_nothing_is_folded_back(packed: bool) -> None:
 
 
 def test_across_the_seam_and_at_the_poles() -> None:
-    """A sphere of 64 × 32: splats are as large beside the seam as anywhere, and end there; those at a pole cover its rows."""
+    """A sphere of 64 × 32: splats at the seam are as large as elsewhere, and end there; those at a pole cover its rows."""
     options: dict[str, Any] = {"Ks": intrinsics(64 / (2 * np.pi), 32 / np.pi, 32, 16), "width": 64, "height": 32}
 
     def alpha_of(mean: list[float]) -> Tensor:
@@ -55,7 +55,7 @@ def test_across_the_seam_and_at_the_poles() -> None:
     pole = alpha_of([0.01, 2, 0])
     assert (pole[-1] > 0.5).all() and not pole[:24].any()
     assert not alpha_of([0, 2, 0]).any()
-    # Behind the camera there is no near plane but the distance.
+    # The near plane is a distance, so a camera sees behind itself.
     assert (
         alpha_of([0, 0, -0.5]).any()
         and not rasterization(**gaussians([[0, 0, -0.5]]), **options, camera_model="equirectangular", near_plane=0.6)[1].any()
@@ -64,7 +64,7 @@ def test_across_the_seam_and_at_the_poles() -> None:
 
 @pytest.mark.parametrize("camera_model", ["pinhole", "fisheye"])
 def test_pose_and_distortion_are_found_again(camera_model: str) -> None:
-    """From a wrong start, against a picture of the right ones."""
+    """Optimise from a wrong start towards a picture with the right values."""
     inputs = {name: tensor.detach() for name, tensor in scene_of(camera_model, 40, 30, seed=78).items()}
     inputs["scales"] = inputs["scales"] * 0.6
     for name in ("viewmats", "Ks", "backgrounds"):

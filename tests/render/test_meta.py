@@ -1,4 +1,4 @@
-"""What `rasterization` tells of its way: gsplat's keys, their shapes and values, and how the dictionary behaves."""
+"""The `meta` dictionary that `rasterization` returns: gsplat's keys, their shapes and values, and its behaviour."""
 
 import copy
 import pickle
@@ -28,7 +28,7 @@ GSPLATS = {
 
 
 def render(batch: tuple[int, ...] = (), **options: Any) -> tuple[Tensor, Tensor, dict[str, Any], dict[str, Tensor]]:
-    """Scenes before three cameras, of which one looks past them."""
+    """Render scenes with three cameras; one looks past the scenes."""
     rng = np.random.default_rng(80)
     scenes = int(np.prod(batch, dtype=int))
     stacked: dict[str, list[Any]] = {}
@@ -80,7 +80,7 @@ def test_keys_and_shapes(packed: bool, batch: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("packed", [False, True])
 def test_intersections(packed: bool, batch: tuple[int, ...]) -> None:
-    """Their ids are sorted and have gsplat's bits: image, tile, depth; and lists, counts and offsets fit one another."""
+    """Ids are sorted and have gsplat's bits (image, tile, depth); lists, counts and offsets agree."""
     _, _, meta, _ = render(batch, packed=packed)
     ids, splats, offsets = meta["isect_ids"], meta["flatten_ids"].long(), meta["isect_offsets"].flatten().long()
     assert (ids[1:] >= ids[:-1]).all()
@@ -90,10 +90,10 @@ def test_intersections(packed: bool, batch: tuple[int, ...]) -> None:
     torch.testing.assert_close(depth.int().view(torch.float32), meta["depths"].detach().flatten()[splats], rtol=0, atol=0)
     of_splats = meta["batch_ids"] * C + meta["camera_ids"] if packed else torch.arange(meta["depths"].numel()) // N
     torch.testing.assert_close(image, of_splats[splats].long(), rtol=0, atol=0)
-    # Each tile's own lie from its offset to the next one's.
+    # Each tile's intersections lie from its offset to the next one.
     ends = torch.cat([offsets[1:], torch.tensor([len(ids)])])
     torch.testing.assert_close(image * COLUMNS * ROWS + tile, torch.repeat_interleave(ends - offsets), rtol=0, atol=0)
-    # A splat is in a tile at most once, and in as many as it says; none is in a tile that its radii do not touch.
+    # A splat is in a tile at most once, and in as many as its count; never in a tile that its radii do not touch.
     assert len(torch.stack([splats, image * COLUMNS * ROWS + tile]).unique(dim=1)[0]) == len(splats)
     counts = meta["tiles_per_gauss"].flatten()
     assert int(counts.sum()) == len(splats)
@@ -106,7 +106,7 @@ def test_intersections(packed: bool, batch: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_pixels(packed: bool) -> None:
-    """The transmittance that is left, and where in its tile's list a pixel has ended."""
+    """The remaining transmittance, and the position in its tile's list at which a pixel ended."""
     _, alphas, meta, _ = render((2,), packed=packed)
     torch.testing.assert_close(meta["final_T"], 1 - alphas[..., 0].detach(), rtol=0, atol=1e-7)
     counts = meta["n_contrib"]
@@ -149,7 +149,7 @@ COPIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", COPIES)
 def test_values_that_are_computed_when_they_are_read(way: str) -> None:
-    """Whichever way a dictionary is read, they are there, once, and never None."""
+    """Values are present however the dictionary is read, computed once, and never None."""
     with torch.no_grad():
         first, second = render()[2], render()[2]
     expected = {key: first[key] for key in first}
@@ -176,7 +176,7 @@ def test_the_rest_of_a_dictionary() -> None:
         meta["nothing"]
     with pytest.raises(KeyError):
         meta.pop("nothing")
-    # Read once, it stays; given a value, it has that.
+    # A value stays after the first read; a set value wins.
     assert meta["final_T"] is meta["final_T"] is meta.get("final_T")
     meta["n_contrib"] = "mine"
     meta.update(isect_ids="mine too")
@@ -210,7 +210,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("where", "name", "packed"), CHANGES)
 def test_a_change_of_what_the_backward_pass_needs_is_an_error(where: str, name: str, packed: bool) -> None:
-    """torch's own, where it would have been a wrong gradient."""
+    """torch raises its own error instead of a wrong gradient."""
     sh = torch.rand(N, 4, 3, requires_grad=True)
     images, _, meta, inputs = render(packed=packed, **({"colors": sh, "sh_degree": 1} if name == "harmonics" else {}))
     with torch.no_grad():

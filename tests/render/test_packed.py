@@ -1,4 +1,4 @@
-"""`packed=True`: splats of those Gaussians alone that a camera sees. The same images, the same gradients, less memory."""
+"""`packed=True`: splats of only those Gaussians that a camera sees. The same images and gradients, less memory."""
 
 import math
 from dataclasses import replace
@@ -18,13 +18,13 @@ OF_SPLATS = ("means2d", "depths", "conics", "opacities", "radii")
 
 
 def inputs_of(batch: tuple[int, ...] = (), *, colors: tuple[int, ...] = (3,), per_camera: bool = False) -> dict[str, Tensor]:
-    """Scenes that the cameras see different parts of; `colors` are the last dimensions of the colours."""
+    """Scenes in which each camera sees a different part; `colors` are the last dimensions of the colours."""
     rng = np.random.default_rng(60)
     scenes = [scene_of(rng, N) for _ in range(math.prod(batch))]
     stacked = {name: np.stack([getattr(scene, name) for scene in scenes]) for name in ("means", "quats", "scales", "opacities")}
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(C * len(scenes))]
     viewmats = np.stack([camera.viewmat for camera in cameras]).reshape(-1, C, 4, 4)
-    # One looks beside the scene, one sees its edge, and a few Gaussians nobody sees.
+    # One camera looks past the scene, one sees its edge, and no camera sees a few of the Gaussians.
     viewmats[:, 1, 0, 3] += 40
     viewmats[:, 2, 0, 3] += 1.5
     stacked["means"][:, :4, 2] = -2
@@ -72,7 +72,7 @@ def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("batch", [(), (2,), (1, 2)], ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_packed_is_dense(name: str, batch: tuple[int, ...]) -> None:
-    """Images and all that is told of the splats to the last bit, and all gradients."""
+    """Images and all of `meta` are equal to the last bit, and so are all gradients."""
     of_scene, options = split(OPTIONS[name])
     inputs = inputs_of(batch, **of_scene)
     dense, dense_alphas, dense_meta, dense_gradients = run(inputs, packed=False, **options)
@@ -123,7 +123,7 @@ def test_packed_extra_signals(degree: int | None) -> None:
 
 @pytest.mark.parametrize("accumulate", ["pixel", "wave", "group", "pair"])
 def test_packed_against_the_reference(accumulate: str) -> None:
-    """However gradients add up."""
+    """For each way to add up gradients."""
     rng = np.random.default_rng(61)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
     case = Case(scene_of(rng, N, sh_degree=2), cameras, rounded(rng.uniform(size=(2, 3))))
@@ -158,7 +158,7 @@ def test_one_gaussian() -> None:
 @pytest.mark.parametrize("gaussians", [0, N])
 @pytest.mark.parametrize("sh_degree", [None, 1])
 def test_nothing_visible(sh_degree: int | None, gaussians: int, sparse_grad: bool) -> None:
-    """Backgrounds, empty lists, and zeros for gradients: whether Gaussians are out of view or there are none."""
+    """Backgrounds, empty lists, and zero gradients, both for Gaussians out of view and for none at all."""
     inputs = {name: tensor.detach() for name, tensor in inputs_of(colors=(3,) if sh_degree is None else (4, 3)).items()}
     inputs = {k: v if k in ("viewmats", "Ks") else v[:gaussians] for k, v in inputs.items()}
     inputs["means"] = inputs["means"] - 100
@@ -207,7 +207,7 @@ def test_sparse_gradients_of_covariances() -> None:
     covars = torch.tensor(ref.covariance(quats.double().numpy(), scales.double().numpy()), dtype=torch.float32)
     inputs["covars"] = covars
     results = [run(inputs, quats=None, scales=None, packed=True, sparse_grad=sparse)[3] for sparse in (True, False)]
-    # The caller's matrices are gathered to their upper triangles, which torch cannot differentiate sparsely.
+    # The caller's matrices are reduced to their upper triangles, which torch cannot differentiate sparsely.
     assert results[0]["means"].is_sparse and not results[0]["covars"].is_sparse
     for name, expected in results[1].items():
         torch.testing.assert_close(results[0][name].to_dense(), expected, rtol=0, atol=0, msg=name)

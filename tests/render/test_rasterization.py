@@ -58,7 +58,7 @@ def test_render_modes(mode: str, rasterize_mode: str, with_background: bool) -> 
     rng = np.random.default_rng(3)
     scene = scene_of(rng, 60, sh_degree=2)
     if rasterize_mode == "antialiased":
-        # Some of them much smaller than a pixel, where the compensation is far from one.
+        # Some are much smaller than a pixel, so the compensation is far from one.
         scales = scene.scales.copy()
         scales[::3] *= 0.1
         scene = replace(scene, scales=rounded(scales))
@@ -73,15 +73,15 @@ def test_render_modes(mode: str, rasterize_mode: str, with_background: bool) -> 
 
 @pytest.mark.parametrize("rasterize_mode", ["classic", "antialiased"])
 def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
-    """dL/dKs, number by number, where most Gaussians lie beyond the clamp of the field of view, whose limits depend on Ks.
+    """dL/dKs, number by number, with most Gaussians beyond the clamp of the field of view, whose limits depend on Ks.
 
-    Against central differences of the float64 render itself, so that no hand-derived gradient stands in between.
+    Compared with central differences of the float64 render, without a hand-derived gradient.
     """
     rng = np.random.default_rng(19)
     camera = camera_of(rng, WIDTH, HEIGHT)
     camera = replace(camera, viewmat=np.eye(4))
     scene = scene_of(rng, 24)
-    # One axis beyond, the other one beyond, both: on all four sides, and large enough to cover much of the image.
+    # Beyond the clamp in one axis, the other, or both, on all four sides, and large enough to cover much of the image.
     sides = [[0.8, 0.1], [-0.8, -0.1], [0.1, 0.7], [-0.1, -0.7], [0.8, 0.7], [-0.8, -0.7], [0.1, 0.1], [-0.1, 0.2]]
     slopes = np.tile(sides, (3, 1))
     depths = np.linspace(3, 5, 24)
@@ -178,18 +178,18 @@ def test_crowded_tile_that_is_soon_opaque(tile_size: int) -> None:
     options = {"tile_size": tile_size, "absgrad": True}
     case = Case(scene, [camera], rounded(rng.uniform(size=(1, 3))), options=options)
     render = ref.render(scene, camera)
-    # The last splat that a pixel blends is far from the last one in its list, and T ended just above its floor.
+    # The last blended splat is far from the end of the list, and T ended just above its floor.
     assert (render.rasterized.T_final < 2e-3).mean() > 0.5 and np.median(render.rasterized.n_contrib) < 200
     check(case, rng)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 def test_long_lists_of_faint_splats(tile_size: int) -> None:
-    """Every pixel blends hundreds of splats, none of which hides the rest: many wave-sized pieces of a list."""
+    """Every pixel blends hundreds of splats, none of which hides the rest: many wave-sized parts of a list."""
     rng = np.random.default_rng(8)
     scene = scene_of(rng, 300)
     means = rng.uniform(-0.3, 0.3, (300, 3))
-    means[:, 2] = rng.permutation(np.linspace(3, 5, 300))  # none so close that rounding swaps them at every pixel
+    means[:, 2] = rng.permutation(np.linspace(3, 5, 300))  # far enough apart that rounding does not swap them at every pixel
     scene = replace(
         scene,
         means=rounded(means),
@@ -198,7 +198,7 @@ def test_long_lists_of_faint_splats(tile_size: int) -> None:
     )
     camera = camera_of(rng, 19, 13)
     assert ref.render(scene, camera).rasterized.n_blended.min() > 200
-    # So many splats a pixel that one of them is always near a threshold; but they are smooth, and the image small.
+    # Each pixel has so many splats that one is always near a threshold; but they are smooth, and the image small.
     background = rounded(rng.uniform(size=(1, 3)))
     check(Case(scene, [camera], background, margin=1e-5, options={"tile_size": tile_size}), rng)
 
@@ -209,7 +209,7 @@ def test_sides_that_tiles_do_not_divide(size: tuple[int, int], tile_size: int) -
     rng = np.random.default_rng(sum(size))
     scene = scene_of(rng, 30)
     if size == (1, 1):
-        # A focal length of about a pixel sees it all as specks: bring them before the one pixel, and make them large.
+        # A focal length of about a pixel shrinks the scene to specks: move them before the one pixel, and enlarge them.
         scene = replace(scene, means=scene.means * [0.2, 0.2, 1], scales=scene.scales * 4)
     check(Case(scene, [camera_of(rng, *size)], options={"tile_size": tile_size}), rng)
 
@@ -227,7 +227,7 @@ def test_one_gaussian(tile_size: int) -> None:
 def test_no_gaussians_leave_the_background(mode: str, tile_size: int) -> None:
     rng = np.random.default_rng(11)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
-    # Something else first: memory that is used again must not show through.
+    # Render a scene first: reused memory must not show through.
     check(Case(scene_of(rng, 60), cameras, options={"tile_size": tile_size}), rng)
     inputs = [torch.zeros(0, *rest, requires_grad=True) for rest in ((3,), (4,), (3,), (), (4, 3))]
     viewmats = torch_input(np.stack([camera.viewmat for camera in cameras]))
@@ -247,7 +247,7 @@ def test_no_gaussians_leave_the_background(mode: str, tile_size: int) -> None:
 
 @pytest.mark.parametrize("count", [2047, 2048, 2049, 4096])
 def test_counts_around_the_blocks_of_the_prefix_sum(count: int) -> None:
-    """Every splat must still be there: compared with the same splats in two halves, one of them transparent."""
+    """No splat is lost: compare with the same splats in two halves, one of them transparent."""
     rng = np.random.default_rng(12)
     scene = scene_of(rng, 40)
     padding = count - 40
@@ -279,7 +279,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_culled_gaussians_leave_no_trace(kind: str) -> None:
-    """The image without them, a zero gradient for them, and the others' gradients as without them."""
+    """The image, and the others' gradients, are as without them; their own gradient is zero."""
     rng = np.random.default_rng(13)
     camera = ref.Camera(np.eye(4), camera_of(rng, WIDTH, HEIGHT).K, WIDTH, HEIGHT)
     scene = scene_of(rng, 40, sh_degree=2)
@@ -341,7 +341,7 @@ def test_splats_that_cover_everything(tile_size: int) -> None:
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 def test_needles(tile_size: int) -> None:
-    """Eighty times as long as wide, at all angles: no pixel of theirs may be lost between tiles."""
+    """Eighty times as long as wide, at all angles: none of their pixels may be lost between tiles."""
     rng = np.random.default_rng(17)
     scene = scene_of(rng, 25)
     angles = rng.uniform(0, np.pi, 25)
@@ -351,12 +351,12 @@ def test_needles(tile_size: int) -> None:
         scales=rounded(np.tile([[0.8, 0.01, 0.01]], (25, 1))),
         quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
     )
-    # σ grows fast across a needle, and so do its rounding errors: more pixels than usual are too close to call.
+    # σ and its rounding errors grow fast across a needle, so more pixels than usual are near a threshold.
     check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options={"tile_size": tile_size}), rng)
 
 
 def test_a_render_can_be_an_input() -> None:
-    """Outputs share memory with the device; a part of one, used again, is that part and not the whole."""
+    """Outputs share memory with the device; a slice that is used again must not be taken for the whole."""
     rng = np.random.default_rng(17)
     scene, camera = scene_of(rng, 40), camera_of(rng, WIDTH, HEIGHT)
     image = torch.tensor(_image(scene, camera))
@@ -407,7 +407,7 @@ def _radii(scene: ref.Scene, camera: ref.Camera, **options: float) -> Array:
 
 @pytest.mark.parametrize("backend", ["metal", "cuda", "vulkan"])
 def test_tuned_as_for_a_gpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pixels a thread, digits of the sort and segments, by other kernels than software has."""
+    """Other kernels than in software: pixels a thread, digits of the sort, and segments."""
     monkeypatch.setattr(get_device(), "tuning", tuning_of(backend))
     rng = np.random.default_rng(12)
     cameras = [camera_of(rng, 37, 29) for _ in range(2)]

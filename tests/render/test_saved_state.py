@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward one: little, and at no pixel's cost."""
+"""The state that the forward pass keeps for the backward pass: small, and independent of a pixel's depth."""
 
 import gc
 from typing import Any
@@ -54,7 +54,7 @@ def test_the_image_keeps_eight_bytes_a_pixel_for_its_backward_pass() -> None:
 
 
 def test_memory_does_not_grow_with_the_depth_of_a_pixel() -> None:
-    """Splats ten deep and a hundred deep: the difference is that of the splats and their lists, not times the pixels."""
+    """Ten and a hundred splats deep: the difference is the memory of splats and lists, not of pixels."""
     device = get_device()
     rng = np.random.default_rng(2)
     size, camera = 128, camera_of(rng, 128, 128)
@@ -73,13 +73,13 @@ def test_memory_does_not_grow_with_the_depth_of_a_pixel() -> None:
         held = device.memory.live_bytes - before
         del images, alphas
         gc.collect()
-        assert device.memory.live_bytes == before, "and everything is given back with the image"
+        assert device.memory.live_bytes == before, "all memory is freed with the image"
         return held, pairs
 
     shallow, few = live_bytes(20)
     deep, many = live_bytes(400)
     assert many - few > 64 * 200
-    # A splat: what it came as and what it was projected to, some forty floats. A pair: its index, in a buffer of its own and
+    # A splat: its inputs and its projection, some forty floats. A pair: its index, in its own buffer and in
     # the sort's. Buffers are rounded up by at most an eighth.
     assert deep - shallow < 1.25 * (380 * 4 * 80 + (many - few) * 4 * 4) + 4096
     # Per pixel: the image, alpha, final T and the position of the last splat.

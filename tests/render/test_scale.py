@@ -1,4 +1,4 @@
-"""A capture in other units: metres or kilometres, the picture is the same."""
+"""A capture in metres or kilometres gives the same picture."""
 
 from pathlib import Path
 

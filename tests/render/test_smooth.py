@@ -1,7 +1,7 @@
-"""Directional derivatives of the float32 pipeline itself, where it is smooth.
+"""Directional derivatives of the float32 pipeline itself, in a smooth region.
 
-The scene keeps every threshold out of reach: soft Gaussians whose α lies well inside (1/255, 0.999) at every pixel, and a
-transmittance that never comes near the floor. A central difference of a float32 image, summed in float64, is off by its
+The scene stays away from every threshold: soft Gaussians whose α lies well inside (1/255, 0.999) at every pixel, and a
+transmittance far above the floor. A central difference of a float32 image, summed in float64, has an error of its
 rounding over the step, 1e-7 / h, and by the third derivative, h²: with steps of a few thousandths, by about a thousandth.
 """
 
@@ -46,7 +46,7 @@ def inputs_of(rng: np.random.Generator, sh: bool) -> dict[str, Array]:
 
 
 def direction_of(name: str, values: Array, rng: np.random.Generator) -> Array:
-    """A random direction, of about a step's length for h = 1, among the numbers that the render depends on."""
+    """A random direction, of about a step's length for h = 1, over the numbers that the render depends on."""
     direction = rng.normal(size=values.shape)
     if name == "viewmats":
         direction[:, 3] = 0.0
@@ -65,7 +65,7 @@ def test_directional_derivatives(sh: bool, rasterize_mode: str, render_mode: str
     values = {name: rounded(array) for name, array in inputs_of(rng, sh).items()}
     check_smoothness(values, sh)
     channels = (3 if sh else 4) + (render_mode != "RGB")
-    # Weights that vary slowly, so that neighbouring pixels do not cancel.
+    # Slowly varying weights, so neighbouring pixels do not cancel.
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     waves = [np.sin(0.2 * x * k + 0.15 * y + k) for k in range(1, channels + 1)]
     weights = torch.tensor(np.stack(waves, -1))
@@ -80,7 +80,7 @@ def test_directional_derivatives(sh: bool, rasterize_mode: str, render_mode: str
             rasterize_mode=rasterize_mode,  # type: ignore[arg-type]
             tile_size=8,
         )
-        # float64 from here: the sum must not add noise of its own.
+        # float64 from here: the sum must not add noise.
         return (images.double() * weights).sum() + (alphas[..., 0].double() * weights[..., 0]).sum()
 
     leaves = {n: torch.tensor(v, dtype=torch.float32, requires_grad=True) for n, v in values.items()}
@@ -105,8 +105,8 @@ def test_directional_derivatives(sh: bool, rasterize_mode: str, render_mode: str
 
 
 def check_smoothness(values: dict[str, Array], sh: bool) -> None:
-    """All of α in (1/255, 0.999), T above its floor, no colour that is clamped, no Gaussian that is on the edge of the clamp of
-    the field of view: otherwise the test means nothing."""
+    """Check that α lies in (1/255, 0.999), T above its floor, no colour is clamped, and no Gaussian is at the edge of the clamp
+    of the field of view; otherwise the test means nothing."""
     for camera in range(CAMERAS):
         scene = ref.Scene(
             values["means"], values["quats"], values["scales"], values["opacities"], values["colors"], 3 if sh else None
@@ -122,5 +122,5 @@ def check_smoothness(values: dict[str, Array], sh: bool) -> None:
         low, high = ref.frustum_limits(view.K, WIDTH, HEIGHT).T
         assert (slopes[:-1] > low + 0.05).all() and (slopes[:-1] < high - 0.05).all()
         assert (slopes[-1] > high + 0.05).all()
-        # Nor may a step change the order of depths.
+        # A step must not change the depth order.
         assert np.diff(np.sort(hard.projected.depths)).min() > 0.03

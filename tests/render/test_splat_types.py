@@ -1,4 +1,4 @@
-"""Training with splats that are no Gaussians: their parameters learn and are kept; the source in a file is not trusted."""
+"""Training with non-Gaussian splats: their parameters are learnt and stored, and a source in a file is not trusted."""
 
 import json
 from dataclasses import replace
@@ -27,11 +27,11 @@ from tests.refusals import refused
 from tests.render.test_falloffs import SCALED, own
 from tests.train.refinement import assert_resumes
 
-# A Gaussian with a width and a height of its own. Its comment is no ASCII.
+# A Gaussian with its own width and height. Its comment is not ASCII.
 OWN = "// σ · rate" + own(*SCALED).replace("Mine", "Wide")
 CAPTURE = (4, 24)
 OWN_PARAMS = ("rate=1", "height=0.75")
-# Densifies twice, with gradients that add up in a fixed order.
+# Densifies twice; gradients add up in a fixed order.
 CONFIG = TrainConfig(steps=40, densify_every=10, densify_start=1, accumulate="pair", splat_param_lr=0.01, sh_degree=0)
 
 
@@ -45,12 +45,12 @@ def test_the_parameters_are_those_of_rasterization() -> None:
     assert {name: tuple(parameters) for name, parameters in BUILT_IN.items()} == {name: SPLATS[name][1] for name in BUILT_IN}
 
 
-# --- what training does with them ---
+# --- training ---
 
 
 @pytest.mark.parametrize(("name", "parameter", "low", "high"), [("GeneralizedExponential", "beta", 0.6, 2.0)])
 def test_learns_what_only_a_right_gradient_reaches(name: str, parameter: str, low: float, high: float) -> None:
-    """Photographs of splats whose exponents differ; training begins with everything right but these."""
+    """Photographs of splats with different exponents; training begins with only the exponents wrong."""
     count = 8
     rng = torch.Generator().manual_seed(3)
     right = Gaussians(
@@ -115,7 +115,7 @@ def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset) -> Non
     assert reports[0].values.psnr == pytest.approx(psnr, abs=1e-3)
 
 
-# --- what is kept ---
+# --- storage ---
 
 
 def own_gaussians(splat: str | UserType = "own") -> Gaussians:
@@ -138,7 +138,7 @@ def test_a_ply_keeps_parameters_and_source(splat: str, tmp_path: Path) -> None:
     assert loaded.splat == (SlangSource("Wide", OWN) if splat == "own" else splat)
     header = (tmp_path / "a.ply").read_bytes().partition(b"end_header")[0].decode("ascii")
     assert all(f"property float splat_{name}\n" in header for name in gaussians.params)
-    # Read again from what was not trusted, it is the same file.
+    # Loaded without trust and saved again, it is the same file.
     loaded.save_ply(tmp_path / "b.ply")
     assert (tmp_path / "b.ply").read_bytes() == (tmp_path / "a.ply").read_bytes()
 
@@ -201,10 +201,10 @@ def test_source_is_not_compiled_before_it_is_trusted(tmp_path: Path, dataset: Da
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"splat_source": "x" * (MOST_SOURCE + 1)}, "65,537 characters; 65,536 are the most"),
-        ({"splat_source": "\0"}, "characters that no text has"),
+        ({"splat_source": "x" * (MOST_SOURCE + 1)}, "65,537 characters; give at most 65,536"),
+        ({"splat_source": "\0"}, "unprintable characters"),
         ({"splat": "Wide; }"}, "the type is called 'Wide; }'"),
-        ({"splat_source": ""}, "splat is 'Wide', and its source is not there"),
+        ({"splat_source": ""}, "splat is 'Wide', and its source is missing"),
         ({"splat_params": ["rate=1"]}, r"extras is \('F32', "),
         ({"splat_params": ["rate=1", "height=1", "c=1", "d=1", "e=1"]}, "5 parameters; a splat has 4 at most"),
         ({"splat_params": ["rate=nan", "height=1"]}, "write NAME=VALUE"),
@@ -226,12 +226,12 @@ def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Data
     refused(message, Checkpoint.load, path)
 
 
-# --- what a run says ---
+# --- runs ---
 
 
 @pytest.fixture(scope="module")
 def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a type of one's own, and finished; the file it was begun with is beside it."""
+    """A finished run with an own type; the file that it began with is beside it."""
     folder = tmp_path_factory.mktemp("run")
     config = replace(CONFIG, splat=str(own_file(folder)), splat_params=OWN_PARAMS)
     train(DataOptions(capture), config, folder / "run")

@@ -1,4 +1,4 @@
-"""The stages' gradients without autograd are those that autograd gets."""
+"""The stages' gradients without autograd equal autograd's."""
 
 from collections.abc import Callable
 from dataclasses import replace

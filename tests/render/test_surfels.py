@@ -1,4 +1,4 @@
-"""Surfels: renders, normals, distortion and median depth against float64, what gsplat's scripts rely on, and fits."""
+"""Surfels: renders, normals, distortion and median depth against float64, behaviour that gsplat's scripts rely on, and fits."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ OUTPUTS = ("image", "alpha", "normals", "distortion", "median")
 
 
 def surfels_of(seed: int) -> dict[str, Tensor]:
-    """Leaves: surfels of all directions, some of them so small or so oblique that the filter is all that is visible."""
+    """Leaves: surfels in all directions, some so small or so oblique that only the filter is visible."""
     inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=seed).items()}
     inputs["scales"][:4] *= 0.05
     return {name: tensor.requires_grad_() for name, tensor in inputs.items()}
@@ -29,7 +29,7 @@ def of_scene(inputs: dict[str, Tensor], **options: Any) -> Any:
 
 
 def expected_of(inputs: dict[str, Tensor], **options: Any) -> tuple[dict[str, Tensor], list[Rendered]]:
-    """Float64 leaves, and what each camera sees; features are colours and depth."""
+    """Float64 leaves and each camera's render; features are colours and depth."""
     twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
     renders = []
     for c in range(CAMERAS):
@@ -43,7 +43,7 @@ def expected_of(inputs: dict[str, Tensor], **options: Any) -> tuple[dict[str, Te
 
 
 def check(seed: int, **options: Any) -> dict[str, Any]:
-    """Everything that is rendered, and all gradients of all of it."""
+    """Check all outputs, and the gradients of all inputs."""
     inputs = surfels_of(seed)
     twins, renders = expected_of(inputs, **({"max_alpha": options["max_alpha"]} if "max_alpha" in options else {}))
     images, alphas, normals, _, distortion, median, meta = of_scene(inputs, render_mode="RGB+D", distloss=True, **options)
@@ -63,7 +63,7 @@ def test_against_float64(packed: bool) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_without_depth_and_without_gradients_of_cameras(packed: bool) -> None:
-    """Nor distortion. The same picture, and the same gradients of the surfels."""
+    """Without distortion, too, the picture and the surfels' gradients are the same."""
     results = []
     for render_mode, of_cameras in (("RGB+D", True), ("RGB", False)):
         inputs = surfels_of(92)
@@ -96,7 +96,7 @@ def test_gradients_that_are_the_same_from_run_to_run() -> None:
 
 @pytest.mark.parametrize("channels", [29, 40])
 def test_more_channels_than_one_pass_takes(channels: int) -> None:
-    """33 with normals and depth: depth and distortion stay together."""
+    """33 channels with normals and depth: depth and distortion stay in one pass."""
     inputs = surfels_of(94)
     features = torch.rand(N, channels, generator=torch.Generator().manual_seed(1)).requires_grad_()
     few = inputs | {"colors": features[:, :3], "backgrounds": inputs["backgrounds"]}
@@ -116,7 +116,7 @@ def test_more_channels_than_one_pass_takes(channels: int) -> None:
 
 
 def test_scenes_harmonics_and_sparse_gradients() -> None:
-    """Two scenes are rendered as each is alone, and sparse gradients are the dense ones."""
+    """Two scenes render as each alone, and sparse gradients equal the dense ones."""
     scenes = [surfels_of(seed) for seed in (95, 96)]
     for scene in scenes:
         scene["colors"] = (torch.rand(N, 4, 3) - 0.5).requires_grad_()
@@ -139,7 +139,7 @@ def test_scenes_harmonics_and_sparse_gradients() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_strategies_read(packed: bool) -> None:
-    """The gradient that `gradient_2dgs` gets is about that of the means on the image; `DefaultStrategy` grows by it."""
+    """The gradient of `gradient_2dgs` is about that of the means on the image; `DefaultStrategy` grows by it."""
     inputs = {name: tensor.detach() for name, tensor in surfels_of(97).items()}
     names = ("means", "quats", "scales", "opacities")
     params = torch.nn.ParameterDict({name: torch.nn.Parameter(inputs[name]) for name in names})
@@ -163,7 +163,7 @@ def test_what_strategies_read(packed: bool) -> None:
 
 
 def test_absolute_gradients() -> None:
-    """Of the filter alone, as with gsplat: of surfels that are nothing but it, they are large."""
+    """Only the filter has them, as in gsplat: they are large for surfels that only the filter makes visible."""
     inputs = surfels_of(98)
     images, *_, meta = of_scene(inputs, absgrad=True)
     meta["means2d"].retain_grad()
@@ -200,7 +200,7 @@ def test_nothing_in_view() -> None:
 
 
 def test_a_plane_is_found_from_its_depth_and_normals() -> None:
-    """Surfels scattered about a slanted plane, turned at random: a fit that only right gradients reach."""
+    """Surfels scattered about a slanted plane and turned at random: a fit that only right gradients reach."""
     generator = torch.Generator().manual_seed(5)
     viewmats, Ks = torch.eye(4)[None], torch.tensor([[[30.0, 0, 12], [0, 30, 9], [0, 0, 1]]])
     slant = torch.nn.functional.normalize(torch.tensor([0.3, -0.2, -1.0]), dim=0)

@@ -1,4 +1,4 @@
-"""What torch's users take for granted: of graphs, hooks, checkpoints, the compiler, transformations and types.
+"""Features of torch that users rely on: graphs, hooks, checkpoints, the compiler, transformations and types.
 
 Forked processes: tests/gpu/test_memory.py.
 """
@@ -44,7 +44,7 @@ def field() -> Callable[[Tensor], Tensor]:
 
 
 def in_stages() -> Callable[[Tensor], Tensor]:
-    """As `rasterization`, stage by stage."""
+    """`rasterization`, stage by stage."""
     inputs = {name: tensor.detach() for name, tensor in render()[3].items()}
     sh, options = torch.full((N, 4, 3), 0.3), Options(8)
     cameras = inputs["viewmats"], inputs["Ks"]
@@ -86,7 +86,7 @@ def whole(packed: bool) -> Callable[[Tensor], Tensor]:
     return lambda means: rasterization(**{**inputs, "means": means}, width=WIDTH, height=HEIGHT, packed=packed)[0]
 
 
-# What can be differentiated, as a function of one tensor.
+# Differentiable functions, each of one tensor.
 FUNCTIONS: dict[str, Callable[[], tuple[Callable[[Tensor], Tensor], Tensor]]] = {
     "rasterization, packed": lambda: (whole(True), render()[3]["means"]),
     "rasterization, dense": lambda: (whole(False), render()[3]["means"]),
@@ -101,7 +101,7 @@ each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
-    """But for the order of atomics."""
+    """Compare up to the order of atomics."""
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * float(expected.detach().abs().max()))
 
 
@@ -111,7 +111,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("power", [1, 2], ids=["linear", "quadratic"])
 @each_function
 def test_second_derivatives_raise(name: str, power: int) -> None:
-    """Whether the loss is linear in the image or not, by themselves, in a sum and as a penalty."""
+    """For a loss linear in the image and others: as an own loss, in a sum and as a penalty."""
     function, x = FUNCTIONS[name]()
     (gradient,) = torch.autograd.grad(function(x).pow(power).sum(), x, create_graph=True)
     assert gradient.requires_grad
@@ -122,7 +122,7 @@ def test_second_derivatives_raise(name: str, power: int) -> None:
 
 @each_function
 def test_hessians_raise(name: str) -> None:
-    """And are not zero."""
+    """An error, not zeros."""
     function, x = FUNCTIONS[name]()
     refused(AGAIN, torch.autograd.functional.hessian, lambda y: function(y).sum(), x.detach())
 
@@ -144,7 +144,7 @@ def test_a_graph_of_gradients_that_nobody_differentiates(name: str) -> None:
     (expected,) = torch.autograd.grad(function(x).square().sum(), x)
     (gradient,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
     close(gradient.detach(), expected)
-    # A penalty that is detached is a number.
+    # A detached penalty is a number.
     (function(x).square().sum() + gradient.detach().norm()).backward()
     assert x.grad is not None
     close(x.grad, expected)
@@ -184,7 +184,7 @@ def test_a_graph_can_be_kept_and_is_freed(name: str) -> None:
 
 @each_function
 def test_state_is_freed_by_the_backward_pass(name: str) -> None:
-    """At once, and the output holds what one without a graph does."""
+    """It is freed at once; then the output holds no more memory than without a graph."""
     memory = get_device().memory
     function, x = FUNCTIONS[name]()
     held = []
@@ -205,7 +205,7 @@ def test_state_is_freed_by_the_backward_pass(name: str) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_meta_holds_no_graph(packed: bool) -> None:
-    """After the backward pass images and meta hold what those without a graph do."""
+    """After the backward pass, images and meta hold as much memory as without a graph."""
     memory = get_device().memory
 
     def held(*, backward: bool) -> int:
@@ -218,7 +218,7 @@ def test_meta_holds_no_graph(packed: bool) -> None:
             images.square().sum().backward()
             for tensor in inputs.values():
                 tensor.grad = None
-            assert memory.live_bytes < in_graph, "and not only when garbage is collected"
+            assert memory.live_bytes < in_graph, "freed without garbage collection"
         after = memory.live_bytes - before
         del images, alphas, meta, inputs
         return after
@@ -244,7 +244,7 @@ def test_a_graph_that_is_dropped_is_freed() -> None:
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @each_function
 def test_checkpoints(name: str, use_reentrant: bool) -> None:
-    """What is rendered again in the backward pass has the same gradients."""
+    """A render that runs again in the backward pass has the same gradients."""
     function, x = FUNCTIONS[name]()
     (expected,) = torch.autograd.grad(function(x).square().sum(), x)
     checkpoint(function, x, use_reentrant=use_reentrant).square().sum().backward()
@@ -254,7 +254,7 @@ def test_checkpoints(name: str, use_reentrant: bool) -> None:
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoints_save_memory(use_reentrant: bool) -> None:
-    """Before the backward pass nothing is held but the image."""
+    """Before the backward pass only the image is held."""
     memory = get_device().memory
     function, x = FUNCTIONS["rasterization, dense"]()
     gc.collect()
@@ -302,7 +302,7 @@ def compiler() -> Any:
 
 @each_function
 def test_compiled(name: str, compiler: Any) -> None:
-    """Between two graphs: what is before and behind is compiled, the render is called as it is."""
+    """torch compiles the code before and after the render, and calls the render itself unchanged."""
     function, x = FUNCTIONS[name]()
 
     def loss(y: Tensor) -> Tensor:
@@ -321,14 +321,14 @@ def test_compiled(name: str, compiler: Any) -> None:
         actual = compiled(x)
         close(actual, expected)
         close(torch.autograd.grad(actual, x)[0], v_x)
-    # The first time that all there was to compile has been; of stages, there is nothing between them.
+    # The first and last graph; between stages there is nothing to compile.
     operations = [[n.name for n in graph.graph.nodes if n.op in ("call_function", "call_method")] for graph in graphs]
     assert [len(names) for names in (operations[0], operations[-1])] == [1, 3], operations
     assert len(operations) == 2 or name == "gsplat's stages"
 
 
 def test_compiled_with_meta(compiler: Any) -> None:
-    """The dictionary is the one of always, in the code behind the render too."""
+    """The dictionary also works in compiled code after the render."""
     inputs = {name: tensor.detach() for name, tensor in render()[3].items()}
 
     def visible(means: Tensor) -> tuple[Tensor, Tensor]:
@@ -347,7 +347,7 @@ def test_a_full_graph_is_refused(compiler: Any) -> None:
 
 
 def test_rendering_loads_no_compiler() -> None:
-    """It takes longer to import than the first render."""
+    """The compiler takes longer to import than the first render takes."""
     script = """
 import sys, torch, splat_py
 i, K = torch.eye(4)[None], torch.tensor([[[9., 0, 4], [0, 9, 4], [0, 0, 1]]])
@@ -418,7 +418,7 @@ def test_meta_in_inference_mode() -> None:
 
 
 def test_threads() -> None:
-    """Several render and differentiate at a time, each its own."""
+    """Several threads render and differentiate at the same time, each its own scene."""
     function, x = FUNCTIONS["rasterization, packed"]()
     starts = [x.detach() + 0.05 * k for k in range(4)]
 

@@ -1,4 +1,4 @@
-"""`splat.shaders.check`: mistakes that it finds in splats, cameras, colours and losses of pixels, and types that pass."""
+"""`splat.shaders.check`: mistakes that it finds in splats, cameras, colours and pixel losses, and types that pass."""
 
 import math
 from pathlib import Path
@@ -153,7 +153,7 @@ def test_all_types_of_a_source_are_checked() -> None:
 
 
 def test_what_other_devices_cannot_have() -> None:
-    """Compiled here, and not there."""
+    """The source compiles here, but not for another device."""
     text = pixel_loss("vector<float, C> d = rendered - photograph; return dot(d, d) * no_diff scale();").replace(
         "struct Mine", "float scale()\n{\n    __target_switch\n    {\n    case spirv: return 1.0;\n    }\n}\nstruct Mine"
     )
@@ -185,8 +185,8 @@ GREY = color("return features[0];")
 
 
 def test_what_was_refused_once_is_refused_again() -> None:
-    """The compiler takes a module that it has not found for an empty one the second time, and one that it refused for a good
-    one; kernels that were linked with those ended the process."""
+    """On a second try, the compiler takes a missing module for an empty one and a rejected one for a valid one. Kernels linked
+    with those ended the process."""
     missing = "import splat.nothing;" + GREY
     loop = GREY.replace("return", "float x = 1.0; while (x > weights[0]) x *= 0.5; return")
     for text, message in ((missing, "cannot open file"), (missing + "\n", "cannot open file"), (loop, "loops inside")):
@@ -206,8 +206,8 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it has to be static, .* \[Differentiable\]$"),
-        (GREY.replace("static float3", "float3"), r"line \d+: .*; it has to be static"),
+        (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it must be static, .* \[Differentiable\]$"),
+        (GREY.replace("static float3", "float3"), r"line \d+: .*; it must be static"),
         (GREY.replace("import splat.prelude;", ""), r"'IColor'; begin with import splat\.prelude;$"),
     ],
     ids=["no [Differentiable]", "not static", "no import"],
@@ -224,7 +224,7 @@ def test_hints(text: str, message: str) -> None:
             GREY.replace("return", "if (features[0].x > 2.0) return color<K, W>(direction, features, weights); return"),
             r"^Mine cannot be compiled: line \d+: recursion",
         ),
-        (GREY.replace("Mine", "Mïne"), "^Mïne is no name that every compiler takes"),
+        (GREY.replace("Mine", "Mïne"), "^Mïne is not a name that every compiler accepts"),
     ],
     ids=["module", "recursion", "letters"],
 )
@@ -238,8 +238,8 @@ def test_what_shows_only_where_it_is_called(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["Camera", "Gaussian"])
 def test_a_name_that_is_taken(name: str) -> None:
-    """By a type of the shaders, or by an option: files say by it what they hold."""
-    with pytest.raises(SplatError, match=f"{name} is also the name of a type of splat_py's own; rename yours"):
+    """A type of the shaders or an option has the name; files identify types by name."""
+    with pytest.raises(SplatError, match=f"{name} is also the name of a splat_py type; rename yours"):
         shaders.check(shaders.source(GREY.replace("struct Mine", f"struct {name}")))
 
 

@@ -1,4 +1,4 @@
-"""Cameras that move, and the unscented transform, in torch's float64: from their definitions, differentiated by torch."""
+"""Moving cameras and the unscented transform in torch's float64: from their definitions, differentiated by torch."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.render.torch_rendering import Projected, rotations
 
-# The axis along which rows or columns are read, and whether from its end.
+# The axis along which rows or columns are read, and True if it is read from its end.
 SHUTTERS = {
     "ROLLING_TOP_TO_BOTTOM": (1, False),
     "ROLLING_LEFT_TO_RIGHT": (0, False),
@@ -18,7 +18,7 @@ Camera = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def log(rotation: Tensor) -> Tensor:
-    """The vector of a rotation by less than half a turn, by the arctangent's series where that is small."""
+    """The vector of a rotation by less than half a turn; for small angles by the arctangent's series."""
     s = torch.stack([rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]]) / 2
     squared, cosine = s.dot(s), (rotation.trace() - 1) / 2
     if squared < 1e-6 and cosine > 0:
@@ -34,7 +34,7 @@ def cross_matrix(v: Tensor) -> Tensor:
 
 
 def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Rotation and translation at a time, of two poses [4, 4]."""
+    """Interpolate two poses [4, 4]: a function of time that returns rotation and translation."""
     turn = log(last[:3, :3] @ first[:3, :3].T)
     angle, axes = turn.norm(), cross_matrix(turn / turn.norm())
     start, sine, cosine = first[:3, :3], axes @ first[:3, :3], axes @ axes @ first[:3, :3]
@@ -47,7 +47,7 @@ def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Ten
 
 
 def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
-    """World point [3] → pixel [2] and point in camera space, where the row that sees it is read."""
+    """World point [3] → pixel [2] and point in camera space, at the time at which the pixel's row is read."""
     axis, backwards = SHUTTERS[shutter]
     pose = between(first, last)
 
@@ -57,7 +57,7 @@ def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shu
 
     def camera(p: Tensor) -> tuple[Tensor, Tensor]:
         time = torch.tensor(0.5).double()
-        # Each step is as many times nearer as the rows are faster than the point.
+        # Each step reduces the error by the ratio of the rows' speed to the point's.
         for _ in range(10):
             time = (static(at(time, p))[axis] - 0.5) / ((width, height)[axis] - 1)
             time = (1 - time if backwards else time).clamp(-0.5, 1.5)
@@ -75,7 +75,7 @@ def still(static: Callable[[Tensor], Tensor], viewmat: Tensor) -> Camera:
 
 
 def project_by_jacobian(camera: Camera, means: Tensor, sigma: Tensor) -> Projected:
-    """That of world point to pixel."""
+    """Project by the Jacobian of world point → pixel."""
     pixels, points = torch.func.vmap(camera)(means)
     jacobian = torch.func.vmap(torch.func.jacfwd(lambda p: camera(p)[0]))(means)
     depths = points[:, 2]
@@ -101,8 +101,8 @@ def project_unscented(
     """Weighted means and covariances of seven points (Wan and van der Merwe 2000, eq. 15).
 
     Args:
-        around: pixels once around the horizon.
-        distances: depths are distances.
+        around: width in pixels of the whole horizon.
+        distances: return distances as depths.
     """
     lam = alpha**2 * (3 + kappa) - 3
     weight, first = 0.5 / (3 + lam), lam / (3 + lam)

@@ -1,6 +1,6 @@
-"""A whole render in torch's float64, differentiated by torch: an oracle for what the NumPy reference does not have.
+"""A whole render in torch's float64, differentiated by torch: an oracle for features that the NumPy reference lacks.
 
-Written from the definitions: the Jacobian of a camera is torch's, a covariance's inverse is torch's, and every pixel asks every
+Written from the definitions: torch computes a camera's Jacobian and a covariance's inverse, and every pixel evaluates every
 splat.
 """
 
@@ -23,12 +23,12 @@ class Rendered:
 
     image: Tensor  # [H, W, D]
     alpha: Tensor  # [H, W, 1]
-    # [H, W] where float32 may decide otherwise: beside the least α, the largest or the least transmittance.
+    # Pixels [H, W] in which float32 may decide differently: near the least α, the largest α or the least transmittance.
     untrusted: Tensor
 
 
 def rotations(quats: Tensor) -> Tensor:
-    """[N, 3, 3] of quaternions (w, x, y, z) of any length."""
+    """Rotations [N, 3, 3] of quaternions (w, x, y, z) of any length."""
     w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
     # Rodrigues: R = I + 2 w [v]× + 2 [v]×².
     zero = torch.zeros_like(x)
@@ -56,7 +56,7 @@ class Projected:
 def project(
     means: Tensor, sigma: Tensor, viewmat: Tensor, K: Tensor, width: int, height: int, camera_model: str, lens: Tensor | None
 ) -> Projected:
-    """By a camera's Jacobian."""
+    """Project by a camera's Jacobian."""
     model = (MODELS if lens is None else LENS_MODELS)[camera_model]
     focal, principal = torch.stack([K[0, 0], K[1, 1]]), K[:2, 2]
     lens = torch.zeros(12).to(means) if lens is None else lens
@@ -77,7 +77,7 @@ def project(
 
 
 def blend(raw: Tensor, max_alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """α, T before each splat, and T behind it were there no stop, [H, W, N] by depth; the last T; where rounding may decide."""
+    """α, T before each splat, and T behind it without the stop, [H, W, N] by depth; the last T; and distances to thresholds."""
     alphas = raw.clamp(max=max_alpha)
     alphas = torch.where(alphas < MIN_ALPHA, 0.0, alphas)
     unstopped = (1 - alphas).cumprod(-1)
@@ -108,12 +108,12 @@ def render(
     falloff2d: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
     projected: Projected | None = None,
 ) -> Rendered:
-    """Means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], a camera; all in front of it. A lens is [12].
+    """Render means [N, 3], covariances [N, 3, 3], opacities [N], features [N, D], all in front of the camera. A lens is [12].
 
     Args:
-        projected: in the place of that camera's, `viewmat` and `K` then meaning nothing.
-        falloff: of σ [H, W, N], and the order in which Gaussians come.
-        falloff2d: in its place, of Δ [H, W, N, 2], of inverse covariances [N, 2, 2], and of the order.
+        projected: replaces the camera's projection; `viewmat` and `K` are then ignored.
+        falloff: a function of σ [H, W, N] and the order of the Gaussians.
+        falloff2d: replaces it; a function of Δ [H, W, N, 2], inverse covariances [N, 2, 2] and the order.
     """
     if projected is None:
         projected = project(means, sigma, viewmat, K, width, height, camera_model, lens)

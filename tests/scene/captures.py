@@ -34,7 +34,7 @@ def write_image(path: Path, pixels: NDArray[Any]) -> None:
 
 
 def opengl_pose(camera: Camera) -> list[list[float]]:
-    """camera → world with OpenGL axes, as the JSON formats state it."""
+    """camera → world with OpenGL axes, as in the JSON formats."""
     pose: list[list[float]] = (np.linalg.inv(camera.viewmat) @ np.diag([1.0, -1, -1, 1])).tolist()
     return pose
 
@@ -53,8 +53,8 @@ def intrinsics(camera: Camera) -> dict[str, float]:
 def write_transforms(
     root: Path, cameras: list[Camera], frame_entries: dict[int, dict[str, Any]] | None = None, **extra: Any
 ) -> dict[str, Any]:
-    """A nerfstudio folder; `extra` goes into the head of transforms.json, and entries into frames by their number. Returns what
-    was written."""
+    """Write a nerfstudio folder; `extra` goes into the head of transforms.json, and entries into frames by their number. Return
+    the content of transforms.json."""
     frames: list[dict[str, Any]] = [{"file_path": f"images/{c.name}", "transform_matrix": opengl_pose(c)} for c in cameras]
     for i, entries in (frame_entries or {}).items():
         frames[i] |= entries
@@ -80,7 +80,7 @@ def write_colmap(
     text: bool = False,
     points: NDArray[np.float64] | None = None,
 ) -> None:
-    """A COLMAP folder with one camera of `model`; its points are coloured 0, 1, 2 … in red."""
+    """Write a COLMAP folder with one camera of `model`; its points are coloured 0, 1, 2 … in red."""
     first = cameras[0]
     if params is None:
         params = [first.K[0, 0], first.K[1, 1], first.K[0, 2], first.K[1, 2]]

@@ -1,4 +1,4 @@
-"""Cameras, and paths through captures of every kind: the scene in view, the right side up, no jolts; keyframes, their file."""
+"""Cameras, and paths through captures of every kind: the scene in view, upright, no jolts; keyframes and their file."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_look_at_puts_the_target_in_the_middle_and_up_upwards() -> None:
     np.testing.assert_allclose(camera.position, eye, atol=1e-12)
     np.testing.assert_allclose(project(camera, target), (32, 24), atol=1e-9)
     assert project(camera, np.add(target, (0, 0, 0.1)))[1] < 24
-    # OpenCV axes: what lies along forward × up is to the right.
+    # OpenCV axes: forward × up points to the right.
     assert project(camera, target + 0.1 * np.cross(camera.forward, (0, 0, 1)))[0] > 32
     # A point at half the field of view above the axis is on the upper edge.
     rim = eye + camera.forward - np.tan(np.radians(20)) * camera.viewmat[1, :3]
@@ -88,7 +88,7 @@ def test_focus_and_up_of_a_ring_and_of_a_part() -> None:
     np.testing.assert_allclose(mean_up(ring()), (0, 0, 1), atol=1e-9)
     arc = ring(40)[:8]
     np.testing.assert_allclose(mean_up(arc), (0, 0, 1), atol=0.03)
-    # The mean of the cameras' own up directions alone would be far off.
+    # The mean of the cameras' own up directions would be far off.
     own = -np.mean([camera.viewmat[1, :3] for camera in arc], axis=0)
     assert np.linalg.norm(own / np.linalg.norm(own) - (0, 0, 1)) > 0.3
 
@@ -137,7 +137,7 @@ def test_orbit_needs_a_camera() -> None:
 
 
 def before_a_wall() -> tuple[list[Camera], np.ndarray, np.ndarray]:
-    """Cameras that turn before a wall and aim at a point on it, points of the wall and of a ball before it, and the ball."""
+    """Cameras that turn before a wall and aim at a point on it; points of the wall and of a ball before it; and the ball."""
     rng = np.random.default_rng(0)
     ball = np.array([0.3, -1.5, 0.4])
     wall = rng.uniform((-4, 0, -4), (4, 0, 4), (4000, 3))
@@ -162,7 +162,7 @@ def test_an_orbit_frames_the_subject_and_not_the_wall_behind_it() -> None:
 
 
 def test_an_orbit_all_around_centres_what_stands_there() -> None:
-    """A disc, as wide as it is flat, with the focus above it, and things far away that are not the subject."""
+    """A disc that the orbit must centre, with the focus above it, and distant things that are not the subject."""
     rng = np.random.default_rng(1)
     a, r = rng.uniform(0, 2 * np.pi, 500), 1.5 * np.sqrt(rng.uniform(0, 1, 500))
     disc = np.stack([1 + r * np.cos(a), 2 + r * np.sin(a), np.full(500, 2.6)], axis=1)
@@ -180,7 +180,7 @@ POINTS = np.random.default_rng(3).normal((1, 2, 3), 0.3, (500, 3))
 
 
 def rolled(cameras: list[Camera], degrees: float = 7.0) -> list[Camera]:
-    """As people hold them: every other one tilted one way, the others the other."""
+    """Cameras as people hold them: alternately tilted to either side."""
     turned = []
     for i, camera in enumerate(cameras):
         a = np.radians(degrees) * (-1) ** i
@@ -190,7 +190,7 @@ def rolled(cameras: list[Camera], degrees: float = 7.0) -> list[Camera]:
 
 
 def upside_down() -> list[Camera]:
-    """A world whose up is -y, as COLMAP's mostly is."""
+    """A world whose up is -y, as usual in COLMAP."""
     turn = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
     return [Camera(camera.viewmat @ turn, camera.K, camera.width, camera.height) for camera in ring()]
 
@@ -232,7 +232,7 @@ def test_paths_are_smooth(name: str, capture: str) -> None:
     eyes, forwards = (np.stack([getattr(camera, part) for camera in path]) for part in ("position", "forward"))
     for values in (eyes, forwards):
         speeds = np.linalg.norm(np.diff(values, axis=0), axis=1)
-        # Twenty-four times as many frames change about twenty-four times less, at their worst.
+        # With twenty-four times as many frames, the largest change is about twenty-four times smaller.
         assert speeds.max() < 0.1 * max(np.ptp(values, axis=0).max(), 1e-9) + 1e-12
         assert np.abs(np.diff(values, 2, axis=0)).max() <= 0.2 * speeds.max() + 1e-9
 

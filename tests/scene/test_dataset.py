@@ -27,7 +27,7 @@ POINTS = np.array([[0.5, 1.5, 2.5], [1, 2, 3], [-4, 5, 6]])
 
 
 def assert_cameras(dataset: Dataset, cameras: list[Camera]) -> None:
-    """The dataset has exactly `cameras`, in its own frame, and their pictures."""
+    """Check that the dataset has exactly `cameras`, in its own frame, and their pictures."""
     assert len(dataset) == len(cameras)
     for i, (view, camera) in enumerate(zip(dataset.views, cameras, strict=True)):
         assert Path(view.name).name == camera.name
@@ -129,7 +129,7 @@ def test_transparent_pixels_show_the_background(tmp_path: Path) -> None:
 
 
 def test_a_colour_that_stands_for_transparency(tmp_path: Path) -> None:
-    """As programs that shrink PNGs store photographs with an alpha channel: by a palette."""
+    """Photographs with an alpha channel as programs that shrink PNGs store them: with a palette."""
     content = write_transforms(tmp_path, ring(2))
     pixels = np.arange(48 * 32, dtype=np.uint8).reshape(32, 48) % 4
     for frame in content["frames"]:
@@ -150,7 +150,7 @@ def test_what_is_null_is_not_given(tmp_path: Path) -> None:
 
 
 def test_a_photograph_that_lies_on_its_side(tmp_path: Path) -> None:
-    """Its EXIF says how to turn it, which the poses know and the stored pixels do not."""
+    """The photograph's EXIF orientation matches the poses, but not the stored pixels."""
     write_transforms(tmp_path, ring(1), w=HEIGHT, h=WIDTH)
     refused(r"000\.png has 48×32 pixels but .* 32×48: it lies on its side.*-auto-orient", load_dataset, tmp_path)
 
@@ -263,7 +263,7 @@ def test_missing_photographs_are_skipped_with_one_warning(tmp_path: Path) -> Non
     assert len(record) == 1
     assert [Path(view.name).stem for view in dataset.views] == ["000", "002", "003", "006", "007", "008"]
     shutil.rmtree(tmp_path / "images")
-    refused("none of the 9 photographs it describes exists", load_dataset, tmp_path)
+    refused("none of the 9 described photographs exists", load_dataset, tmp_path)
 
 
 def test_scene_scales_and_bounds(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_scene_scales_and_bounds(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path, test_every=0)
     np.testing.assert_allclose(dataset.scene_scale, 1.1 * 4)
     np.testing.assert_allclose(dataset.bounds.mean(axis=0), (1, 2, 3), atol=1e-6)
-    # Half the width of what a picture shows at the ring's centre.
+    # Half the width of the view at the ring's centre.
     half = np.hypot(4, 2) * 0.5 * WIDTH / dataset.views[0].camera.K[0, 0]
     np.testing.assert_allclose(np.diff(dataset.bounds, axis=0) / 2, half, rtol=1e-6)
     eyes = [(x, y, 0) for x in (-0.5, 0, 0.5) for y in (-0.2, 0.2)]
@@ -311,10 +311,10 @@ def test_bad_arguments_are_refused(tmp_path: Path, options: dict[str, Any], mess
 
 
 def test_folders_without_a_capture(tmp_path: Path) -> None:
-    refused("none is not a folder", load_dataset, tmp_path / "none")
+    refused("none does not exist", load_dataset, tmp_path / "none")
     refused("holds no capture; expected", load_dataset, tmp_path)
     save_json(tmp_path, {"frames": []})
-    refused("describes the poses of no photograph", load_dataset, tmp_path)
+    refused("describes no posed photograph", load_dataset, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"frames": 3}', '{"frames": [1]}', "\udcff", "[" * 100_000])
@@ -340,7 +340,7 @@ NAN_POSE = np.full((4, 4), np.nan).tolist()
         ({"fl_x": -3}, r"001\.png'?: the focal lengths"),
         ({"k1": float("inf")}, "k1 is inf"),
         ({"camera_model": "EQUIRECTANGULAR"}, "camera_model EQUIRECTANGULAR is not supported"),
-        ({"k4": 0.1}, "k4 means nothing"),
+        ({"k4": 0.1}, "has no k4"),
         ({"fl_x": None, "fl_y": None}, "no focal length"),
         ({"fl_x": None, "camera_angle_x": 4}, "camera_angle_x is 4"),
         ({"mask_path": "nowhere.png"}, r"mask .*nowhere\.png of images/001\.png does not exist"),

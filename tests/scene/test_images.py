@@ -39,7 +39,7 @@ def test_undistorted_dots_are_where_a_pinhole_sees_them(tmp_path: Path, model: s
     project = cv2.fisheye.projectPoints if model == "OPENCV_FISHEYE" else cv2.projectPoints
     points, still = np.stack([x, y, np.ones_like(x)], 1)[:, None], np.zeros(3)
     bent = project(points, still, still, K, np.array([*coefficients.values()]))[0][:, 0]
-    assert np.abs(bent - (points[:, 0] @ K.T)[:, :2]).max() > 8, "the lens really bends"
+    assert np.abs(bent - (points[:, 0] @ K.T)[:, :2]).max() > 8, "the lens must bend visibly"
     write_image(tmp_path / "images/a.png", dots(bent, width, height))
 
     dataset = load_dataset(tmp_path, downscale=downscale)
@@ -69,7 +69,7 @@ def test_what_the_lens_did_not_see_counts_nothing(tmp_path: Path) -> None:
     assert not weight[[0, 0, -1, -1], [0, -1, 0, -1]].any()
     assert weight[16, 24] == 255
     assert (image[weight == 255][:, :3] == 255).all()
-    # r (1 − 0.5 r²) turns round at r = 0.816: the corners would show the middle of the photograph once more.
+    # r (1 − 0.5 r²) turns back at r = 0.816: the corners would show the middle of the photograph again.
     write_transforms(tmp_path, [Camera(np.eye(4), [[20, 0, 24], [0, 20, 16], [0, 0, 1]], 48, 32, "a.png")], k1=-0.5)
     weight = load_dataset(tmp_path).image(0)[..., 3]
     x, y = np.meshgrid((np.arange(48) + 0.5 - 24) / 20, (np.arange(32) + 0.5 - 16) / 20)
@@ -96,7 +96,7 @@ def test_masks_of_zero_and_one_at_another_size(tmp_path: Path) -> None:
     write_image(tmp_path / "masks/000.png", mask)
     np.testing.assert_array_equal(load_dataset(tmp_path).image(0)[..., 3], 255 * mask.repeat(2, 0).repeat(2, 1))
     write_image(tmp_path / "masks/000.png", mask.T)
-    refused(r"mask .*000\.png has 16×24 pixels and its photograph 48×32", load_dataset, tmp_path)
+    refused(r"mask .*000\.png has 16×24 pixels but its photograph 48×32", load_dataset, tmp_path)
     write_transforms(tmp_path, ring(1))
     mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
     mask[9, 17] = 0
@@ -112,7 +112,7 @@ def test_stored_formats(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(0)
     if kind == "exif":
         exif = Image.Exif()
-        exif[0x0112] = 6  # "turn me": but the poses refer to the pixels as they are stored
+        exif[0x0112] = 6  # "turn me", but the poses refer to the stored pixels
         Image.fromarray(picture(0)).save(path, exif=exif)
         expected: NDArray[np.float64] = picture(0).astype(float)
     elif kind == "grey":
@@ -148,8 +148,8 @@ def test_streaming_gives_the_same_pictures_and_decodes_on_demand(tmp_path: Path,
     assert sorted(decoded) == names
     order = (0, 1, 2, 3, 4, 4, 0, 3)
     expected = [cached.image(i) for i in order]
-    assert len(decoded) == 5, "what fits into memory is decoded once"
-    # In memory: the last one, the last two, all but one.
+    assert len(decoded) == 5, "photographs that fit are decoded once"
+    # In memory: the last photograph, the last two, or all but one.
     again = {0: [0, 1, 2, 3, 4, 0, 3], everything * 2 // 5: [0, 1, 2, 3, 4, 0, 3], everything - 1: [0, 1, 2, 3, 4, 0]}
     for limit, misses in again.items():
         decoded.clear()
@@ -223,8 +223,8 @@ def huge_png() -> bytes:
 def test_a_header_of_ten_gigapixels(tmp_path: Path) -> None:
     write_transforms(tmp_path, ring(3))
     (tmp_path / "images/001.png").write_bytes(huge_png())
-    refused(r"001\.png is too large, or says so", load_dataset, tmp_path)
-    refused(r"001\.png is too large, or says so", read_picture, tmp_path / "images/001.png")
+    refused(r"001\.png claims [\d,]+ pixels in", load_dataset, tmp_path)
+    refused(r"001\.png claims [\d,]+ pixels in", read_picture, tmp_path / "images/001.png")
     data = bytearray(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes())
     data[16:24] = (30_000).to_bytes(4, "big") * 2
     (tmp_path / "a.png").write_bytes(data)
@@ -255,7 +255,7 @@ def stated(suffix: str, width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("suffix", [".tif", ".float.tif", ".hdr", ".pfm", ".exr"])
 def test_sizes_that_other_formats_state(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is allocated for the pixels; true sizes are not refused."""
+    """Nothing is allocated for the pixels, and true sizes are accepted."""
     path = tmp_path / f"images/000{suffix}"
     write_transforms(tmp_path, ring(1), {0: {"file_path": f"images/{path.name}"}})
     path.write_bytes(stated(suffix, 7, 5))
@@ -264,8 +264,8 @@ def test_sizes_that_other_formats_state(suffix: str, tmp_path: Path, monkeypatch
     for data in (stated(suffix, 30_000, 20_000), stated(suffix, 9_000, 6_000)):
         path.write_bytes(data)
         monkeypatch.delattr(cv2, "imdecode", raising=False)
-        refused(rf"000\{suffix} is too large, or says so", read_picture, path)
-        refused(rf"000\{suffix} is too large, or says so", load_dataset, tmp_path)
+        refused(rf"000\{suffix} claims [\d,]+ pixels in", read_picture, path)
+        refused(rf"000\{suffix} claims [\d,]+ pixels in", load_dataset, tmp_path)
 
 
 def test_formats_whose_size_nobody_knows_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,4 +278,4 @@ def test_formats_whose_size_nobody_knows_are_not_decoded(tmp_path: Path, monkeyp
 def test_a_mask_that_leaves_nothing(tmp_path: Path) -> None:
     write_transforms(tmp_path, ring(3))
     write_image(tmp_path / "masks/001.png", np.zeros((HEIGHT, WIDTH), np.uint8))
-    refused(r"masks/001\.png leaves no pixel of images/001\.png that counts", load_dataset, tmp_path)
+    refused(r"masks/001\.png excludes every pixel of images/001\.png", load_dataset, tmp_path)

@@ -1,4 +1,4 @@
-"""Depth maps beside photographs and COLMAP's points, and files that are none."""
+"""Depth maps beside photographs and COLMAP's points, and files that are no depth maps."""
 
 import io
 import struct
@@ -17,7 +17,7 @@ from tests.scene.captures import HEIGHT, WIDTH, ring, write_colmap, write_image,
 
 
 def write(root: Path, name: str, depths: np.ndarray | bytes | None, **extra: object) -> Dataset:
-    """A capture whose first photograph has a depth map."""
+    """Write a capture whose first photograph has a depth map."""
     write_transforms(root, ring(3), {0: {"depth_file_path": name}}, **extra)
     if isinstance(depths, bytes):
         (root / name).write_bytes(depths)
@@ -126,7 +126,7 @@ def test_captures_without_usable_depths_are_refused(tmp_path: Path) -> None:
     refused("depth_file_path", load_dataset, tmp_path)
     write_transforms(tmp_path / "a", ring(3))
     write_colmap(tmp_path / "b", ring(3), points=np.ones((2, 3)))
-    refused("knows no depths", KnownDepths, load_dataset(tmp_path / "a"))
+    refused("has no depths", KnownDepths, load_dataset(tmp_path / "a"))
     refused("no photograph sees a point", KnownDepths, load_dataset(tmp_path / "b"))
     write(tmp_path, "0.npy", np.full((HEIGHT, WIDTH), 1.0), camera_model="OPENCV_FISHEYE", k1=0.01)
     refused("--undistort", KnownDepths, load_dataset(tmp_path, undistort=False))
@@ -134,7 +134,7 @@ def test_captures_without_usable_depths_are_refused(tmp_path: Path) -> None:
 
 
 def write_points(root: Path) -> np.ndarray:
-    """Each of three photographs sees some points of six."""
+    """Write six points; each of three photographs sees some of them."""
     cameras = ring(3)
     points = np.array([1.0, 2, 3]) + np.random.default_rng(1).uniform(-1, 1, (6, 3))
     write_colmap(root, cameras, points=points)

@@ -1,4 +1,4 @@
-"""Scenes are divided so that each place belongs to one cell, and each cell is a capture of what can be seen of it."""
+"""Each place of a divided scene belongs to one cell, and each cell is a capture of everything visible in it."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_cells_are_balanced(dataset: Dataset, columns: int, rows: int) -> None:
 
 
 def test_rooms_are_divided_beside_their_wall(dataset: Dataset) -> None:
-    """Not along it, as each side would be of another cell, and seen through the other."""
+    """The edge is not along the wall, where each side would belong to another cell and be seen through the other."""
     grid, cells = divide(dataset, 2, 1, 0.2)
     (edge,) = grid.columns
     assert 0.2 < abs(edge) < 0.9 and abs(grid.axes[0][0]) > 0.99 and abs(grid.axes[0][2]) < 0.02
@@ -63,12 +63,12 @@ def test_rooms_are_divided_beside_their_wall(dataset: Dataset) -> None:
     for cell in cells:
         core, points = grid.inside(cell.place, positions), grid.inside(cell.place, dataset.points[0])
         own = {i for i in dataset.train if core[i]}
-        assert own <= set(cell.train), "all that was taken in a cell is the cell's"
-        # The others see it, or were taken in its margin.
+        assert own <= set(cell.train), "a cell has every photograph taken in it"
+        # The other photographs see the cell, or were taken in its margin.
         along = np.abs(grid.on_plane(positions)[:, 0] - edge)
         assert all(points[seen[i]].mean() >= 0.4 for i in set(cell.train) - own if along[i] > 1)
-        assert points.sum() < len(cell.points) < len(dataset.points[0]), "what is seen beyond is there, too, and not everything"
-    # The wall is whose the edge is not beyond.
+        assert points.sum() < len(cell.points) < len(dataset.points[0]), "a cell has points seen beyond it, but not all points"
+    # The wall belongs to the cell on its side of the edge.
     (with_wall,) = [cell for cell in cells if grid.inside(cell.place, np.zeros((1, 3)))[0]]
     assert len(with_wall.train) == max(len(cell.train) for cell in cells)
 
@@ -122,11 +122,11 @@ def test_a_cell_is_a_capture_of_the_same_photographs(
 
 
 def test_what_cannot_be_divided_is_refused(dataset: Dataset, cells: Path) -> None:
-    refused("has no points, by which cells are divided", divide, replace(dataset, points=None), 2, 2, 0.2)
+    refused("has no points to divide into cells", divide, replace(dataset, points=None), 2, 2, 0.2)
     few = replace(dataset, train=dataset.train[:2], points=(dataset.points[0][:3], dataset.points[1][:3]))  # type: ignore[index]
     refused("use fewer --cells", divide, few, 8, 8, 0.0)
     before = sorted(cells.rglob("*"))
-    refused("holds something already; choose another --out", write_cells, dataset, *divide(dataset, 2, 1, 0.2), cells)
+    refused("is not empty; choose another --out", write_cells, dataset, *divide(dataset, 2, 1, 0.2), cells)
     assert sorted(cells.rglob("*")) == before and not list(cells.parent.glob(".parts-*"))
 
 
@@ -139,13 +139,13 @@ def test_what_cannot_be_divided_is_refused(dataset: Dataset, cells: Path) -> Non
         ("columns", ["0"], "columns is '0'"),
         ("columns", [float("nan")], "it must be finite"),
         ("columns", [1e12], "an edge"),
-        ("columns", [0.0, 1.0], "columns and rows do not belong together"),
+        ("columns", [0.0, 1.0], "columns and rows do not match"),
         ("rows", [[1.0, 0.0], [0.0, 1.0]], "edges do not ascend"),
         ("rows", [[float(i) for i in range(40)]] * 2, "its place is not one of 2x41 cells"),
-        ("rows", [], "columns and rows do not belong together"),
+        ("rows", [], "columns and rows do not match"),
         ("axes", [[1, 0, 0], [1, 0, 0]], "axes are not at right angles"),
         ("axes", [[1e200, 0, 0], [0, 1, 0]], "axes are not at right angles"),
-        ("dataset", "../../etc", "dataset is no fingerprint"),
+        ("dataset", "../../etc", "dataset is not a fingerprint"),
         ("unknown", 1, "there is no field 'unknown'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pictures and videos as files: their names and kinds, and what is left when one cannot be written."""
+"""Pictures and videos as files: their names and kinds, and the files left after a failed write."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_images_are_rounded_stored_and_laid_side_by_side(tmp_path: Path) -> None
 def test_the_frame_that_a_lens_did_not_see_is_cut_off() -> None:
     weights = np.full((100, 60), 255, np.uint8)
     assert inside(weights) == (slice(0, 100), slice(0, 60))
-    # A barrel's edges are curved: more is missing in the corners.
+    # A barrel's edges are curved, so more is missing in the corners.
     weights[:2] = weights[:, -1] = weights[2, :20] = weights[97:, 30:] = 0
     rows, columns = inside(weights)
     assert (rows, columns) == (slice(3, 97), slice(0, 59))

@@ -1,4 +1,4 @@
-"""A person who has photographs or a video, but no poses, is told how to get them."""
+"""Errors tell a user who has photographs or a video, but no poses, how to find the poses."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.refusals import refused
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["a.jpg", "b.PNG"], "holds 2 photographs but nothing that says where they were taken from; find poses first: `splat"),
+        (["a.jpg", "b.PNG"], "holds 2 photographs but no poses; find poses first: `splat"),
         (["images/a.jpg"], "holds 1 photograph but .*`splat capture .* --out FOLDER`, and pass FOLDER"),
         (["IMG_1.HEIC"], "holds 1 photograph but .*splat capture"),
         (["a.MOV"], "holds a video but no poses; .*splat capture"),
@@ -30,7 +30,7 @@ def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> 
 
 
 def test_commands_need_nothing_to_refuse_such_a_folder(tmp_path: Path) -> None:
-    """Torch, OpenCV and SlangPy take seconds."""
+    """The check imports no torch, OpenCV or SlangPy, which take seconds."""
     folder = tmp_path / "my photographs"
     folder.mkdir()
     (folder / "a.jpg").touch()
@@ -48,14 +48,14 @@ except SplatError as error:
 
 
 def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    for name, says in (("a.mp4", "is a video, and poses are .*splat capture"), ("scene.ply", "is not a folder but a file")):
+    for name, says in (("a.mp4", "is a video without poses; .*splat capture"), ("scene.ply", "is a file; pass")):
         (tmp_path / name).touch()
         refused(f"{name} {says}", load_dataset, tmp_path / name)
-    refused("nowhere is not a folder, and does not exist", load_dataset, tmp_path / "nowhere")
+    refused("nowhere does not exist; pass", load_dataset, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["IMG_1.HEIC", "a.heif"])
 def test_heic_says_how_to_convert_it(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic")
     for read in (read_header, read_picture):
-        refused(f"{name} is a HEIC photograph, which is not read; convert it to JPEG.*sips", read, tmp_path / name)
+        refused(f"{name} is a HEIC photograph, which is not supported; convert it to JPEG.*sips", read, tmp_path / name)

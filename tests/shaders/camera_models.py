@@ -1,4 +1,4 @@
-"""Camera models in torch's float64, their Jacobians by torch: what the shaders' cameras are compared with."""
+"""Camera models in torch's float64 with Jacobians by torch: references for the shaders' cameras."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from splat_py.shaders import camera_model as shader
 from tests.reference.arrays import leaf
 from tests.shaders.oracle import Array, assert_like, assert_value, float32
 
-# Of `Camera`, without distortion.
+# Fields of a `Camera` without distortion.
 NO_LENS = {"radial": np.zeros(3), "radialMore": np.zeros(3), "tangential": np.zeros(2), "thinPrism": np.zeros(4)}
 IMAGE = {"width": 37, "height": 53}
 # Pixel coordinates [2] of a point [3] in camera space, from focal lengths [2], principal point [2] and a lens [12].
@@ -26,7 +26,7 @@ def orthographic(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> T
 
 
 def distorted(slope: Tensor, lens: Tensor) -> Tensor:
-    """OpenCV's formula, (x/z, y/z) [2] → [2]."""
+    """Apply OpenCV's formula, (x/z, y/z) [2] → [2]."""
     x, y = slope
     k, (p1, p2), s = lens[:6], lens[6:8], lens[8:]
     powers = torch.stack([(x * x + y * y) ** i for i in range(4)])
@@ -41,7 +41,7 @@ def opencv_pinhole(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) ->
 
 
 def fisheye(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
-    """Kannala and Brandt's, by a series near the axis: θ / r = (1 - q²/3 + q⁴/5 - …) / z with q = r/z."""
+    """Kannala and Brandt's model, as a series near the axis: θ / r = (1 - q²/3 + q⁴/5 - …) / z with q = r/z."""
     squared = t[0] ** 2 + t[1] ** 2
     near_axis = squared < 1e-4 * t[2] ** 2
     q2 = torch.where(near_axis, squared, 0.0) / t[2] ** 2
@@ -59,7 +59,7 @@ def equirectangular(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -
 
 
 def clamped(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor, width: int, height: int) -> Tensor:
-    """Where a pinhole is linearised: 1.3 times the field of view bounds where the image is, and in proportion x/z and y/z."""
+    """The point at which a pinhole is linearised: its image is clamped to 1.3 times the field of view, and x/z, y/z with it."""
     size = torch.tensor([width, height]).to(t)
     slope = t[:2] / t[2]
     image = distorted(slope, lens)
@@ -71,7 +71,7 @@ def clamped(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor, width: in
 
 
 def lenses(rng: np.random.Generator, count: int, *, fisheye: bool = False) -> Array:
-    """[N, 12]: all coefficients, or those of a fisheye; within half a unit of slope or angle they bend it by some per cent."""
+    """Lenses [N, 12], with a fisheye's coefficients or all; they bend half a unit of slope or angle by some per cent."""
     lens = rng.uniform(-1, 1, (count, 12)) * [0.2, 0.1, 0.05, 0.1, 0.05, 0.02, 0.03, 0.03, 0.02, 0.01, 0.02, 0.01]
     if fisheye:
         lens = np.pad(rng.uniform(-1, 1, (count, 4)) * [0.05, 0.01, 0.003, 0.001], ((0, 0), (0, 8)))
@@ -87,7 +87,7 @@ def lens_of(camera: dict[str, Tensor]) -> Tensor:
 
 
 def cameras(rng: np.random.Generator, count: int) -> dict[str, Array]:
-    """Numbers that float32 has, one camera a row."""
+    """Cameras of float32 numbers, one a row."""
     fields = {
         "rotation": np.linalg.qr(rng.normal(size=(count, 3, 3)))[0],
         "translation": rng.normal(size=(count, 3)),
@@ -117,11 +117,11 @@ def check_axes(
     by_row: bool = False,
     atol: float = 1e-6,
 ) -> None:
-    """Values, and the gradient of every scalar, of `Model.projectAxes`: the Jacobian of `project`, times a matrix.
+    """Check values and the gradient of every number of `Model.projectAxes`: the Jacobian of `project`, times a matrix.
 
     Args:
-        linearised_at: the point of the Jacobian, of focal, principal, t and lens; by default t.
-        by_row: small components of a point's gradient are as exact as its largest, and no more.
+        linearised_at: (focal, principal, t, lens) → the point of the Jacobian; t by default.
+        by_row: compare small components of a point's gradient only to the precision of its largest.
     """
     rng, t = np.random.default_rng(51), float32(t)
     camera = cameras(rng, len(t)) | fields_of(np.zeros((len(t), 12)) if lens is None else lens)
@@ -135,7 +135,7 @@ def check_axes(
         rows = torch.func.vmap(one)(camera["focal"], camera["principal"], t, lens_of(camera), axes)
         return {"x": rows[:, 0], "y": rows[:, 1]}
 
-    # Each row counts as much as any other, however near the camera.
+    # Every row counts the same, however near the camera.
     leaves = [{key: leaf(field) for key, field in camera.items()}, leaf(t), leaf(axes)]
     expected = {key: rows.detach().numpy() for key, rows in f(*leaves).items()}
     size = np.abs(list(expected.values())).max((0, 2))[:, None]
@@ -151,7 +151,7 @@ def check_axes(
 
 
 def along(angles: Array, azimuths: Array, distances: Array) -> Array:
-    """Points [N, 3] at so many degrees from the optical axis."""
+    """Points [N, 3] at these angles in degrees from the optical axis."""
     angle, azimuth = np.radians(angles), np.radians(azimuths)
     directions = [np.sin(angle) * np.cos(azimuth), np.sin(angle) * np.sin(azimuth), np.cos(angle)]
     return np.stack(directions, -1) * distances[:, None]

@@ -1,4 +1,4 @@
-"""Kernels of tests that need whole workgroups, and no more than one dispatch."""
+"""Kernels of tests that need whole workgroups and a single dispatch."""
 
 import zlib
 from typing import Any
@@ -11,7 +11,7 @@ from splat_py.gpu.device import get_device
 
 
 def dispatch(source: str, entry: str, groups: int, **given: Any) -> dict[str, NDArray[Any]]:
-    """What a kernel leaves in the arrays among its globals `given`, which are arrays, and dicts for structs."""
+    """Run a kernel with its globals `given` (arrays, and dicts for structs); return the arrays' contents after it."""
     device = get_device()
     module = device.handle.load_module_from_source(f"{entry}_{zlib.crc32(source.encode())}", source)
     program = device.handle.link_program([module], [module.entry_point(entry)])

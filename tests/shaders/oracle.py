@@ -1,4 +1,4 @@
-"""What the shader tests compare with: exact derivatives in float64, and how close float32 has to come."""
+"""References of the shader tests: exact derivatives in float64, and the tolerances for float32."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ _STEP = 1e-30
 
 
 def pullback(f: Callable[..., Array], v_output: Array, *inputs: Array) -> list[Array]:
-    """Gradients of each of `inputs` [N, …] where f maps them, row by row, to an array [N, …].
+    """Gradients of each of `inputs` [N, …], for an f that maps them, row by row, to an array [N, …].
 
-    By complex steps (Squire & Trapp 1998): exact to float64's last digit, for `f` of analytic operations.
+    Uses complex steps (Squire & Trapp 1998): exact to float64's last digit if `f` consists of analytic operations.
     """
     gradients = []
     for position, array in enumerate(inputs):
@@ -33,7 +33,7 @@ def pullback(f: Callable[..., Array], v_output: Array, *inputs: Array) -> list[A
 
 
 def float32(array: npt.ArrayLike) -> Array:
-    """The nearest numbers that a shader can be given."""
+    """The nearest numbers that a shader can receive."""
     return np.asarray(array, np.float32).astype(float)
 
 
@@ -58,8 +58,8 @@ def assert_gradients(
     """Compare every scalar of every argument's gradient.
 
     Args:
-        expected: one an argument: an array, 0 for zeros, None where there is to be no gradient, for a struct a dict of its
-            fields, without those whose gradients are zeros.
+        expected: one an argument: an array, 0 for zeros, None for no gradient; for a struct, a dict of its fields, without
+            those whose gradients are zeros.
     """
     actual = shaders.gradients(function, v_output, *arguments)
     assert len(actual) == len(expected)
@@ -91,11 +91,11 @@ def assert_like(
     """Compare a shader's result and every gradient with f's, in torch's float64.
 
     Args:
-        f: of the arguments as tensors and structs as dicts of them; returns a tensor, or a struct.
-        fixed: further arguments of the shader alone, which have no gradients.
-        no_diff: which of the others have none.
-        v: of the result, at random by default.
-        value: relative and absolute tolerance of the result; the others are of gradients.
+        f: a function of the arguments as tensors, structs as dicts of them; returns a tensor, or a struct.
+        fixed: further arguments, without gradients, that only the shader has.
+        no_diff: indices of the other arguments without gradients.
+        v: gradient of the result, random by default.
+        value: relative and absolute tolerance of the result; rtol and atol are those of gradients.
     """
     leaves = [_each(lambda a: torch.tensor(a, dtype=torch.float64, requires_grad=True), argument) for argument in arguments]
     expected = f(*leaves)
@@ -125,6 +125,6 @@ def _compare(actual: Array, expected: Any, what: str, rtol: float, atol: float) 
         assert not np.any(actual), what
         return
     assert actual.shape == expected.shape, what
-    # All zeros would hide a gradient that got lost.
+    # All zeros would hide a lost gradient.
     assert np.any(expected), f"{what}: this test cannot fail"
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=what)

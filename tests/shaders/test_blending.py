@@ -23,7 +23,7 @@ def test_alpha() -> None:
     matrices = roots @ roots.swapaxes(1, 2)
     conics = np.stack([matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]], axis=1)
     opacities = RNG.uniform(0.1, 1, COUNT)
-    # Opaque and close by: clamped, and so without a gradient.
+    # Opaque and close by: clamped, so without a gradient.
     opacities[:10], means[:10] = 1, pixels[:10] + 1e-3
 
     def f(mean: Tensor, conic: Tensor, opacity: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def test_undo_is_the_inverse_of_transform(channels: int) -> None:
     state, alpha, color = states(channels)
     after = shader.transformPixelState[channels](state, alpha, color)
     before = shader.undoPixelState[channels](after, alpha, color)
-    # 1 - α has up to 1/(1 - α) ≤ 1000 times the relative error of α.
+    # The relative error of 1 - α is up to 1/(1 - α) ≤ 1000 times that of α.
     error = 4 * np.finfo(np.float32).eps / (1 - alpha)
     assert np.all(np.abs(before["T"] / state["T"] - 1) < error)
     size = 1 + np.abs(color) + np.abs(state["color"])
@@ -79,7 +79,7 @@ def test_composite(channels: int) -> None:
 
 
 def test_steps_of_distortion() -> None:
-    """Its sum over all pairs, and the gradients of every step's state, α and channels."""
+    """The sum of distortion over all pairs, and the gradients of every step's state, α and channels."""
     rng = np.random.default_rng(55)
     count, channels = 30, 4
     state = {"color": rng.uniform(size=(count, channels)), "T": rng.uniform(0.1, 1, count)}

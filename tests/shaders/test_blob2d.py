@@ -1,4 +1,4 @@
-"""slang/splat/blob2d.slang; of simple_splatting.slang, which Slang alone differentiates, what tests/image leaves out."""
+"""slang/splat/blob2d.slang; and the parts of simple_splatting.slang, differentiated by Slang alone, that tests/image skips."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def raw_blobs() -> Array:
 
 
 def as_splat(raw: Array) -> Array:
-    """[N, 9] raw → mean 2, conic 3, opacity, colour 3, by the reference."""
+    """Raw blobs [N, 9] → mean 2, conic 3, opacity, colour 3, by the reference."""
     blobs = ref.evaluate(raw.T, *SIZE)
     xx, xy, yy = blobs["covariance"]
     conic = np.stack([yy, -xy, xx]) / (xx * yy - xy * xy)
@@ -49,7 +49,7 @@ def test_evaluation() -> None:
 
 
 def test_anything_is_a_blob() -> None:
-    """Raw floats of any size: finite, and finite gradients."""
+    """Raw floats of any size give finite values and finite gradients."""
     raw = RNG.normal(size=(COUNT, 9)) * 10.0 ** RNG.uniform(-3, 4, (COUNT, 9))
     for values in shader.evaluateBlob(rows(raw), SIZE).values():
         assert np.isfinite(values).all()
@@ -59,10 +59,10 @@ def test_anything_is_a_blob() -> None:
 
 
 def visible_points() -> tuple[Array, Array, Array]:
-    """Raw blobs, and the outline [N, 64, 2] of where each has α = 1/255; faint ones are left out."""
+    """Raw blobs, and outlines [N, 64, 2] of the places where each has α = 1/255; faint ones are left out."""
     raw = raw_blobs()
     raw = raw[1 / (1 + np.exp(-raw[:, 8])) > 1.05 / 255]
-    raw[:20, 2] = raw[:20, 3]  # circles as pixels see them, where SIZE has equal sides; nearly so here
+    raw[:20, 2] = raw[:20, 3]  # circles in pixels if SIZE had equal sides; nearly so here
     raw[:20, 4] = 0
     blobs = ref.evaluate(raw.T, *SIZE)
     xx, xy, yy = blobs["covariance"]
@@ -83,7 +83,7 @@ def test_the_box_holds_what_is_visible_and_little_more() -> None:
     along = np.stack([np.einsum("nkd,nd->nk", offset, axis) for axis in (box["axis"], across)], axis=-1)
     reached = np.abs(along).max(axis=1)
     assert (reached <= box["half"]).all()
-    # 64 points of an outline miss its farthest one by 1 - cos(π/64).
+    # 64 points of an outline miss its farthest one by a share 1 - cos(π/64).
     assert (reached > box["half"] * 0.995 - 0.01).all()
 
 
@@ -124,7 +124,7 @@ def test_overlap() -> None:
 
 
 def test_a_pixel_that_is_full_stops() -> None:
-    """Opaque blobs in front: those behind T < 1/255 change nothing and get nothing."""
+    """Opaque blobs in front: blobs behind T < 1/255 change nothing and get no gradient."""
     raw = blobs_of(np.random.default_rng(34), 12, deviation=0.5)
     raw[0:2], raw[8, :3] = 0.0, 5.0
     assert (draw("autodiff", raw, 1, 1) == draw("autodiff", raw[:, :2], 1, 1)).all()

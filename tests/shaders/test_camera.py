@@ -17,7 +17,7 @@ from tests.shaders.oracle import assert_gradients, assert_like, assert_value, fl
 
 COUNT = 40
 RNG = np.random.default_rng(1)
-# A camera a row, so that each has gradients of its own.
+# One camera a row, so each has its own gradients.
 CAMERAS = {
     "rotation": Rotation.random(COUNT, rng=RNG).as_matrix(),
     "translation": RNG.normal(size=(COUNT, 3)),
@@ -29,7 +29,7 @@ POINTS = RNG.normal((0, 0, 3), size=(COUNT, 3))
 
 
 def centre(camera: dict[str, Tensor]) -> Tensor:
-    """Rotation and translation are independent."""
+    """The camera's centre, with rotation and translation as independent inputs."""
     return -torch.einsum("nji,nj->ni", camera["rotation"], camera["translation"])
 
 
@@ -45,12 +45,12 @@ def test_camera_centre() -> None:
 
 
 def test_view_direction() -> None:
-    """Also along one axis, too near to be normalised, and at the very centre: finite, and as the guard says."""
+    """Directions along one axis, too short to be normalised, and at the centre: finite, and as the guard defines."""
     assert_like(shader.viewDirection, lambda camera, p: normalized(p - centre(camera)), [CAMERAS, POINTS])
     there = CAMERAS | {"translation": np.zeros((COUNT, 3))}
     for row, offset in enumerate([[0, 0, 2], [-3, 0, 0], [0, 1e-6, 0], [0, 0, 5e-9], [1e-9, -2e-9, 0], [0, 0, 0]]):
         one = [{name: field[row : row + 1] for name, field in there.items()}, np.array([offset], float)]
-        # The gradient is up to 1e8 here: what cancels does so within 1e-7 of that.
+        # The gradient is up to 1e8 here, so terms cancel to within 1e-7 of that.
         atol = 1e-6 / np.clip(np.linalg.norm(offset), 1e-8, 1)
         assert_like(shader.viewDirection, lambda camera, p: normalized(p - centre(camera)), one, atol=atol)
 
@@ -61,7 +61,7 @@ def test_project_point() -> None:
 
 
 def test_coefficients_by_number() -> None:
-    """In the order of their arguments, each with a gradient of its own alone."""
+    """Coefficients are in the order of their arguments, and each has its own gradient only."""
     lens, v = RNG.normal(size=(COUNT, 12)), RNG.normal(size=COUNT)
     camera = CAMERAS | fields_of(lens)
     for i in range(12):
@@ -107,7 +107,7 @@ def test_directions_of_pixels() -> None:
 
 
 def test_rotations_from_none_to_half_a_turn() -> None:
-    """Both sides of the angle from which on sines are no series."""
+    """Both sides of the angle below which sines are a series."""
     rng = np.random.default_rng(62)
     vectors = rng.normal(size=(40, 3))
     lengths = np.concatenate([[0, 1e-9, 1e-4, 0.499, 0.501], np.linspace(0, 3, 35)])

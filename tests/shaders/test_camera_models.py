@@ -38,13 +38,13 @@ CAMERA = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": [30.0, 40]
 
 
 def cone(*angles: float, each: int = 1) -> Array:
-    """Points at so many degrees from the optical axis, in any direction, at many distances."""
+    """Points at these angles in degrees from the optical axis, in any direction, at many distances."""
     repeated = np.repeat(angles, each)
     return along(repeated, RNG.uniform(0, 360, len(repeated)), np.exp(RNG.uniform(-2, 2, len(repeated))))
 
 
 def sphere(longitudes: Array, latitudes: Array) -> Array:
-    """[N, 3] in degrees, at many distances."""
+    """Points [N, 3] from degrees, at many distances."""
     a, b = np.radians(longitudes), np.radians(latitudes)
     direction = np.stack([np.sin(a) * np.cos(b), np.sin(b), np.cos(a) * np.cos(b)], -1)
     return direction * np.exp(RNG.uniform(-2, 2, len(direction)))[:, None]
@@ -52,7 +52,7 @@ def sphere(longitudes: Array, latitudes: Array) -> Array:
 
 @dataclass(frozen=True)
 class Case:
-    """A camera and points; what `check_project` and `check_axes` are told besides."""
+    """A camera and points, and further arguments of `check_project` and `check_axes`."""
 
     model: str
     project: Project
@@ -62,7 +62,7 @@ class Case:
     axes: dict[str, Any] = field(default_factory=dict)
 
 
-# Beyond the image linearisation is clamped.
+# Points, some beyond the image, where linearisation is clamped.
 BEYOND = cone(*[0.0, 1, 5, 10, 20, 25, 30, 40, 80], each=5)
 WITHIN_40 = BEYOND[:40]
 LENSES = lenses(RNG, 40)
@@ -85,7 +85,7 @@ CASES = {
     "pinhole": Case(
         "Pinhole", pinhole, BEYOND, axes={"linearised_at": lambda f, p, t, lens: clamped(f, p, t, 0 * lens, **IMAGE)}
     ),
-    # Points behind the camera too, which are no worse than others.
+    # Points behind the camera count, too.
     "orthographic": Case("Orthographic", orthographic, RNG.normal(size=(40, 3)) * [3, 2, 10] + [0, 0, 4]),
     "lens": Case("OpenCVPinhole", opencv_pinhole, WITHIN_40, LENSES, axes={"linearised_at": partial(clamped, **IMAGE)}),
     # Gradients of a fisheye's coefficients are sums of powers of the angle that cancel, up to a hundred.
@@ -115,13 +115,13 @@ def test_project(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_axes(name: str) -> None:
-    """Also outside the clamp of the field of view."""
+    """Points lie inside and outside the clamp of the field of view."""
     case = CASES[name]
     check_axes(case.model, case.project, case.points, case.lens, **case.axes)
 
 
 def _off_the_pole(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
-    """At the sine 1e-3 of the angle to the poles' axis."""
+    """The point moved to where the sine of the angle to the poles' axis is 1e-3."""
     sine = (t[0] ** 2 + t[2] ** 2).sqrt() / t.norm()
     return torch.stack([t[0] * 1e-3 / sine, t[1], t[2] * 1e-3 / sine])
 
@@ -155,7 +155,7 @@ def test_fisheyes_as_opencv() -> None:
 
 
 def test_what_a_lens_would_fold_back_is_outside_the_domain() -> None:
-    """r - r³/3 grows up to r = 1; a pole of the ratio; a dip in between; a lens that keeps everything."""
+    """r - r³/3 grows up to r = 1; a pole of the ratio; a dip in between; and a lens that keeps everything."""
     slopes = np.array([0.0, 0.5, 0.9, 0.99, 1.01, 1.5, 2, 5, 100, 1000])
     t = np.stack([slopes * 0.6, slopes * -0.8, np.ones(10)], -1) * 3
     lens = np.zeros((4, 12))
@@ -167,13 +167,13 @@ def test_what_a_lens_would_fold_back_is_outside_the_domain() -> None:
     expected = slopes < np.array([1.0, 1.0, 0.5**0.5, np.inf])[:, None]
     for i, (coefficients, wanted) in enumerate(zip(lens, expected, strict=True)):
         inside = camera_model.isInDomainThrough["OpenCVPinhole"](CAMERA | fields_of(coefficients), t)
-        # A dip may lie between the points at which it is looked for where it is far outside the image.
+        # Far outside the image, a dip may lie between the sampled points.
         np.testing.assert_array_equal(inside[:8], wanted[:8])
         assert i == 2 or (inside == wanted).all()
 
 
 def test_what_a_fisheye_would_fold_back_is_outside_the_domain() -> None:
-    """θ + k θⁿ grows up to n k θⁿ⁻¹ = -1, here at 104.6 degrees; without a lens all but the opposite of the axis counts."""
+    """θ + k θⁿ grows up to n k θⁿ⁻¹ = -1, here at 104.6 degrees; without a lens, only the opposite of the axis is outside."""
     t = along(np.array([0.0, 30, 60, 90, 104, 105, 130, 170]), np.full(8, 40.0), np.ones(8))
     inside = camera_model.isInDomainThrough["Fisheye"]
     for i, n in enumerate((3, 5, 7, 9)):

@@ -33,7 +33,7 @@ def test_basis(degree: int) -> None:
 @pytest.mark.parametrize("limited", [True, False], ids=["colour", "sum"])
 @pytest.mark.parametrize("degree", DEGREES)
 def test_color_of_harmonics(degree: int, limited: bool) -> None:
-    """A clamped channel passes nothing; the sum has neither the ½ nor the limit."""
+    """A clamped channel passes no gradient; the sum has neither the ½ nor the limit."""
 
     def f(directions: Tensor, sh: Tensor) -> Tensor:
         linear = torch.einsum("nk,nkc->nc", basis_at(directions, degree), sh)
@@ -51,7 +51,7 @@ AXES = RNG.normal(size=(COUNT, 3)) * np.exp(RNG.uniform(-2, 3, size=(COUNT, 1)))
 
 @pytest.mark.parametrize(("kind", "function"), [("SphericalHarmonics", "shColor"), ("HarmonicSum", "shSum")])
 def test_harmonics_are_an_instance(kind: str, function: str) -> None:
-    """To the last bit, and without a gradient of weights that are not there."""
+    """Equal to the last bit, and without a gradient of weights that do not exist."""
     features, v = RNG.normal(size=(COUNT, 9, 3)), RNG.normal(size=(COUNT, 3))
     shaded, plain = color.colorOf[9, 1, kind], getattr(spherical_harmonics, function)[9]
     np.testing.assert_array_equal(shaded(DIRECTIONS, features, np.zeros(1)), plain(DIRECTIONS, features))

@@ -1,4 +1,4 @@
-"""slang/splat/field_function.slang: a field of one's own against float64, and what `check` finds in one."""
+"""slang/splat/field_function.slang: an own field against float64, and mistakes that `check` finds in one."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ FUNCTION = shaders.field_function
 
 
 def test_queries_and_gradients() -> None:
-    """Of numbers read one by one, as a row and by a network; of places and directions."""
+    """Gradients of numbers read one by one, as a row and by a network; and of places and directions."""
     queries, rng = FieldQueries(shaders.source(MIXED)), np.random.default_rng(5)
     params = rng.uniform(-0.4, 0.8, 31).astype(np.float32)
     places = rng.uniform(0, 1, (50, 3)).astype(np.float32)
@@ -26,7 +26,7 @@ def test_queries_and_gradients() -> None:
 
 
 def test_first_values() -> None:
-    """Those of a type that says nothing, and one's own."""
+    """First values of a type without its own, and of a type with its own."""
     random = np.array([0, 0.5, 1], np.float32)
     found = FUNCTION.firstOf["Fog"](np.arange(3, dtype=np.uint32), random)
     np.testing.assert_allclose(found, [-0.1, 0, 0.1], atol=1e-7)
@@ -35,7 +35,7 @@ def test_first_values() -> None:
 
 
 def test_ones_own_passes_the_check() -> None:
-    """Also to Metal's and WebGPU's languages."""
+    """It also compiles to Metal and WGSL."""
     shaders.check(shaders.source(MIXED))
 
 

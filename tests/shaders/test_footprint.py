@@ -1,4 +1,4 @@
-"""slang/splat/footprint.slang: no visible pixel is ever missed, and few tiles are visited for nothing."""
+"""slang/splat/footprint.slang: no visible pixel is missed, and few tiles are visited in vain."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def footprint(mean: Any, conic: Any, opacity: Any) -> Any:
 
 
 def conics(sigma1: Any, sigma2: Any, angle: Any) -> Array:
-    """Inverse covariances (a, b, c) of ellipses with these half axes in pixels, in float32's numbers."""
+    """Inverse covariances (a, b, c) of ellipses with these half axes in pixels, as float32 numbers."""
     cos, sin = np.cos(angle), np.sin(angle)
     u, v = 1 / np.square(sigma1), 1 / np.square(sigma2)
     packed = np.stack([u * cos**2 + v * sin**2, (u - v) * cos * sin, u * sin**2 + v * cos**2], axis=-1)
@@ -36,7 +36,7 @@ def alphas(means: Array, packed: Array, opacities: Array) -> Array:
 
 
 def visited(footprints: dict[str, Any], tile: int) -> npt.NDArray[np.bool_]:
-    """[N, rows, columns] whether a splat's walk over the tiles comes to each."""
+    """True for each tile that a splat's walk visits, [N, rows, columns]."""
     count = -(-SIDE // tile)
     grid = {"tileSize": tile, "columns": count, "rows": count}
     indices = np.arange(count)
@@ -56,7 +56,7 @@ def per_tile(visible: npt.NDArray[np.bool_], tile: int) -> npt.NDArray[np.bool_]
 
 
 def assert_nothing_is_missed(f: dict[str, Any], visible: Any, wasted: float) -> None:
-    """By the tiles that footprints come to, of which so large a share at most sees nothing."""
+    """Check that footprints visit every tile with a visible pixel, and that at most this share of their tiles sees nothing."""
     for tile in (4, 8, 16):
         needed, seen = per_tile(visible, tile), visited(f, tile)
         assert not np.any(needed & ~seen)
@@ -90,7 +90,7 @@ def test_extent() -> None:
     opacities = rng.uniform(0.01, 1, count)
     half = shader.extent(footprint(np.zeros(2), packed, opacities))
     a, b, c = packed.T
-    # The ellipse's own half sides are √(level Σ₂ₓₓ) and √(level Σ₂ᵧᵧ).
+    # The ellipse's half sides are √(level Σ₂ₓₓ) and √(level Σ₂ᵧᵧ).
     level = 2 * np.log(opacities / MIN_ALPHA)
     exact = np.sqrt(level[:, None] * np.stack([c, a], axis=1) / (a * c - b * b)[:, None])
     assert np.all(half >= exact)
@@ -111,7 +111,7 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
     )
     assert 0.1 < expected.mean() < 0.9
     assert np.all(actual[expected])
-    # What it reports too often are ellipses that pass between pixel centres.
+    # It reports too much only for ellipses that pass between pixel centres.
     assert np.mean(actual & ~expected) < 0.02
 
 
@@ -126,7 +126,7 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
 def test_no_visible_pixel_is_missed(
     tile: int, mean: tuple[float, float], log_sigmas: tuple[float, float], angle: float, opacity: float
 ) -> None:
-    """Dots of half a pixel, needles of any direction (up to 15,000 : 1), splats far larger than the image."""
+    """Dots of half a pixel, needles in any direction (up to 15,000 : 1), splats far larger than the image."""
     sigma1, sigma2 = np.exp(log_sigmas)
     means, opacities = float32([mean]), float32([opacity])
     packed = conics([sigma1], [sigma2], [angle])
@@ -145,7 +145,7 @@ def test_few_tiles_are_visited_in_vain() -> None:
 
 
 def test_touches_without_a_batch() -> None:
-    """A function that returns a bool says so with and without batch dimensions."""
+    """A function that returns a bool does so with and without batch dimensions."""
     splat = footprint([5.0, 5.0], [0.1, 0.0, 0.1], 0.9)
     assert shader.touches(splat, [4.0, 4.0], [6.0, 6.0])
     assert not shader.touches(splat, [400.0, 4.0], [600.0, 6.0])

@@ -11,7 +11,7 @@ from tests.shaders.oracle import assert_like, assert_value
 
 COUNT = 40
 RNG = np.random.default_rng(2)
-# Of any length, nearly degenerate ones and those of one component among them.
+# Quaternions of any length, some nearly degenerate or with one component.
 QUATS = RNG.normal(size=(COUNT, 4)) * np.exp(RNG.uniform(-1, 1, (COUNT, 1)))
 QUATS[:4] = np.diag([1, 2, -1, 0.5])
 QUATS[4:6] = [[3e-2, -2e-2, 1e-2, 5e-2], [1e2, 0, -1e2, 2e2]]
@@ -68,7 +68,7 @@ def test_cofactors() -> None:
         return {"diagonal": c.diagonal(dim1=1, dim2=2), "others": c[:, [0, 0, 1], [1, 2, 2]]}
 
     assert_like(shader.cofactors, f, [SIGMA], value=(1e-5, 1e-5), atol=1e-5)
-    # Where there is no inverse: n nᵀ of a plane with the normal n, and nothing of a line.
+    # Singular matrices: n nᵀ for a plane with the normal n, and zero for a line.
     flat = shader.cofactors({"diagonal": [4.0, 9.0, 0.0], "others": [0.0, 0.0, 0.0]})
     assert_value(flat, {"diagonal": [0, 0, 36], "others": [0, 0, 0]})
     needle = shader.cofactors({"diagonal": [1.0, 4.0, 9.0], "others": [2.0, 3.0, 6.0]})

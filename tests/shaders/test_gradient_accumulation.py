@@ -1,4 +1,4 @@
-"""slang/parallel/gradient_accumulation.slang: every strategy comes to the same sums."""
+"""slang/parallel/gradient_accumulation.slang: every strategy gives the same sums."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ GROUPS, ROUNDS, SLOTS = 5, 2, 3
 
 
 def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the workgroups leave in rows that all add to, and in rows of their own."""
+    """The workgroups' sums, in rows that all share and in each workgroup's own rows."""
     threads, length = values.shape[3:]
     constants = f"static const uint THREADS = {threads};\nstatic const int N = {length};\ntypedef {strategy} STRATEGY;\n"
     source = SOURCE.replace("static const uint SLOTS", constants + "static const uint SLOTS")
@@ -27,7 +27,7 @@ def add_up(strategy: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("length", [1, 3, 4, 9, 11])
 @pytest.mark.parametrize("strategy", ["PerPixel", "PerWave", "PerGroup", "PerIntersection"])
 def test_sums_of_rows(strategy: str, length: int, threads: int) -> None:
-    """Rows of any length, from lanes and from whole waves that give nothing; what lies beside them stays; round after round."""
+    """Rows of any length; some lanes and whole waves give nothing; neighbouring memory stays unchanged; several rounds."""
     rng = np.random.default_rng(length)
     values = rng.normal(size=(GROUPS, ROUNDS, SLOTS, threads, length)).astype(np.float32)
     values[..., ::3, :] = 0

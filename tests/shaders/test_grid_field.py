@@ -1,6 +1,6 @@
 """slang/splat/grid_field.slang, field.slang, path_replay.slang and ray_gradients.slang, on a grid in a tensor.
 
-Whatever way a ray takes, it samples what is there and adds all of its gradient; tests/volume has the renderer's own grids.
+On any ray, the field samples the right values and adds its whole gradient; tests/volume has the renderer's own grids.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ OFFSETS = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
 
 
 def around(points: Array) -> tuple[Any, Array]:
-    """Numbers and shares [N, 8] of the voxels whose centres surround points [N, 3]."""
+    """Indices and weights [N, 8] of the voxels whose centres surround points [N, 3]."""
     base = np.floor(points - 0.5).astype(int)
     voxels = np.clip(base[:, None] + OFFSETS, 0, np.array(SIZE) - 1)
     return np.ravel_multi_index(tuple(np.moveaxis(voxels, -1, 0)), SIZE), weights(points - 0.5 - base)
@@ -54,7 +54,7 @@ def test_query(replays: bool) -> None:
 
 
 def test_corners() -> None:
-    """In either order, voxels and weights are those of the cell; by parity, slot i holds a voxel of i's parity."""
+    """In either order, voxels and weights are those of the cell; with parity, slot i holds a voxel of i's parity."""
     rng = np.random.default_rng(44)
     base, fraction = rng.integers(0, np.array(SIZE) - 1, (50, 3)), rng.uniform(size=(50, 3))
     plain, by_parity = (np.array(MODULE.cornersAround(SIZE, base, fraction, order)) for order in (False, True))
@@ -136,7 +136,7 @@ def test_march_and_replay(seed: int) -> None:
         results = volume_ref.march(FIELD, *rays, STEPS_PER_UNIT, jitter)
         return np.sum([(a * b).reshape(COUNT, -1).sum(1) for a, b in zip(results, v, strict=True)], axis=0)
 
-    # The reference normalises directions: gradients along them are left out.
+    # The reference normalises directions, so gradients along them are left out.
     along = (found["direction"] * DIRECTIONS).sum(1, keepdims=True) * DIRECTIONS
     for which, of_rays in enumerate((found["origin"], found["direction"] - along)):
         steps = 1e-7 * np.eye(2)[which][:, None, None] * np.eye(3)[:, None, None]

@@ -1,4 +1,4 @@
-"""slang/splat/hash_field.slang and mlp.slang against float64: dense and hashed levels; all that has a gradient."""
+"""slang/splat/hash_field.slang and mlp.slang against float64: dense and hashed levels, and every gradient."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ GRID = HashGrid(
 
 
 def away_from_faces(count: int) -> Array:
-    """Places that float32 puts into the same cells."""
+    """Places that float32 and float64 put into the same cells."""
     places = RNG.uniform(size=(4 * count, 3)).astype(np.float32).astype(float)
     kept = (np.abs(places[:, :, None] * CELLS - np.round(places[:, :, None] * CELLS)) > 1e-4).all((1, 2))
     return places[kept][:count]
@@ -46,7 +46,7 @@ def test_features() -> None:
 
 
 def test_vertices_that_do_not_fit_share_entries() -> None:
-    """With the primes of the paper: (x ⊕ 2654435761 y ⊕ 805459861 z) modulo the size."""
+    """The hash has the paper's primes: (x ⊕ 2654435761 y ⊕ 805459861 z) modulo the size."""
     level = shaders.hash_field.hashLevel(10, 64, 27)
     assert level == {"cells": 10, "first": 27, "entries": 64, "isHashed": True}
     vertices = np.array(list(np.ndindex(11, 11, 11)))

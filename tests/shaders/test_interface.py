@@ -1,4 +1,4 @@
-"""splat_py.shaders itself, prelude.slang, and a trap of the compiler that the shaders keep clear of."""
+"""splat_py.shaders itself, prelude.slang, and a bug of the compiler that the shaders avoid."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_batches_broadcast_and_what_they_share_gets_the_sum() -> None:
     np.testing.assert_array_equal(v_quats, v_quats_alone)
     assert v_shared.shape == (3,)
     np.testing.assert_allclose(v_shared, v_each.sum(axis=0), rtol=1e-5)
-    # Of two dimensions, too.
+    # Two batch dimensions, too.
     quats = np.random.default_rng(19).normal(size=(4, 5, 4))
     rotations = shaders.gaussian.quatToRotation(quats)
     assert rotations.shape == (4, 5, 3, 3)
@@ -139,7 +139,7 @@ def test_types_of_ones_own_in_brackets() -> None:
         shaders.spherical_harmonics.shColor[shaders.source(HALVED)]
     with pytest.raises(SplatError, match="no type that implements ICameraModel"):
         shaders.camera_model.projectThrough[shaders.source(HALVED)]
-    refused("what stands in brackets does not fit", shaders.falloff.falloffOf[3], sigma, extras)
+    refused("the arguments in brackets do not fit", shaders.falloff.falloffOf[3], sigma, extras)
 
 
 def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
     assert changed is shaders.load(str(file))
     assert changed.f(3.0) == 27.0
     assert shaders.gradients(changed.f, 1.0, 3.0) == (27.0,)
-    # What was there before still is what it was.
+    # The older module is unchanged.
     assert module.f(3.0) == 6.0
 
     file.write_text(source % "no_diff inner(x)")

@@ -26,7 +26,7 @@ void addUp(uint3 id: SV_DispatchThreadID)
 
 
 def test_many_threads_add_to_few_floats() -> None:
-    """Whole numbers, whose sum has no order."""
+    """Whole numbers, whose sum does not depend on the order."""
     values = np.random.default_rng(50).integers(-100, 100, 64 * 50).astype(np.float32)
     first = np.array([0, 1.5, -2], np.float32)
     sums = dispatch(ADD_UP, "addUp", 50, values=values, sums=first)["sums"]
@@ -54,7 +54,7 @@ def test_steps_of_a_bitonic_sort(count: int) -> None:
 
 
 def test_every_finite_half_survives() -> None:
-    """Also those below the least normal one, which some devices flush to 0."""
+    """Subnormal halves survive, too, although some devices flush them to 0."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     values = halves.astype(np.uint16).view(np.float16).astype(np.float32)
     halves, values = halves[np.isfinite(values)], values[np.isfinite(values)]
@@ -68,18 +68,18 @@ def test_every_finite_half_survives() -> None:
 
 
 def test_rounding_to_halves() -> None:
-    """To the nearest half, or one of its neighbours where a device truncates."""
+    """The result is the nearest half, or a neighbour of it on devices that truncate."""
     values = np.random.default_rng(0).normal(size=(1000, 2)).astype(np.float32)
     found = half_storage.unpackHalves(half_storage.packHalves(values))
     np.testing.assert_allclose(found, values, rtol=2**-10, atol=2**-24)
 
 
 def test_halves_by_arithmetic() -> None:
-    """As NumPy has it: every half, and floats of all sizes, those between two halves among them."""
+    """Equal to NumPy's for every half, and for floats of all sizes, including those between two halves."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     expected = halves.astype(np.uint16).view(np.float16).astype(np.float32)
     found = half_storage.floatOfHalf(halves)
-    # A device may take what a float holds without a leading one for 0.
+    # A device may flush floats below the smallest normal number to 0.
     tiny = np.abs(expected) < 2**-14
     np.testing.assert_array_equal(found[~tiny], expected[~tiny])
     assert (np.abs(found[tiny] - expected[tiny]) < 2**-14).all()
@@ -94,7 +94,7 @@ def test_halves_by_arithmetic() -> None:
 
 
 def test_every_element_has_one_thread() -> None:
-    """Also where rows of workgroups are full."""
+    """This holds for full rows of workgroups, too."""
     for count in (1, 64, 65, 64 * 32768 + 1):
         x, y, _ = linear_groups(count)
         last = threads.threadIndex(np.array([x - 1, y - 1, 0]), 63)
@@ -104,7 +104,7 @@ def test_every_element_has_one_thread() -> None:
 
 
 def test_morton_blocks() -> None:
-    """Every pixel of a block once, and each run of 4^k of them a square."""
+    """Every pixel of a block occurs once, and each run of 4^k pixels is a square."""
     pixels = np.asarray(threads.mortonPixel(np.arange(64 * 64)))
     assert len(np.unique(pixels, axis=0)) == 64 * 64
     for run in (4, 16, 64, 256):

@@ -68,7 +68,7 @@ def test_there_is_none_where_nothing_is_known_or_shown() -> None:
 
 
 def moments(x: Array, y: Array, window: Array) -> dict[str, Array]:
-    """Window means over images [H, W], black around them."""
+    """Window means over images [H, W], with black around them."""
     fields = {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
     for axis in range(2):
         fields = {name: correlate1d(field, window, axis=axis, mode="constant") for name, field in fields.items()}
@@ -76,7 +76,7 @@ def moments(x: Array, y: Array, window: Array) -> dict[str, Array]:
 
 
 def images() -> tuple[Array, Array]:
-    """A picture with flat, black and noisy parts, and another one like it."""
+    """A picture with flat, black and noisy parts, and a similar one."""
     rng = np.random.default_rng(10)
     x = np.kron(rng.uniform(size=(3, 4)), np.ones((8, 8)))
     x[:8, :8] = 0
@@ -93,7 +93,7 @@ def test_window() -> None:
 def test_ssim_of_moments() -> None:
     x, y = images()
     fields = moments(x, y, ssim.ssimWeight(np.arange(-5, 6)).astype(float))
-    # Where the picture is flat, its variance is a difference of near equals.
+    # In flat parts, the variance is a difference of near equals.
     assert_value(ssim.ssimOfMoments(fields), ssim_map(x[..., None], y[..., None])[..., 0], atol=1e-4)
 
 

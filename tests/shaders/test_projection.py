@@ -22,7 +22,7 @@ NAMES = ("mean", "depth", "conic", "opacity")
 
 
 def cases() -> tuple[dict[str, Array], dict[str, Array], Array]:
-    """One Gaussian and one camera a row, so that every row has gradients of its own; and the means in the camera's frame.
+    """One Gaussian and one camera a row, so each row has its own gradients; and the means in the camera's frame.
 
     Inside the image, beyond each side of the clamp, near the camera; needles, pancakes, dust, giants.
     """
@@ -30,7 +30,7 @@ def cases() -> tuple[dict[str, Array], dict[str, Array], Array]:
     focal, principal = rng.uniform(25, 45, (COUNT, 2)), rng.normal((WIDTH / 2, HEIGHT / 2), size=(COUNT, 2))
     depth = rng.uniform(1, 6, COUNT)
     depth[::7] = 0.05
-    # As multiples of the half-image: 1.3 is the clamp.
+    # In units of the half-image: 1.3 is the clamp.
     slope = rng.uniform(-1, 1, (COUNT, 2))
     slope[0:4] = [[2, 0.3], [-2, 0.2], [0.1, 2], [-0.3, -2]]
     slope[4:8] = [[2, 2], [-2, 2], [2, -3], [-4, -2]]
@@ -95,7 +95,7 @@ def test_project_covariance() -> None:
 
     roots = torch.from_numpy(np.random.default_rng(7).normal(size=(COUNT, 3, 3)))
     camera, t = {name: torch.from_numpy(field) for name, field in CAMERAS.items()}, torch.from_numpy(POINTS)
-    # Near the camera all of this is large: each row counts as much as any other.
+    # Values are large near the camera; this makes every row count the same.
     roots /= f(camera, t, roots)["entries"].abs().amax(1).sqrt()[:, None, None]
     arguments = [CAMERAS | NO_LENS, POINTS, float32(roots)]
     function = shader.projectCovariance["Pinhole"]
@@ -106,7 +106,7 @@ def test_project_covariance() -> None:
 
 @pytest.mark.parametrize("antialiased", [False, True])
 def test_project_gaussian(antialiased: bool) -> None:
-    """Of half of the rows, the clamped ones among them, without the pixel position: it would hide what the clamp adds."""
+    """Half of the rows, including the clamped ones, without the pixel position, which would hide the effect of the clamp."""
 
     def f(gaussians: dict[str, Tensor], camera: dict[str, Tensor]) -> dict[str, Tensor]:
         def one(g: dict[str, Tensor], c: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def test_project_gaussian(antialiased: bool) -> None:
             return {name: field[0] for name, field in zip(NAMES, found, strict=True)}
 
         found = torch.func.vmap(one)(gaussians, of_cameras(camera))
-        if antialiased:  # the floor of the compensation holds for dust, and for nothing else
+        if antialiased:  # only dust reaches the floor of the compensation
             floored = torch.isclose(found["opacity"] / gaussians["opacity"], torch.tensor(0.005).double())
             assert floored.nonzero().ravel().tolist() == [28, 29, 30, 31]
         return dict(found)
@@ -125,7 +125,7 @@ def test_project_gaussian(antialiased: bool) -> None:
     v = {name: rng.normal(size=(COUNT, *rest)) for name, rest in zip(NAMES, ((2,), (), (3,), ()), strict=True)}
     v["mean"][::2], v["mean"][:8] = 0, 0
     settings = {"blur": BLUR, "antialiased": antialiased}
-    # A needle's determinant is a difference of near equals, which antialiasing takes the root of.
+    # A needle's determinant is a difference of near equals, and antialiasing takes its root.
     assert_like(shader.projectGaussian["Pinhole"], f, [GAUSSIANS, CAMERAS | NO_LENS], [IMAGE, settings], v=v)
 
 
@@ -150,7 +150,7 @@ def full_projection(name: str, antialiased: bool, mean, diagonal, others, opacit
 @pytest.mark.parametrize("antialiased", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_project_full_gaussian(name: str, antialiased: bool) -> None:
-    """Every output and every scalar's gradient, in three cameras, of covariances of any shape."""
+    """Every output and every number's gradient, in three cameras, for covariances of any shape."""
     rng = np.random.default_rng(55)
     rows = slice(8, 48)
     roots = rotations(torch.from_numpy(GAUSSIANS["quat"][rows])).numpy() * GAUSSIANS["scale"][rows, None, :]
@@ -173,8 +173,8 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
     v_mean, v_diagonal, v_others, v_opacity, *v_camera = (g.numpy() for g in gradients)
     actual = project.gradients(dict(zip(NAMES, v, strict=True)), *arguments)
     of_camera = dict(zip(camera, v_camera, strict=True))
-    # Each row on its own scale: they differ by many orders of magnitude, and their terms cancel. A giant needle's covariance
-    # hides its width behind its length, squared, and float32 has few digits left of it.
+    # Each row on its own scale: rows differ by orders of magnitude, and their terms cancel. In a giant needle's covariance,
+    # the squared length hides the width, and few of its float32 digits are left.
     tolerance = np.full(len(mean), 1e-4)
     tolerance[24:28] = 3e-2
     for got, wanted in (
@@ -192,7 +192,7 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_project_full_covariance(name: str) -> None:
-    """As of the root it has, where that is known; also of a disc and of a needle, whose Σ has no inverse."""
+    """Equal to the result from its root; also for a disc and a needle, whose Σ has no inverse."""
     rng = np.random.default_rng(56)
     count = 30
     scale = np.exp(rng.uniform(-2, 0, (count, 3)))
@@ -206,6 +206,6 @@ def test_project_full_covariance(name: str) -> None:
     expected = shader.projectCovariance[name](camera | NO_LENS, t, roots, IMAGE)
     size = np.abs(expected["entries"]).max(axis=1)
     assert_value(actual["entries"] / size[:, None], expected["entries"] / size[:, None], rtol=1e-5, atol=1e-5)
-    # Of the squares of the covariance's entries, of which it is the difference.
+    # Relative to the squares of the covariance's entries, whose difference it is.
     assert_value(actual["determinant"] / size**2, expected["determinant"] / size**2, atol=2e-6)
     assert (actual["determinant"] >= 0).all()

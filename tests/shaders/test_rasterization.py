@@ -16,7 +16,7 @@ SIDE = 16
 
 
 def splats(kind: str) -> Array:
-    """[N, 9] mean2d, conic, opacity, colour, in float32's numbers."""
+    """Splats [N, 9] as float32 numbers: mean2d, conic, opacity, colour."""
     rng = np.random.default_rng(16)
     count = {"one": 1, "few": 20, "many": 300, "opaque": 60}[kind]
     roots = rng.normal(size=(count, 2, 2)) / np.exp(rng.uniform(0, 2, (count, 1, 1)))
@@ -32,7 +32,7 @@ def splats(kind: str) -> Array:
 
 
 def blocks(image: Array, pixels: int) -> Array:
-    """[threads, pixels, …]: the pixels of a thread lie side by side in a row."""
+    """Reorder an image to [threads, pixels, …]: a thread's pixels lie side by side in a row."""
     return image.reshape(-1, pixels, *image.shape[2:])
 
 
@@ -50,7 +50,7 @@ def test_forward_and_backward(kind: str, pixels: int) -> None:
 
     x, y = np.meshgrid(np.arange(SIDE) + 0.5, np.arange(SIDE) + 0.5)
     positions = np.stack([x, y], axis=-1)
-    # As beyond an image's edge: such pixels take nothing and add nothing.
+    # Pixels beyond an image's edge blend nothing and add no gradient.
     inside = np.ones((SIDE, SIDE), np.uint32)
     inside[:, -3:] = 0
     device = get_device().handle
@@ -68,10 +68,10 @@ def test_forward_and_backward(kind: str, pixels: int) -> None:
     assert_value(T[compared], expected.T_final[compared], atol=1e-7)
     np.testing.assert_array_equal(n_contrib[compared], expected.n_contrib[compared])
 
-    # The reference blends onto no background and knows dL/dalpha = -dL/dT.
+    # The reference blends without a background and defines dL/dalpha = -dL/dT.
     v_state = np.where(compared[..., None], rng.normal(size=(SIDE, SIDE, 4)), 0)
     v = ref.rasterize_backward(*parts, SIDE, SIDE, None, expected, v_state[..., :3], -v_state[..., 3])
-    # Pixels outside the image get a gradient all the same: it must go nowhere.
+    # Pixels outside the image get a gradient, too, which must have no effect.
     v_given = np.where(inside[..., None] == 1, v_state, 1)
     MODULE.blendBackward[pixels](*pixel_arguments, blocks(v_given, pixels), list_, gradients, saved)
     actual = gradients.to_numpy().reshape(-1, 11)
@@ -82,6 +82,6 @@ def test_forward_and_backward(kind: str, pixels: int) -> None:
         ("color", slice(6, 9), v.colors),
         ("|mean|", slice(9, 11), v.means2d_abs),
     ]:
-        # Sums over pixels of both signs: an element is as exact as the largest of its kind.
+        # Sums over pixels of both signs: an element is as precise as the largest of its kind.
         atol = 1e-6 * max(1.0, float(np.abs(wanted).max()))
         np.testing.assert_allclose(actual[:, columns], wanted, rtol=1e-4, atol=atol, err_msg=name)

@@ -23,7 +23,7 @@ PIXELS = np.stack(np.meshgrid(CENTRES, CENTRES), -1)
 
 
 def inputs() -> tuple[dict[str, Array], dict[str, Array]]:
-    """Gaussians before a camera that is turned and moved."""
+    """Gaussians before a rotated and shifted camera."""
     quat = RNG.normal(size=4)
     gaussians = {
         "mean": RNG.uniform(-1, 1, (COUNT, 3)),
@@ -79,21 +79,21 @@ def test_shape() -> None:
 def test_footprints() -> None:
     mean = np.full((1, 2), 20.0)
     assert visited(shader.anywhere(mean), 8).all() and not visited(shader.nowhere(mean), 8).any()
-    # Half a covariance's diagonal is an ellipse's extent squared; the margin is a tenth of a pixel, squared.
+    # The covariance's diagonal is the squared extent; the margin is 0.01 pixel² and 1e-4 of the sum of squares.
     f = shader.ellipseAround(mean, np.array([[1.0, 2.0]]), np.array([[25.0, 3.0, 9.0]]))
     assert_value(f["mean"], [[21.0, 22.0]])
     assert_value(footprint.extent(f), np.sqrt([[25.0139, 9.0139]]), rtol=1e-4)
 
 
 def points(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-    """[N, 3] in camera space, on the image and a little beyond; and their depths."""
+    """Points [N, 3] in camera space, on the image and a little beyond; and their depths."""
     depth = rng.uniform(1, 4, count)
     at = rng.uniform(-0.2 * SIDE, 1.2 * SIDE, (count, 2))
     return np.concatenate([(at - PRINCIPAL) / FOCAL, np.ones((count, 1))], 1) * depth[:, None], depth
 
 
 def gaussians(count: int, nearest: float) -> dict[str, Array]:
-    """In camera space, `nearest` times as far away as their largest standard deviation, or more; any shape down to needles."""
+    """Gaussians in camera space, at least `nearest` largest standard deviations away; any shape down to needles."""
     rng = np.random.default_rng(62)
     mean, depth = points(rng, count)
     scale = np.minimum(np.exp(rng.uniform(np.log(1e-3), np.log(1.5), (count, 3))), depth[:, None] / nearest)
@@ -108,7 +108,7 @@ def projected(g: dict[str, Array]) -> tuple[Array, Array]:
 
 
 def sigmas_of_gaussians(g: dict[str, Array], pixels: Array) -> Array:
-    """[N, ...] from the definition: the least distance from a ray, of pixels [..., 2]."""
+    """σ [N, ...] by definition: the least distance from the ray of pixels [..., 2]."""
     white = rotations(torch.tensor(g["quat"])).numpy().swapaxes(1, 2) / g["scale"][:, :, None]
     centre = np.einsum("nij,nj->ni", white, g["mean"])
     rays = np.concatenate([(pixels - PRINCIPAL) / FOCAL, np.ones_like(pixels[..., :1])], -1)
@@ -144,7 +144,7 @@ def test_sigma_of_gaussians() -> None:
 
 @pytest.mark.parametrize("nearest", [0.3, 3.0, 20.0])
 def test_no_pixel_of_a_gaussian_is_missed(nearest: float) -> None:
-    """Also of Gaussians around the camera."""
+    """Gaussians around the camera are included."""
     g = gaussians(300, nearest)
     mean, numbers = projected(g)
     sigma_max = np.random.default_rng(64).uniform(0.1, 11.1, len(mean))
@@ -155,12 +155,12 @@ def test_no_pixel_of_a_gaussian_is_missed(nearest: float) -> None:
 
 
 def ray_transforms(count: int, *, nearest: float, oblique: bool = False) -> tuple[Array, Array]:
-    """T [N, 9] and box centres [N, 2] of surfels `nearest` times as far away as they reach towards the camera, or more."""
+    """T [N, 9] and box centres [N, 2] of surfels that are at least `nearest` times as far away as they reach to the camera."""
     rng = np.random.default_rng(52)
     mean, depth = points(rng, count)
     axes = rotations(torch.tensor(rng.normal(size=(count, 4)))).numpy()
     if oblique:
-        # The line of sight lies in the plane, or almost.
+        # The line of sight lies in the plane, or nearly.
         sight = mean / np.linalg.norm(mean, axis=1, keepdims=True)
         axes[:, :, 0] = sight + rng.normal(size=(count, 3)) * 10.0 ** rng.uniform(-9, -2, (count, 1))
         axes[:, :, 1] = np.cross(sight, rng.normal(size=(count, 3)))
@@ -173,7 +173,7 @@ def ray_transforms(count: int, *, nearest: float, oblique: bool = False) -> tupl
 
 
 def sigma_of(mean: Array, numbers: Array, pixel: Array) -> Array:
-    """By solving T (s, t, 1) = depth (x, y, 1)."""
+    """σ, by solving T (s, t, 1) = depth (x, y, 1)."""
     T = numbers.reshape(*numbers.shape[:-1], 3, 3)
     homogeneous = np.concatenate([pixel, np.ones_like(pixel[..., :1])], -1)
     s, t, inverse = np.moveaxis(np.linalg.solve(T, homogeneous[..., None])[..., 0], -1, 0)
@@ -211,18 +211,18 @@ def test_sigma_of_surfels() -> None:
 @pytest.mark.parametrize("oblique", [False, True], ids=["any", "oblique"])
 @pytest.mark.parametrize("nearest", [1.05, 3.0, 20.0])
 def test_no_pixel_of_a_surfel_is_missed(nearest: float, oblique: bool) -> None:
-    """Also of surfels that reach behind the camera, and of those whose plane is a line."""
+    """Surfels that reach behind the camera, or are seen edge-on, are included."""
     numbers, mean = ray_transforms(300, nearest=nearest, oblique=oblique)
     sigma_max = np.random.default_rng(53).uniform(0.1, 11.1, len(mean))
     f = shape.boundsOf[9, "Surfel"](mean, numbers, sigma_max)
     visible = sigmas_of_surfels(mean, numbers) <= sigma_max[:, None, None]
     assert visible.any((1, 2)).mean() > 0.5
-    # Of those whose plane is a line, most tiles see nothing: it passes between the pixels' centres.
+    # Surfels seen edge-on pass between pixel centres, so most of their tiles see nothing.
     assert_nothing_is_missed(f, visible, 0.05 if nearest == 20.0 and not oblique else 1.0)
 
 
 def test_a_plane_that_is_met_behind_the_camera() -> None:
-    """Seen almost edge on: on one side of the mean a ray meets it in front of the camera, on the other behind it."""
+    """Seen nearly edge-on: a ray meets the plane in front of the camera on one side of the mean, behind it on the other."""
     tilt, half = 0.002, 0.9
     columns = np.array([[half * np.sin(tilt), 0, 0], [0, 0.1, 0], [half * np.cos(tilt), 0, 1]])
     numbers, mean = np.tile((K @ columns).reshape(1, 9), (2, 1)), np.tile(PRINCIPAL, (2, 1))

@@ -18,7 +18,7 @@ READOUT = {"rate": [0.0, 1 / (HEIGHT - 1)], "offset": -0.5 / (HEIGHT - 1)}
 
 
 def poses(rng: np.random.Generator, largest: float) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Cameras, and where they are at the last row: turned by up to so many radians, some of them by next to nothing."""
+    """Cameras and their poses at the last row, turned by up to `largest` radians, some by nearly nothing."""
     first = cameras(rng, N)
     first["rotation"] *= np.linalg.det(first["rotation"])[:, None, None]
     turns = rng.normal(size=(N, 3))
@@ -33,7 +33,7 @@ def viewmat(pose: dict[str, Tensor], i: int) -> Tensor:
 
 
 def test_poses_between_two() -> None:
-    """Along the shortest arc, up to nearly half a turn, and beyond the ends."""
+    """Poses along the shortest arc, up to nearly half a turn, and beyond the ends."""
     rng = np.random.default_rng(1)
     first, last = poses(rng, 2.8)
 
@@ -46,7 +46,7 @@ def test_poses_between_two() -> None:
 
 
 def test_when_a_row_sees_a_point() -> None:
-    """The solution's derivatives, those of fixed-point iterations that have converged."""
+    """The solution's derivatives are those of converged fixed-point iterations."""
     rng = np.random.default_rng(2)
     first, last = poses(rng, 0.1)
     seen = np.stack([rng.uniform(-0.5, 0.5, N), rng.uniform(-0.7, 0.7, N), np.ones(N)], -1) * rng.uniform(2, 5, N)[:, None]
@@ -67,11 +67,11 @@ def test_when_a_row_sees_a_point() -> None:
 
 
 def test_where_no_row_sees_a_point() -> None:
-    """It moves down as fast as rows are read, or faster."""
+    """The point moves down as fast as rows are read, or faster."""
     rng = np.random.default_rng(3)
     first = {name: field[:3] for name, field in cameras(rng, 3).items()} | NO_LENS
     first["rotation"], first["translation"] = np.eye(3), np.array([0.0, -2.0, 0.0])
-    # Pixels in the first row, and how far down they are at the last one: half the image, all of it, twice as much.
+    # Pixels in the first row, and their height at the last one: half the image, all of it, twice as much.
     first["focal"], first["principal"] = np.array([50.0, 50.0]), np.array([18.5, 50.5])
     down = np.array([0.5, 1.05, 2.0]) * (HEIGHT - 1) / 50
     last = {"rotation": np.eye(3), "translation": np.stack([[0.0, -2.0 + 2 * d, 0.0] for d in down])}
@@ -86,7 +86,7 @@ NO_MOTION: list[Any] = [{"rotation": np.zeros((3, 3)), "translation": np.zeros(3
 
 
 def scene(rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Large Gaussians, for which the projection is curved, and a camera of each."""
+    """Large Gaussians, over which the projection is curved, each with its camera."""
     camera = cameras(rng, M)
     seen = np.stack([rng.uniform(-0.5, 0.5, M), rng.uniform(-0.7, 0.7, M), np.ones(M)], -1) * rng.uniform(2, 4, M)[:, None]
     gaussians = {
@@ -121,9 +121,9 @@ def test_values_and_gradients() -> None:
 
 
 def test_where_sigma_points_may_lie() -> None:
-    """All of them in front of the camera, and inside the image with its margin all, or one."""
+    """All points must be in front of the camera; all, or one, must be inside the image with its margin."""
     camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": np.full(2, 20.0), "principal": np.array([18.5, 26.5])}
-    # In the middle; across the margin of each edge; beyond it; so large that some are behind the camera.
+    # Gaussians in the middle; across the margin of each edge; beyond it; and so large that some points are behind the camera.
     across, beyond = ([[x, 0, 2], [-x, 0, 2], [0, y, 2], [0, -y, 2]] for x, y in ((2.15, 3.11), (4.0, 5.0)))
     gaussians = {
         "mean": np.array([[0.0, 0.0, 2.0], *across, *beyond, [0.0, 0.0, 2.0]]),

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(47)
 
 
 def rays() -> tuple[Array, Array]:
-    """From outside, some past the box, and from inside."""
+    """Rays from outside, some past the box, and from inside."""
     origins = RNG.normal(size=(COUNT, 3))
     origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
     origins[:12] = RNG.uniform(0.1, 0.9, (12, 3))
@@ -31,7 +31,7 @@ ORIGINS, DIRECTIONS = rays()
 
 @pytest.mark.parametrize("steps_per_unit", [0.1, 3.7, 64])
 def test_segment(steps_per_unit: float) -> None:
-    """Equal steps, no longer than asked for, of what the box cuts out of a ray."""
+    """The part of a ray inside the box, in equal steps no longer than requested."""
     box = {"low": BOX[0], "high": BOX[1]}
     actual = shader.segmentOf(ORIGINS, DIRECTIONS, box, steps_per_unit)
     missed = 0
@@ -115,7 +115,7 @@ def test_distances() -> None:
 
 
 def test_segments() -> None:
-    """Of rays from all around; the last sample is far away, and the first at the origin."""
+    """Rays from all sides; the first sample is at the origin, the last one far away."""
     origins = POSITIONS[: FAR_AND_NEAR // 3 * 2]
     directions = RNG.normal(size=origins.shape)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)

@@ -62,7 +62,7 @@ void makeList(uint thread: SV_GroupIndex)
 
 
 def list_of(hits: Array, first: int, end: int, from_end: bool) -> tuple[list[int], tuple[int, int]]:
-    """The list that a workgroup makes of those blobs of first … end - 1 with hits = 2 (1: near, but no overlap)."""
+    """The list that a workgroup makes from blobs first … end - 1 with hits = 2 (1: near, but no overlap)."""
     left = dispatch(
         KERNEL.replace("STAGES", "\n    ".join(STAGES.values())),
         "makeList",
@@ -78,7 +78,7 @@ def list_of(hits: Array, first: int, end: int, from_end: bool) -> tuple[list[int
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 33, 700, 1024])
 @pytest.mark.parametrize("from_end", [False, True])
 def test_all_fit(count: int, from_end: bool) -> None:
-    """In order, whatever the number, and those that are only near are not in it."""
+    """The list is in order for any number of blobs, without blobs that are only near."""
     hits = np.zeros(1500, int)
     chosen = np.sort(RNG.choice(1024, count, replace=False)) + 200
     hits[RNG.choice(1500, 700)] = 1
@@ -109,7 +109,7 @@ def test_several_parts_make_the_whole(from_end: bool) -> None:
 
 @pytest.mark.parametrize("order", itertools.permutations(STAGES), ids=" ".join)
 def test_the_wrong_order_does_not_compile(order: tuple[str, ...]) -> None:
-    """Each stage is called with what the one before it has returned; the types know better."""
+    """Each stage is called with the previous result, which has the wrong type."""
     names, stages = "abcd", list(STAGES)
     lines = []
     for position, stage in enumerate(order):

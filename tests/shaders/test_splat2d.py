@@ -25,7 +25,7 @@ def sigma_of(mean: Tensor, conic: Tensor, pixels: Array) -> Tensor:
 @pytest.mark.parametrize("stop", ["SceneStop", "SceneStop99", "ImageStop"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_alpha(channels: int, stop: str) -> None:
-    """Opacity, and the gradient of every field; channels have none here."""
+    """α, and the gradient of every field; channels have none here."""
     alpha = shader.alphaOf[channels, 6 + channels, f"Splat2D<{channels}, 3, 0, {stop}, GaussianFalloff, Ellipse>"]
     mean, pixels = RNG.uniform(0, 8, (COUNT, 2)), RNG.integers(0, 8, (COUNT, 2)) + 0.5
     roots = RNG.normal(size=(COUNT, 2, 2)) * 0.4
@@ -38,7 +38,7 @@ def test_alpha(channels: int, stop: str) -> None:
         return splat["opacity"] * (-0.5 * sigma_of(splat["mean"], splat["shape"], pixels)).exp()
 
     assert_like(alpha, f, [splat], [pixels], atol=2e-6)
-    # The example that README calls is the renderer's α to the last bit.
+    # The function of README's example gives the renderer's α to the last bit.
     np.testing.assert_array_equal(alpha(splat, pixels), blending.evaluateAlpha(mean, conic, opacity, pixels))
 
 
@@ -96,7 +96,7 @@ def test_one_of_the_pixels_is_where_it_was() -> None:
 
 
 VALUES = 80
-# Values by σ and the first extra number, the range of that, and the largest σ.
+# Values by σ and the first extra number, the range of that number, and the largest σ.
 KINDS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float, float, float]] = {
     "GaussianFalloff": (lambda sigma, _: (-0.5 * sigma).exp(), 0, 0, 12),
     "GeneralizedExponential": (lambda sigma, extras: (-0.5 * sigma ** extras[:, 0]).exp(), 0.4, 2.5, 9),
@@ -114,7 +114,7 @@ def test_values_and_gradients(name: str) -> None:
 
 
 def test_generalized_exponential_at_the_mean() -> None:
-    """Where the power's derivative is infinite, it is zero."""
+    """The power's infinite derivative there counts as zero."""
     function = shaders.falloff.falloffOf["GeneralizedExponential"]
     np.testing.assert_allclose(function(0.0, [0.5, 0, 0, 0]), 1, atol=1e-3)
     v_sigma, v_extras = shaders.gradients(function, 1.0, 0.0, [0.5, 0, 0, 0])
@@ -128,7 +128,7 @@ def test_beta_kernel_beyond_its_edge() -> None:
     assert v_sigma == 0
 
 
-# --- by Δ in standard deviations, and a type of one's own through the interface ---
+# --- by Δ in standard deviations, and an own type through the interface ---
 
 OWN = """
 import splat.prelude;
@@ -180,7 +180,7 @@ def test_ones_own() -> None:
 
 
 def test_nothing_depends_on_a_value_of_no_weight() -> None:
-    """Where the type's own derivative is infinite."""
+    """Even where the type's own derivative is infinite."""
     text = OWN.replace("exp(dot(u, u) * -0.5)", "sqrt(d.x * 0.0)")
     for part in shaders.falloff2d.falloff2DOf[shaders.source(text)].gradients(np.zeros(VALUES), *inputs(15)):
         assert not part.any()

@@ -32,7 +32,7 @@ def test_size_prior() -> None:
 
 
 def test_shares() -> None:
-    """Every number of copies, and opacities from the faintest that is shared to the largest float32 has below 1."""
+    """Every number of copies, and opacities from the faintest that is shared to the largest float32 below 1."""
     opacities = np.array([0.005, 0.0051, 0.02, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999, 1 - 2**-22])
     copies = np.arange(1, 52)
     logits = np.repeat(logit(opacities).astype(np.float32), len(copies))
@@ -40,7 +40,7 @@ def test_shares() -> None:
     actual = mcmc.shareOf(logits, each, 1e-6)
     expected = np.array([equation_9(o, n) for o, n in zip(sigmoid(logits.astype(float)), each.tolist(), strict=True)])
     assert_value(sigmoid(actual["logit"].astype(float)), expected[:, 0], rtol=5e-6, atol=0)
-    # Beyond 0.9999, an opacity's last digit in float32 is more than what is left.
+    # Beyond 0.9999, an opacity's last float32 digit exceeds the remainder.
     assert_value(actual["logScale"], np.log(expected[:, 1]), rtol=1e-5, atol=3e-6)
 
 
@@ -56,7 +56,7 @@ def test_bounds() -> None:
 
 
 def test_adam_steps() -> None:
-    """Many parameters over many steps, with gradients from tiny to huge and none at all."""
+    """Many parameters over many steps, with gradients from tiny to huge, and zero."""
     rng = np.random.default_rng(4)
     count, rate, betas, epsilon = 50, 0.01, (0.9, 0.999), 1e-15
     parameter, first, second = rng.normal(size=count), np.zeros(count), np.zeros(count)
@@ -83,14 +83,14 @@ def test_adam_steps() -> None:
     assert state["parameter"][0] == np.float32(parameter[0])
 
 
-# Filters from a thousandth of the scales to a thousand times as much, none among them, in scenes of all sizes.
+# Filters from a thousandth to a thousand times the scales, and zero, in scenes of all sizes.
 SMOOTHED_SCALES = RNG.uniform(np.log(1e-6), np.log(10), (COUNT, 1)) + RNG.uniform(-2, 2, (COUNT, 3))
 SMOOTHED_LOGITS = RNG.uniform(-6, 6, COUNT)
 FILTERS = np.exp(SMOOTHED_SCALES.mean(1) + RNG.uniform(-7, 7, COUNT)) * (np.arange(COUNT) % 10 > 0)
 
 
 def test_smoothed_gaussians() -> None:
-    """Gradients relative to the scale, as scenes have any size."""
+    """Gradients are compared relative to the scale, as scenes have any size."""
 
     def f(log_scales: Tensor, logits: Tensor) -> dict[str, Tensor]:
         scales = (log_scales.exp() ** 2 + torch.from_numpy(FILTERS)[:, None] ** 2).sqrt()
@@ -146,7 +146,7 @@ def test_uniform() -> None:
     np.testing.assert_array_equal(random.uniformFrom(words), expected)
     assert expected[-1] < 1
     drawn = np.sort(random.uniformFrom(random.hash(np.stack([np.arange(4000), *np.zeros((3, 4000))], axis=1))[:, 0]))
-    # Kolmogorov and Smirnov, at one in a thousand.
+    # Kolmogorov–Smirnov test at one in a thousand.
     assert np.abs(drawn - (np.arange(4000) + 0.5) / 4000).max() < 1.95 / np.sqrt(4000)
 
 

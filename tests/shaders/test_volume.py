@@ -1,4 +1,4 @@
-"""slang/splat/volume.slang, voxel_grid.slang and constructed_scalar.slang: its derivative is the closed form of the replay."""
+"""slang/splat/volume.slang, voxel_grid.slang and constructed_scalar.slang, whose derivative is the replay's closed form."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ FRACTIONS = RNG.uniform(size=(COUNT, 3))
 
 
 def weights(fractions: Array) -> Array:
-    """[N, 8]: corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4."""
+    """Weights [N, 8]: corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4."""
     at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
     return np.where(at_one == 1, fractions[:, None], 1 - fractions[:, None]).prod(-1)
 
@@ -30,7 +30,7 @@ def interpolated(corners: Array, fractions: Array = FRACTIONS) -> Array:
 
 
 def test_intersect_box() -> None:
-    """From outside and inside, past it, along axes and on its edges."""
+    """Rays from outside and inside, past the box, along axes and on its edges."""
     origins = RNG.uniform(-3, 3, (COUNT, 3))
     origins[:20] = RNG.uniform(*BOX, (20, 3))
     directions = RNG.normal(size=(COUNT, 3))
@@ -70,7 +70,7 @@ def test_interpolate() -> None:
     for function, expected in ((shader.interpolate, [v_corners, None]), (shader.interpolateAt, [None, v_fractions])):
         assert_value(function(CORNERS, FRACTIONS), interpolated(CORNERS))
         assert_gradients(function, v, [CORNERS, FRACTIONS], expected)
-    # In the middle of a corner it is that corner.
+    # At a corner, the value is that of the corner.
     at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], float)
     assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
 
@@ -126,7 +126,7 @@ ARGUMENTS = [{"density": DENSITY, "color": COLOR}, STEP, DISTANCE, STATE]
 
 
 def remaining(medium: dict[str, Tensor], step: Tensor, t: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """R_i as a function of the sample alone: what it emits and what it lets through of a fixed rest."""
+    """R_i as a function of the sample alone: its emission, and its transmission of a fixed rest."""
     density, color, T = medium["density"], medium["color"], state["T"]
     g = (state["vColor"] * color).sum(-1) + state["vDepth"] * t
     own = T * (1 - (-density * step).exp()) * g
@@ -135,12 +135,12 @@ def remaining(medium: dict[str, Tensor], step: Tensor, t: Tensor, state: dict[st
 
 
 def test_value_and_derivative() -> None:
-    """The value is what remains, whatever the sample: its terms are built for their derivatives."""
+    """The value is the remainder for any sample, as its terms only matter for their derivatives."""
     assert_like(constructed_scalar.constructedScalar, remaining, ARGUMENTS, no_diff=[3], value=(1e-5, 2e-6), atol=1e-5)
 
 
 def test_closed_form_is_the_automatic_derivative() -> None:
-    """Sample by sample, and both are the contract's: ∂/∂c = v w, ∂/∂σ = δ (T g - R)."""
+    """Equal for each sample, and to the contract: ∂/∂c = v w, ∂/∂σ = δ (T g - R)."""
     closed = constructed_scalar.constructedScalar_bwd(*ARGUMENTS)
     medium, step, t, state = shaders.gradients(constructed_scalar.constructedScalar, np.ones(SAMPLES), *ARGUMENTS)
     assert state is None or not any(np.any(value) for value in state.values() if value is not None)
@@ -156,7 +156,7 @@ def test_closed_form_is_the_automatic_derivative() -> None:
 
 
 def test_behind_something_opaque() -> None:
-    """Where nothing comes through in float32 both forms stay finite and equal."""
+    """If nothing comes through in float32, both forms stay finite and equal."""
     arguments = [
         {"density": 1e6, "color": [0.2, 0.5, 0.9]},
         0.1,

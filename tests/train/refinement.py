@@ -1,4 +1,4 @@
-"""States of Gaussians under training, of all kinds of parameter groups, and how they are compared."""
+"""States of Gaussians under training, with all kinds of parameter groups, and their comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ KINDS = ("harmonics", "everything")
 
 
 def state_of(count: int, kind: str = "harmonics", seed: int = 0) -> Arrays:
-    """Of `count` Gaussians, a fifth of them faint; of the kind "everything" with extras, features and weights."""
+    """A state of `count` Gaussians, a fifth of them faint; the kind "everything" has extras, features and weights."""
     rng = np.random.default_rng(seed)
     state: Arrays = {
         "means": rng.normal(size=(count, 3)),
@@ -41,7 +41,7 @@ def in_double(state: Arrays) -> Arrays:
 
 
 def assert_states(actual: Arrays, expected: Arrays, atol: float = 2e-5) -> None:
-    """The same groups and rows, and values to float32's rounding."""
+    """Check for the same groups and rows, and values up to float32's rounding."""
     assert actual.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=2e-5, atol=atol, err_msg=name)
@@ -54,7 +54,7 @@ def assert_same_bits(actual: Arrays, expected: Arrays) -> None:
 
 
 def assert_resumes(dataset: Dataset, config: TrainConfig, folder: Path, *stops: int, **types: Any) -> tuple[Trainer, Trainer]:
-    """A run that is stopped after these steps, and resumed from its file, ends in the bits of one that is not; both of them."""
+    """Check that a run stopped after these steps and resumed from its file equals an unstopped run to the bit; return both."""
     whole, begun = Trainer(dataset, config, **types), Trainer(dataset, config, **types)
     whole.fit()
     for stop in stops:

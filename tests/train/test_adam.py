@@ -15,7 +15,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-15
 
 @pytest.mark.parametrize(("rows", "row", "head"), [(1, 1, 1), (70, 3, 3), (31, 48, 3), (5000, 4, 4)])
 def test_steps(rows: int, row: int, head: int) -> None:
-    """Rows whose first `head` numbers learn at another rate: as spherical harmonics do."""
+    """The first `head` numbers of a row learn at another rate, as in spherical harmonics."""
     rng = np.random.default_rng(row)
     rate, head_rate = 1e-3, 2e-2
     rates = np.where(np.arange(row) < head, head_rate, rate)
@@ -23,7 +23,7 @@ def test_steps(rows: int, row: int, head: int) -> None:
     expected, first, second = parameter.astype(np.float64), np.zeros((rows, row)), np.zeros((rows, row))
     learnt = _learnt(parameter)
     for step in range(1, 6):
-        # Sizes from 1e-6 to 1: Adam does not care; and a parameter in ten that gets none at all.
+        # Sizes from 1e-6 to 1, to which Adam is indifferent; one parameter in ten has no gradient.
         gradient = rng.normal(size=(rows, row)) * 10.0 ** rng.uniform(-6, 0, (rows, row))
         gradient[rng.random((rows, row)) < 0.1] = 0.0
         gradient = gradient.astype(np.float32)
@@ -32,7 +32,7 @@ def test_steps(rows: int, row: int, head: int) -> None:
             expected, gradient.astype(np.float64), first, second, step, lr=rates, beta1=BETA1, beta2=BETA2, eps=EPSILON
         )
         np.testing.assert_allclose(learnt.first_moments.numpy(), first, rtol=1e-5, atol=1e-7 * np.abs(first).max())
-        # 1 - β₂ of a β₂ rounded to float32 is off by 1.3e-5.
+        # β₂ rounded to float32 changes 1 - β₂ by 1.3e-5, relative.
         np.testing.assert_allclose(learnt.second_moments.numpy(), second, rtol=2e-5, atol=1e-7 * second.max())
         np.testing.assert_allclose(learnt.parameters.numpy(), expected, rtol=1e-6, atol=1e-6)
 
@@ -47,7 +47,7 @@ def test_a_step_that_does_not_count_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("row", "bounded"), [(1, True), (3, False)])
 def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
-    """What splats take of each Gaussian: gradients lie behind those of colours, and parameters may have bounds."""
+    """Parameters of splats: gradients lie behind those of colours, and parameters may have bounds."""
     rng = np.random.default_rng(2)
     parameter = rng.uniform(-1, 1, (70, row)).astype(np.float32)
     rows = rng.normal(size=(70, 9 + row)).astype(np.float32)

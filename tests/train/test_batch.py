@@ -1,4 +1,4 @@
-"""Several photographs a step: gradients are means, statistics those of all, and a step that has to be repeated is one step."""
+"""Several photographs a step: gradients are means, statistics are of all photographs, and a repeated step counts once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ CAPTURE = 4, 32
 CONFIG = TrainConfig(
     steps=30, init="random", init_num_pts=200, sh_interval=1, splat="BetaKernel", accumulate="pair", refine_cameras=True
 )
-# Floats of a splat's row of gradients, of which the last is an extra's.
+# Floats of a splat's row of gradients; the last one is an extra's.
 ROW = 10
 
 
@@ -71,7 +71,7 @@ def test_sums_and_means() -> None:
 
 
 def test_a_step_learns_from_all_its_photographs(dataset: Dataset) -> None:
-    """Its gradient, by Adam's first moment, is the mean of theirs, and its statistics count them all."""
+    """Its gradient, by Adam's first moment, is the mean of theirs; its statistics count them all."""
     batch = Trainer(dataset, replace(CONFIG, batch=2))
     views = batch.views_of(0)
     assert len(set(views)) == 2
@@ -93,7 +93,7 @@ def test_a_step_learns_from_all_its_photographs(dataset: Dataset) -> None:
         # (1 - β₁) of the first step is 0.2 for two, and 0.1 for one.
         moment = first[f"{name}.m"] + second[f"{name}.m"]
         np.testing.assert_allclose(together[f"{name}.m"], moment, rtol=1e-4, atol=1e-6 * np.abs(moment).max(), err_msg=name)
-        # Adam's first step is as long as the learning rate.
+        # Adam's first step has the length of the learning rate.
         length = np.abs(first[name] - before[name]).max()
         assert np.abs(together[name] - before[name]).max() == pytest.approx(np.sqrt(2) * length, rel=1e-3), name
     for name in ("gradient_norms", "times_seen"):
@@ -116,7 +116,7 @@ def test_a_batch_whose_lists_do_not_fit_is_repeated(dataset: Dataset) -> None:
 
 
 def test_learning_rates_and_too_large_batches(dataset: Dataset, tmp_path: Path) -> None:
-    """gsplat's rule; a batch of more photographs than Adam's memory has none."""
+    """gsplat's rule; a batch with more photographs than Adam's memory leaves no memory."""
     adam = Adam(1e-15)
     assert adam.of_batch(1) is adam
     of_four = adam.of_batch(4)
@@ -124,7 +124,7 @@ def test_learning_rates_and_too_large_batches(dataset: Dataset, tmp_path: Path) 
     assert adam.of_batch(20).beta1 == 0 and adam.of_batch(2000).beta2 == 0
     one, four = TrainConfig(), TrainConfig(batch=4)
     assert four.means_lr_at(99, 2.0) == pytest.approx(2 * one.means_lr_at(99, 2.0))
-    # Haste is of runs that see few photographs.
+    # Only runs that see few photographs learn faster.
     assert TrainConfig(steps=7500, batch=4).short_run_lr_scale == 1 and TrainConfig(steps=7500).short_run_lr_scale == 2
     most = len(dataset.train)
     with pytest.raises(SplatError, match=rf"batch is {most + 1}, but .* has {most} photographs .*; choose a smaller batch"):

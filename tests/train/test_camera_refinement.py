@@ -34,7 +34,7 @@ def camera(with_lens: bool) -> Camera:
 
 @pytest.mark.parametrize("with_lens", [False, True])
 def test_kernels(with_lens: bool) -> None:
-    """A step's camera and its update, where the second of three photographs has its third turn in the 50th step of a run."""
+    """A step's camera and its update; the second of three photographs has its third turn in the 50th step of a run."""
     rng, device, captured = np.random.default_rng(64), get_device(), camera(with_lens)
     shapes = {"poses": (3, 6), "intrinsics": (7,)}
     state = {name: rng.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -97,7 +97,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(dataset: Dataset, tmp_path: P
 
 
 def test_one_camera_finds_its_place(dataset: Dataset) -> None:
-    """In a scene of which it has a picture, by the alignment that evaluation uses."""
+    """In a scene with a known picture, by the alignment that evaluation uses."""
     trainer = Trainer(dataset, replace(CONFIG, steps=40, refine_cameras=False))
     trainer.fit()
     gaussians, view = trainer.gaussians(), dataset.views[dataset.train[0]]

@@ -1,4 +1,4 @@
-"""Cells that were trained one by one are one scene once they are merged."""
+"""Cells trained one by one and merged are one scene."""
 
 import shutil
 from dataclasses import replace
@@ -90,4 +90,4 @@ def test_cells_that_were_trained_in_other_ways_are_refused(cells: Path) -> None:
     refused("cell-1-0 was trained with --environment", merge_cells, [cells])
     shutil.rmtree(right / RUN)
     _pretend(right, replace(scene, antialiased=True))
-    refused("some of the scenes were trained antialiased and others not", merge_cells, [cells])
+    refused("some scenes were trained antialiased and others not", merge_cells, [cells])

@@ -1,4 +1,4 @@
-"""The options of a training run, what follows from them, and the files that hold them."""
+"""The options of a training run, values that follow from them, and the files that hold them."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.run import RunFolder
 from tests.refusals import refused
 
-# Some of every type; that each field is read, tests/fit/test_checked.py tests.
+# Some fields of every type; tests/fit/test_checked.py tests that each field is read.
 CONFIG = TrainConfig(1200, 2, init="random", init_num_pts=321, means_lr=0.001, antialiased=True, accumulate="pixel", seed=9)
 
 

@@ -28,7 +28,7 @@ def dataset(capture: Path) -> Dataset:
 
 
 def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset) -> None:
-    """White among black ones, one after another: no gradient is involved."""
+    """A picture with one white Gaussian among black ones, for each in turn, without gradients."""
     gaussians = Trainer(dataset, replace(CONFIG, init_num_pts=10)).gaussians()
     gaussians.logit_opacities += torch.linspace(-2, 5, 10)
     gaussians.log_scales += 1

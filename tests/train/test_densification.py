@@ -1,4 +1,4 @@
-"""Adaptive density control on the device against the same on NumPy arrays, and the order of rows in space."""
+"""Adaptive density control on the device against the reference on NumPy arrays, and the order of rows in space."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_of_equal_gradients_the_first_grow() -> None:
 
 
 def test_halves_are_drawn_from_the_gaussian() -> None:
-    """20,000 of one: their mean and covariance; and those of another step or seed are others."""
+    """20,000 halves of one Gaussian: their mean and covariance; another step or seed draws others."""
     state = {name: np.repeat(values[:1], 10_000, axis=0) for name, values in state_of(1).items()}
     state |= {"gradient_norms": np.ones(10_000, np.float32), "times_seen": np.ones(10_000, np.float32)}
     state["log_scales"][:] = np.log([0.5, 0.2, 0.8])
@@ -141,7 +141,7 @@ def test_gradients_are_counted_in_halves_of_the_image(tmp_path: Path) -> None:
 def test_rows_are_sorted_by_morton_codes_with_all_they_have() -> None:
     rng = np.random.default_rng(3)
     means = rng.uniform(-3, 3, (700, 3)).astype(np.float32)
-    means[5] = means[9]  # of equal codes, the first row stays the first
+    means[5] = means[9]  # rows with equal codes keep their order
     bounds = np.array([[-2.0, -1.5, -1.0], [1.0, 2.5, 1.0]])
     fresh = Parameters.fresh(get_device(), Gaussians.from_points(means, rng.uniform(0, 1, means.shape), sh_degree=1))
     before = fresh.state() | {f"{name}.{m}": rng.normal(size=fresh.state()[name].shape).astype(np.float32)

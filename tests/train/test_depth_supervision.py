@@ -1,4 +1,4 @@
-"""Training by known depths: the whole step's gradient against torch's, and that geometry gets better."""
+"""Training with known depths: the whole step's gradient against torch's, and improving geometry."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def write(root: Path) -> Dataset:
 
 
 def test_a_step_has_the_gradient_of_both_losses(dataset: Dataset) -> None:
-    """Gaussians of all shapes: those of a sphere have no direction to turn to."""
+    """Gaussians of all shapes: a sphere's rotation has no gradient."""
     fresh = Trainer(dataset, CONFIG).checkpoint()
     rng = np.random.default_rng(1)
     changes = {
@@ -120,4 +120,4 @@ def mean_error(dataset: Dataset, gaussians: Gaussians) -> float:
 def test_cameras_and_captures_without_depths_are_refused(dataset: Dataset, tmp_path: Path) -> None:
     refused("leave out camera", Trainer, dataset, replace(CONFIG, camera="ortho"))
     write_transforms(tmp_path, ring(3))
-    refused("knows no depths", Trainer, load_dataset(tmp_path), CONFIG)
+    refused("has no depths", Trainer, load_dataset(tmp_path), CONFIG)

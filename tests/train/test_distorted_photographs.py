@@ -1,4 +1,4 @@
-"""Photographs as they were taken: cameras with lenses render, train and are compared where OpenCV says that points are."""
+"""Photographs as taken: cameras with lenses render, train and are compared at the points that OpenCV computes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,11 +47,11 @@ def test_points_are_drawn_where_opencv_projects_them(model: str) -> None:
     means = np.stack([x, y, np.ones_like(x)], 1) * 3
     gaussians = Gaussians.from_points(means.astype(np.float32), np.ones_like(means), sh_degree=0, opacity=0.9)
     gaussians.log_scales[:] = -6.0
-    # OpenCV counts pixels' centres at whole numbers.
+    # OpenCV has pixel centres at whole numbers.
     shifted = K - np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
     project = cv2.fisheye.projectPoints if lens.fisheye else cv2.projectPoints
     expected = project(means[:, None], np.zeros(3), np.zeros(3), shifted, np.array(lens.coefficients))[0][:, 0]
-    assert np.abs(expected - (means @ shifted.T)[:, :2] / 3).max() > 4, "the lens really bends"
+    assert np.abs(expected - (means @ shifted.T)[:, :2] / 3).max() > 4, "the lens must bend visibly"
     image = render(gaussians, Camera(np.eye(4), K, 130, 90, "", lens))[..., 0]
     for u, v in expected:
         left, top = round(u) - 3, round(v) - 3
@@ -73,7 +73,7 @@ def test_photographs_stay_as_they_are(model: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(camera.K, undistorted.views[1].camera.K)
     small = load_dataset(tmp_path, undistort=False, downscale=2).views[1].camera
     assert small.distortion == camera.distortion and small.K[0, 0] == camera.K[0, 0] / 2
-    # A path around the scene is a pinhole's.
+    # A path around the scene uses pinhole cameras.
     assert all(frame.distortion is None for frame in orbit([view.camera for view in dataset.views], 3))
     assert fingerprint(dataset) != fingerprint(undistorted)
     refused("are distorted; load them with undistort=True", Views.of_dataset, dataset)
@@ -125,7 +125,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_through_lenses_is_better_than_to_ignore_them(capture: Path) -> None:
-    """Of the Gaussians in the photographs all but the colours is known."""
+    """Everything but the colours of the photographed Gaussians is known."""
     rates = dict.fromkeys(("means_lr", "quats_lr", "scales_lr", "opacities_lr"), 0.0)
     config = TrainConfig(steps=60, init="random", init_num_pts=150, sh_degree=0, densify_every=1000, sh0_lr=0.0125, **rates)
     through = load_dataset(capture, undistort=False, test_every=4)
@@ -165,7 +165,7 @@ struct Mine : ICameraModel
 
 @pytest.fixture(scope="module")
 def panorama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs of an equidistant fisheye, of which the file says nothing."""
+    """Photographs of an equidistant fisheye, which the file does not mention."""
     root = tmp_path_factory.mktemp("fisheye") / "capture"
     cameras = [replace(camera, K=[[20.0, 0, 20], [0, 20, 20], [0, 0, 1]]) for camera in ring(4, 1.9, 40, 40)]
     write_transforms(root, cameras)
@@ -199,7 +199,7 @@ def test_a_pinhole_of_ones_own_trains_as_the_built_in_one(panorama: Path) -> Non
     for trainer in (first, other):
         while trainer.step < 6:
             trainer.advance()
-    # Quaternions of what is round yet follow the rounding.
+    # Quaternions of still round Gaussians follow the rounding.
     camera = first.dataset.views[0].camera
     images = [render(trainer.gaussians(), camera) for trainer in (first, other)]
     np.testing.assert_allclose(images[0], images[1], atol=2e-3)

@@ -1,4 +1,4 @@
-"""What goes wrong in a fit stops it at once, and leaves the last good checkpoint."""
+"""An error in a fit stops it at once and leaves the last good checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def dataset(capture: Path) -> Dataset:
 
 
 def damaging(trainer: Trainer, name: str, step: int) -> None:
-    """From `step` on, one of a parameter's floats is not a number."""
+    """Make one float of a parameter NaN from `step` on."""
     advance = trainer.advance
 
     def advance_and_damage() -> None:
@@ -110,7 +110,7 @@ def test_a_volume_that_diverges(dataset: Dataset, tmp_path: Path) -> None:
 
 
 def test_large_numbers_are_finite() -> None:
-    """Their sum is not."""
+    """The numbers are finite, but their sum is not."""
     check_finite({"large": np.full(10, 1e308)}, 3)
     with pytest.raises(SplatError, match="stopped after step 1,003: NaN or infinity in both"):
         check_finite({"both": np.array([np.inf, -np.inf], np.float32)}, 1003)

@@ -38,7 +38,7 @@ def camera() -> Camera:
 
 
 def directions() -> NDArray[np.float64]:
-    """[H · W, 3], unit vectors, by the inverse of the projection."""
+    """Unit vectors [H · W, 3], by the inverse of the projection."""
     x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
     pixels = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3)
     rays = np.linalg.solve(camera().K @ camera().viewmat[:3, :3], pixels.T).T
@@ -66,12 +66,12 @@ def test_kernels() -> None:
     basis, sh = sh_basis(directions(), 3), state["environment"].astype(float)
 
     def f(T: NDArray[Any], sh: NDArray[Any]) -> NDArray[Any]:
-        """[1, pixels] and [1, 16, 3], or of either one complex."""
+        """T [1, pixels] and sh [1, 16, 3]; either may be complex."""
         behind = basis @ sh[0] + 0.5
         return (T[0][:, None] * np.where(behind.real > 0, behind, 0))[None]
 
     flat, v = T.reshape(1, -1).astype(float), v_shown.reshape(1, -1, 3).astype(float)
-    assert (basis @ sh + 0.5 < 0).any(), "no colour is limited"
+    assert (basis @ sh + 0.5 < 0).any(), "no colour is clamped"
     np.testing.assert_allclose(shown.numpy().reshape(1, -1, 3), colors.reshape(1, -1, 3) + f(flat, sh[None]), atol=1e-5)
     behind = np.maximum(basis @ sh + 0.5, 0)
     np.testing.assert_allclose(v_alphas.numpy().ravel(), -(v[0] * behind).sum(1), atol=1e-4)
@@ -98,13 +98,13 @@ def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, 
     assert (sky >= black - 1e-6).all() and (sky > black + 0.05).any()
     refused(r"has refined .* cameras, but .* trains on", learnt.refined, replace(dataset, train=dataset.train[:-1]))
     (out / "capture.safetensors").write_bytes(b"damaged" * 9)
-    refused("is not what a run has learnt", LearntCapture.load, out / "capture.safetensors", config)
+    refused("is not the learnt capture of a run", LearntCapture.load, out / "capture.safetensors", config)
     (out / "capture.safetensors").unlink()
     refused("does not exist", open_scene, out, None, None)
 
 
 def test_photographs_over_random_backgrounds() -> None:
-    """Composed of those over black and white; views without an alpha channel stay."""
+    """Composed from those over black and white; views without an alpha channel are unchanged."""
     rng, device = np.random.default_rng(67), get_device()
     alpha, rgb = rng.uniform(size=(9, 11, 1)), rng.uniform(size=(9, 11, 3))
     weight = np.where(rng.uniform(size=(9, 11, 1)) > 0.5, 255, 0)

@@ -1,4 +1,4 @@
-"""Scores of held-out views: PSNR, SSIM, with colours matched and LPIPS; and photographs of which nothing counts."""
+"""Scores of held-out views: PSNR, SSIM, matched colours and LPIPS; and photographs without a pixel that counts."""
 
 import math
 import sys
@@ -33,7 +33,7 @@ def draw(camera: Camera) -> np.ndarray:
 
 def test_a_photograph_that_counts_nothing_is_left_out_of_the_means() -> None:
     alone = evaluate_views(draw, a_dataset(255), [0])
-    with pytest.warns(UserWarning, match=r"no pixel of 1\.png counts, so that it is left out"):
+    with pytest.warns(UserWarning, match=r"1\.png is left out, because its mask excludes every pixel"):
         scores = evaluate_views(draw, a_dataset(255, 0), [0, 1])
     assert scores == alone
     with pytest.warns(UserWarning, match="left out"), pytest.raises(SplatError, match="correct the masks"):
@@ -82,7 +82,7 @@ def rendered(*values: float) -> np.ndarray:
 def test_psnr_with_colours_matched() -> None:
     reference = grey(51, 102, 204)
     assert corrected_psnr(rendered(0.3, 0.4, 0.6), reference) > 90
-    # By hand: slope 0.75 and offset 0.05, so that the render less 0.05, over 0.75, is 1/15, 1/15, 7/15.
+    # By hand: slope 0.75 and offset 0.05; (render - 0.05) / 0.75 is 1/15, 1/15, 7/15.
     squares = [(1 / 15) ** 2, (1 / 15 - 0.2) ** 2, (7 / 15 - 0.4) ** 2]
     expected = -10 * math.log10(sum(squares) / 3)
     assert corrected_psnr(rendered(0.1, 0.1, 0.4), grey(0, 51, 102)) == pytest.approx(expected, abs=1e-4)
@@ -161,7 +161,7 @@ def test_nothing_is_downloaded(machine: Callable[..., None], monkeypatch: pytest
 
 
 def test_scores_have_it_where_it_is_asked_for() -> None:
-    """Images are smaller than what the network takes."""
+    """The images are smaller than the network's input."""
     scores = evaluate_views(draw, a_dataset(255), [0], lpips=Lpips(Fake()))
     assert scores.lpips == scores.views[0].lpips == pytest.approx(2 * (0.5 - 100 / 255), rel=1e-5)
     assert scores.to_json()["lpips"] == scores.to_json()["views"][0]["lpips"] == scores.lpips

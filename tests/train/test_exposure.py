@@ -1,4 +1,4 @@
-"""Exposures of photographs: their gradients, what they mean for training, and checkpoints."""
+"""Exposures of photographs: their gradients, their effect on training, and checkpoints."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ CONFIG = TrainConfig(steps=100, sh_degree=1, init="random", init_num_pts=1500, e
 
 @pytest.fixture(scope="module")
 def exposed(capture: Path) -> Dataset:
-    """Every photograph is brighter or darker than the scene, and tinted."""
+    """Photographs that are brighter or darker than the scene, and tinted."""
     dataset, rng = load_dataset(capture), np.random.default_rng(0)
     images = []
     for view in range(len(dataset)):

@@ -1,4 +1,4 @@
-"""The 3D smoothing filter in training: how large it is, its gradients, checkpoints, and what is written for other viewers."""
+"""The 3D smoothing filter in training: its size, its gradients, checkpoints, and files for other viewers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def cameras(lens: Distortion | None = None) -> list[Camera]:
 
 
 def expected_filters(means: np.ndarray) -> np.ndarray:
-    """Of pinhole cameras: √0.2 depth / focal length of the camera for which that is smallest."""
+    """Filters of pinhole cameras: √0.2 depth / focal length of the camera that gives the smallest."""
     smallest = np.full(len(means), np.inf)
     for camera in cameras():
         x, y, z = (camera.viewmat[:3, :3] @ means.T + camera.viewmat[:3, 3:]).astype(np.float64)
@@ -98,7 +98,7 @@ def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("filter_3d", [False, True])
 def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset, filter_3d: bool) -> None:
-    """The resident path (stored parameters) and the torch path (activated ones) see the same PSNR."""
+    """The resident path (stored parameters) and the torch path (activated ones) have the same PSNR."""
     reports: list[StepReport] = []
     trainer = Trainer(dataset, replace(CONFIG, sh_degree=0, filter_3d=filter_3d))
     view = trainer.views_of(0)[0]

@@ -16,7 +16,7 @@ SIZES = [(1, 1), (7, 5), (37, 53), (64, 64), (8, 8), (9, 1), (1, 23)]
 
 
 def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float, **options: int) -> tuple[Array, Array]:
-    """Gradient [H, W, 3] and the four sums, of a render [H, W, 3] and bytes [H, W, 4]."""
+    """The gradient [H, W, 3] and the four sums, for a render [H, W, 3] and bytes [H, W, 4]."""
     height, width, _ = render.shape
     device = get_device()
     loss = PhotometricLoss(device, width, height, ssim_lambda, **options)
@@ -29,7 +29,7 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float, **
 
 
 def images_of(rng: np.random.Generator, size: tuple[int, int], weights: str) -> tuple[Array, npt.NDArray[np.uint8]]:
-    """A render and a photograph that is like it, with some pixels that are equal to the byte."""
+    """A render and a similar photograph, with some pixels equal to the byte."""
     height, width = size
     photograph = rng.integers(0, 256, (height, width, 4), dtype=np.uint8)
     if weights == "opaque":
@@ -55,7 +55,7 @@ def test_loss_and_gradient(size: tuple[int, int], weights: str) -> None:
     assert abs(loss - ref.l1_ssim_loss(render, truth, mask)) < 1e-5
 
     v_render = ref.l1_ssim_loss_backward(render, truth, mask)
-    # |x - y| has no derivative at 0: where both are the same, or nearly, either sign is right.
+    # |x - y| has no derivative at 0: for nearly equal values, either sign is right.
     decided = (np.abs(x - y) > 1e-6) | (mask[..., None] == 0)
     assert decided.mean() > 0.5
     largest = np.abs(v_render).max(initial=0.0)
@@ -78,13 +78,13 @@ def test_equal_images_have_no_loss() -> None:
     gradient, sums = run(render, photograph, SSIM_LAMBDA)
     assert sums[0] < 1e-3 and sums[2] < 1e-6
     np.testing.assert_allclose(sums[1], render.size, rtol=1e-5)
-    # At its largest SSIM is flat; L1 there may push with either sign, at its full rate.
+    # SSIM is flat at its maximum; L1 there may push with either sign, at its full rate.
     assert np.abs(gradient).max() <= (1 - SSIM_LAMBDA) / render.size * 1.001
 
 
 @pytest.mark.parametrize("rows", [1, 41, 64, 90])
 def test_bands_change_nothing(rows: int) -> None:
-    """Images whose buffers would be too large are compared in bands of rows, each with the margin that its windows need."""
+    """Images whose buffers would be too large are compared in bands of rows, each with a margin for its windows."""
     rng = np.random.default_rng(3)
     width, height = 37, 150
     render, photograph = images_of(rng, (height, width), "in between")
@@ -100,7 +100,7 @@ def test_bands_change_nothing(rows: int) -> None:
 
 
 def test_no_buffer_of_the_loss_exceeds_a_devices_limit() -> None:
-    """They passed 2³¹ bytes at 35.8 megapixels: SSIM was 5, gradients were NaN."""
+    """Buffers exceeded 2³¹ bytes at 35.8 megapixels: SSIM was 5, and gradients were NaN."""
     for width, height in ((8000, 6000), (6000, 8000), (16384, 10922), (100_000, 1_000), (1_000, 100_000), (700_000, 60)):
         bands = _bands(width, height, BAND_BYTES)
         assert max(band.rows for band in bands) * 5 * width * 3 * 4 <= Limits().buffer_bytes
@@ -108,7 +108,7 @@ def test_no_buffer_of_the_loss_exceeds_a_devices_limit() -> None:
 
 
 def test_sums_over_many_pixels_are_not_rounded_away() -> None:
-    """Every workgroup once added to the same four floats: at ten megapixels a wave's share was a few of the last units."""
+    """If every workgroup adds to the same four floats, a wave's share at ten megapixels is a few of the last units."""
     rng = np.random.default_rng(4)
     width, height = 2000, 1000
     photograph = rng.integers(0, 256, (height, width, 4), dtype=np.uint8)

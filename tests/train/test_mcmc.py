@@ -1,4 +1,4 @@
-"""Markov chain Monte Carlo on the device against the same on NumPy arrays, and against what it is for."""
+"""Markov chain Monte Carlo on the device against the reference on NumPy arrays, and against its purpose."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_none_is_dead_and_there_is_no_more_to_come() -> None:
 
 
 def test_draws_follow_the_opacities() -> None:
-    """60,000 dead ones move to seven others, of which one is all but dead, as often as the opacities say."""
+    """60,000 dead ones move to seven others, one of them nearly dead, as often as the opacities demand."""
     opacities = np.array([0.0051, 0.02, 0.1, 0.3, 0.5, 0.9, 0.999])
     count = 60_000
     state = {name: np.repeat(values[:1], count + 7, axis=0) for name, values in state_of(1).items()}
@@ -67,12 +67,12 @@ def test_draws_follow_the_opacities() -> None:
     came = np.bincount(means.astype(int) - 1000, minlength=7)
     assert len(came) == 7
     wanted = count * opacities / opacities.sum()
-    # χ² of six degrees of freedom, at one in a thousand.
+    # χ² with six degrees of freedom, at one in a thousand.
     assert ((came - 1 - wanted) ** 2 / wanted).sum() < 22.5
 
 
 def test_pictures_stay() -> None:
-    """Many come to one: its opacity is that of all of them blended."""
+    """Many dead ones become copies of one: its opacity is that of all of them blended."""
     state = {name: np.repeat(values[:1], 50, axis=0) for name, values in state_of(1).items()}
     state["logit_opacities"][:] = -9
     state["logit_opacities"][0] = 2

@@ -1,4 +1,4 @@
-"""What a training run takes is predicted before it begins, and photographs that do not fit beside it are streamed."""
+"""A training run's memory is predicted before it begins, and photographs that do not fit beside it are streamed."""
 
 import gc
 import re
@@ -61,7 +61,7 @@ def test_as_much_is_taken_as_was_predicted(capture: Path, count: int, divisor: i
     predicted = plan.use.total - plan.use.freed - plan.use.ahead + plan.photographs
     measured = memory.peak_bytes - before
     if plan.shared:
-        # What a checkpoint is made of lies beside all that is on the device.
+        # A checkpoint's arrays are held besides everything on the device.
         saved = sum(values.nbytes for values in trainer.checkpoint().state.values())
         measured = max(measured, memory.live_bytes - before + saved)
     assert 0.8 * predicted < measured < 1.05 * predicted
@@ -85,7 +85,7 @@ def test_photographs_get_what_is_left(dataset: Dataset) -> None:
     if not whole.shared:
         pytest.skip("photographs are decoded in other memory")
     assert (whole.photographs, whole.decoded, whole.streams) == (5 * each, 6 * each, False)
-    # The process itself grows and shrinks: far more than these photographs.
+    # The process itself grows and shrinks by far more than these photographs.
     work = Workload.of(dataset, config, device)
     many = replace(dataset, views=dataset.views * 20_000, train=list(range(1, 100_000)))
     least = predict(work, shared=True).total
@@ -94,7 +94,7 @@ def test_photographs_get_what_is_left(dataset: Dataset) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_numbers_that_do(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What the tests before have left is none of this run's.
+    # Memory that earlier tests have left does not count for this run.
     monkeypatch.setattr(memory, "process_bytes", lambda: 800_000_000)
     device, config = get_device(), TrainConfig(budget=4_000_000, max_gaussians=5_000_000)
     limit = 4_000_000_000

@@ -1,4 +1,4 @@
-"""What a run leaves is the mean of its last two epochs' steps."""
+"""A run leaves the mean of the parameters after its last two epochs' steps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.refusals import refused
 from tests.train.refinement import assert_same_bits
 
 CAPTURE = 5, 32
-# Of four photographs to train on, so that two epochs are less than a tenth of it. Densifies.
+# With four training photographs, two epochs are less than a tenth of the run. Densifies.
 CONFIG = TrainConfig(steps=90, init="random", init_num_pts=200, sh_degree=1, accumulate="pair")
 
 
@@ -35,12 +35,12 @@ def test_they_begin_two_epochs_before_the_end() -> None:
     for config in (TrainConfig(steps=1000), TrainConfig(steps=1000, strategy="mcmc", prune_contribution=1.0)):
         last = range(first_averaged(config, 10**6), config.steps)
         changes = [config.densifies_at, config.resets_opacities_at, config.prunes_contribution_at]
-        assert not any(change(step) for change in changes for step in last), "of other Gaussians"
+        assert not any(change(step) for change in changes for step in last), "nothing changes the Gaussians in these steps"
 
 
 def test_means_of_steps_that_count() -> None:
-    """Of 70 Gaussians with all that splats and colours may have; before the first step, and of one that has to be repeated,
-    they take nothing."""
+    """Means of 70 Gaussians with all parameters of splats and colours. Before the first averaged step, and for a step that
+    repeats, they do not change."""
     device, rng, n = get_device(), np.random.default_rng(0), 70
     shapes = {"means": (n, 3), "quats": (n, 4), "log_scales": (n, 3), "logit_opacities": (n,), "features": (n, 5)}
     shapes |= {"extras": (n, 2), "weights": (33,)}
@@ -95,7 +95,7 @@ def test_an_extended_run_goes_on_from_its_last_step(dataset: Dataset) -> None:
     for name in GROUPS:
         np.testing.assert_array_equal(extended.parameters.state()[name], left.state[name])
     assert not extended._means.state() and not any(name.endswith(MEAN) for name in extended.parameters.arrays)
-    # As checkpoints were before there were means.
+    # A checkpoint from before there were means.
     older = {name: values for name, values in left.state.items() if not name.endswith(MEAN)}
     late = Trainer(dataset, resume=replace(left, state=older, config=replace(CONFIG, steps=91)))
     late.fit()

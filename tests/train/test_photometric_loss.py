@@ -1,4 +1,4 @@
-"""L1, SSIM and losses of pixels in the place of L1, for torch: against float64, torchmetrics and finite differences."""
+"""L1, SSIM and pixel losses that replace L1, for torch: against float64, torchmetrics and finite differences."""
 
 import gc
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_value_and_gradients(size: tuple[int, int]) -> None:
         assert abs(float(loss.detach()) - reference(*exact, 0.3, padding)) < 1e-5
         assert abs(1 - float(splat.ssim(x, y, padding=padding)) - reference(*exact, 1.0, padding)) < 1e-5
         loss.backward()
-        # A mean of all: a direction of both at once tells a wrong factor, each scalar is below.
+        # A mean over all pixels: one direction for both images finds a wrong factor; each number is tested below.
         rng = np.random.default_rng(1)
         u, v = (1e-5 * rng.normal(size=x.shape) for _ in range(2))
         ahead = reference(exact[0] + u, exact[1] + v, 0.3, padding)
@@ -181,7 +181,7 @@ def test_mistakes_are_named() -> None:
             splat.ssim(x[:rows], y[:rows], padding=padding)  # type: ignore[arg-type]
 
 
-# The distance of colours, and more of it where the render is too bright: not symmetric, and not a mean over channels.
+# The distance of colours, plus the excess if the render is too bright: not symmetric, and not a mean over channels.
 OWN = """
 import splat.prelude;
 
@@ -215,9 +215,9 @@ def type_of(name: str) -> Any:
 
 
 def check(name: str, channels: int = 3) -> None:
-    """The value, and every scalar's gradient, of both images; SSIM is mixed in as with L1."""
+    """The value, and every gradient of both images; SSIM is mixed in as with L1."""
     x, y = pictures((2, 12, 9, channels), seed=channels)
-    # Where errors are as small as ε.
+    # Errors as small as ε.
     y[0, 0] = x[0, 0] + 0.001
     images = [x.clone().requires_grad_(), y.clone().requires_grad_()]
     twins = [x.double().requires_grad_(), y.double().requires_grad_()]
@@ -245,7 +245,7 @@ def test_other_channels(name: str, channels: int) -> None:
 
 @pytest.mark.parametrize("name", PIXEL_LOSSES)
 def test_weights_of_pixels(name: str) -> None:
-    """As training has them: each pixel's loss times its weight, the mean over all."""
+    """Each pixel's loss is multiplied by its weight and averaged over all, as in training."""
     rng = np.random.default_rng(7)
     photograph = rng.integers(0, 256, (13, 11, 4), dtype=np.uint8)
     photograph[:3, :, 3] = 0
@@ -272,6 +272,6 @@ def test_mistakes_of_pixel_losses() -> None:
         ("L3", "pixel_loss is 'L3'; use L1, L2, Charbonnier, or a type from splat_py.shaders.source"),
         (2, "pixel_loss is a int; use L1"),
         (shaders.source("public float one() { return 1.0; }"), "has no type that implements IPixelLoss"),
-        (shaders.source(OWN), "images has 5 channels; a pixel loss of your own takes 4 at most"),
+        (shaders.source(OWN), "images has 5 channels; a pixel loss of your own accepts 4 at most"),
     ):
         refused(message, splat.photometric_loss, x, y, pixel_loss=pixel_loss)

@@ -1,4 +1,4 @@
-"""PSNR over time: what is measured, summarised and drawn."""
+"""PSNR over time: measured, summarised and drawn."""
 
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""Whole runs with each strategy: resumed, repeated where lists did not fit, and with splats and colours of other types."""
+"""Whole runs with each strategy: resumed, repeated for lists that did not fit, and with other types of splats and colours."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ CONFIG = TrainConfig(
     accumulate="pair",
     max_gaussians=430,
 )
-# Opacities fall fast enough for some to be moved.
+# Opacities fall fast enough for some Gaussians to be moved.
 MCMC = replace(CONFIG, strategy="mcmc", opacities_lr=0.5)
 TYPES: dict[str, dict[str, Any]] = {
     "Gaussians": {},
@@ -41,7 +41,7 @@ TYPES: dict[str, dict[str, Any]] = {
 def test_resumed_and_repeated_runs_are_the_same(
     config: TrainConfig, types: dict[str, Any], dataset: Dataset, tmp_path: Path
 ) -> None:
-    """Bit for bit. Lists that are too small at first leave no noise twice."""
+    """Equal to the bit. Lists that are too small at first do not add noise twice."""
     config = replace(config, **types)
     first = Trainer(dataset, config)
     begun = first.checkpoint()

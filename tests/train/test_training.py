@@ -1,4 +1,4 @@
-"""Training end to end on a small scene: where it begins, that it learns, what it leaves, and that it does the same twice."""
+"""Training end to end on a small scene: its start, its progress, its results, and that it repeats exactly."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ from splat_py.train.trainer import StepReport, Trainer
 from tests.train.refinement import assert_same_bits
 
 CAPTURE = 24, 64
-# Measured: 22.6 dB with all gradients, see the notebook for what a fault in each of them costs.
+# Measured: 22.6 dB with all gradients; the notebook has the cost of a fault in each of them.
 PSNR_FLOOR = 20.0
 DENSIFIES = TrainConfig(steps=120, densify_every=20, densify_start=1, init_num_pts=2000, init="random")
 
@@ -70,13 +70,13 @@ def test_two_runs_with_rows_for_intersections_leave_the_same_bytes(dataset: Data
     config = replace(DENSIFIES, accumulate="pair")
     first, second = (checkpoint_bytes(dataset, config, tmp_path / f"{i}.safetensors") for i in range(2))
     assert first == second
-    # Atomic additions from two cores come in any order: without rows for intersections the runs differ.
+    # Atomic additions from two cores come in any order, so runs differ without rows for intersections.
     third, fourth = (checkpoint_bytes(dataset, DENSIFIES, tmp_path / f"{i}.safetensors") for i in range(2, 4))
     assert third != fourth or not get_device().software
 
 
 def test_a_step_that_needs_more_segments_is_repeated(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list is found to be too long only when the step has run: the parameters are those of lists in one piece."""
+    """A list that is too long is only found after the step has run; the parameters are those of lists in one piece."""
     config = replace(DENSIFIES, steps=12, accumulate="pair")
     device = get_device()
     results = []

@@ -1,4 +1,4 @@
-"""Training with colours that are no harmonics: features and weights learn and are kept; cameras of one's own draw."""
+"""Training with colours other than harmonics: features and weights are learnt and stored; own cameras render."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ from tests.train.refinement import assert_same_bits
 from tests.train.test_distorted_photographs import LENSES, OWN_PINHOLE, known_gaussians
 
 CAPTURE = 4, 24
-# Of each type how many features and weights it begins with.
+# Each type's initial numbers of features and weights.
 SIZES = {"SphericalGaussians": (21, 0), "ColorNetwork": (12, network_weights(12, 16)), "own": (4, 3)}
 CONFIG = TrainConfig(steps=24, densify_every=10, densify_start=1, accumulate="pair", color_lr=0.02, sh_degree=0)
 
@@ -40,7 +40,7 @@ def named(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_learns_keeps_and_resumes(kind: str, dataset: Dataset, tmp_path: Path) -> None:
-    """Bit for bit; and what a PLY and a checkpoint have draws the same picture."""
+    """Equal to the bit; the PLY and the checkpoint draw the same picture."""
     config = replace(CONFIG, color_features=9, color_weights=network_weights(9, 4)) if kind == "ColorNetwork" else CONFIG
     first = Trainer(dataset, config, color=named(kind))
     begun = first.gaussians()
@@ -70,7 +70,7 @@ def test_learns_keeps_and_resumes(kind: str, dataset: Dataset, tmp_path: Path) -
 
 
 def test_lobes_learn_where_they_point(tmp_path: Path) -> None:
-    """Photographs of Gaussians that are bright from one side; training begins with everything right but that side."""
+    """Photographs of Gaussians that are bright from one side; training begins with only that side wrong."""
 
     def lit(axis: tuple[float, float, float]) -> Gaussians:
         features = torch.tensor([0.0, 0.0, 0.0, *axis, 0.8, -0.4, 0.2]).repeat(150, 1)
@@ -114,11 +114,11 @@ def test_runs_with_a_source(capture: Path, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"color_features": 5}, r"features is \('F32', "),
-        ({"color_features": 0}, "color_features is not there"),
+        ({"color_features": 0}, "color_features is missing"),
         ({"color_features": 10**6}, "color_features is 1000000; it must be at most 192"),
         ({"color_weights": 4}, r"weights is \('F32', "),
         ({"color_weights": 0}, "there is a tensor 'weights'"),
-        ({"color_source": ""}, "color is 'Lit', and its source is not there"),
+        ({"color_source": ""}, "color is 'Lit', and its source is missing"),
         ({"color": "SphericalHarmonics", "color_source": ""}, "there is"),
     ],
     ids=str,
@@ -144,8 +144,8 @@ def test_hostile_plys(tmp_path: Path) -> None:
         (b"color_weights", b"color_heights"): None,
         (b"float weight", b"float height"): "element color_weights",
         (b"float color_1", b"float colour1"): "has no color_1",
-        (b"splat_py color ColorNetwork", b"splat_py color Color;etwork"): "damaged in what it says of its color",
-        (b"splat_py color ColorNetwork", b"splat_py color ColorNetwork beta"): "damaged in what it says of its color",
+        (b"splat_py color ColorNetwork", b"splat_py color Color;etwork"): "has a damaged color type",
+        (b"splat_py color ColorNetwork", b"splat_py color ColorNetwork beta"): "has a damaged color type",
     }
     for (old, new), message in changes.items():
         assert old in data
@@ -160,9 +160,9 @@ def test_hostile_plys(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"color": "Rainbow"}, "color is 'Rainbow'; use SphericalHarmonics, SphericalGaussians, ColorNetwork, or the name"),
-        ({"color_features": 3}, "color_features is 3, which harmonics have none of"),
-        ({"color_weights": 3}, "color_weights is 3, which harmonics have none of"),
-        ({"color": "SphericalGaussians", "color_features": 8}, "SphericalGaussians take 3 and 6 for each of their lobes"),
+        ({"color_features": 3}, "color_features is 3, but SphericalHarmonics has no color_features"),
+        ({"color_weights": 3}, "color_weights is 3, but SphericalHarmonics has no color_weights"),
+        ({"color": "SphericalGaussians", "color_features": 8}, r"SphericalGaussians need 3 \+ 6 per lobe"),
         ({"color": "ColorNetwork", "color_weights": 10}, "weights holds 10 numbers"),
         ({"color_features": -1}, "color_features is -1"),
     ],

@@ -1,4 +1,4 @@
-"""A small scene, and a viewer of it whose work is done in the test's thread."""
+"""A small scene, and its viewer, whose work runs in the test's thread."""
 
 import threading
 import time
@@ -53,7 +53,7 @@ class FakePage:
         self._socket.send(msgspec.msgpack.encode({"type": kind, **fields}))
 
     def look(self, camera: Camera, **other: Any) -> None:
-        """Say that the page's camera is there, or anything else."""
+        """Set the page's camera, or anything else."""
         turn = camera.viewmat[:3, :3].T
         fields = {
             "wxyz": quaternion_of(turn),
@@ -102,7 +102,7 @@ class Shown:
     def until(self, condition: Callable[[], Any]) -> None:
         began = time.monotonic()
         while not condition():
-            assert time.monotonic() - began < _PATIENCE, "it never came to be so"
+            assert time.monotonic() - began < _PATIENCE, "the condition never became true"
             if not self.viewer.work():
                 self.viewer.requests.wait(0.02)
 
@@ -116,7 +116,7 @@ class Shown:
         return page
 
     def expected(self, camera: Any, mode: str = "color") -> NDArray[np.uint8]:
-        """What a camera sees, an index into the dataset's or one of one's own."""
+        """The render of a camera, given as an index into the dataset's or as an own camera."""
         camera = self.camera(camera) if isinstance(camera, int) else camera
         return to_bytes(self.viewer.scene.look.draw(self.viewer.scene.gaussians, camera, mode))
 

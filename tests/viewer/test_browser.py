@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def working(shown: Shown) -> Iterator[None]:
-    """Work for pages in another thread, as the test's own drives the browser."""
+    """Work for pages in another thread, since the test's own drives the browser."""
     ended = threading.Event()
 
     def work() -> None:
@@ -39,7 +39,7 @@ def working(shown: Shown) -> Iterator[None]:
 
 
 def settle(page: "Page", shown: Shown) -> None:
-    """Wait until a second goes by in which nothing was drawn. A browser without a GPU changes its resolution for a while."""
+    """Wait until nothing was drawn for a second. A browser without a GPU changes its resolution for a while."""
     for _ in range(20):
         drawn = shown.viewer.frames.drawn
         page.wait_for_timeout(1000)
@@ -65,9 +65,9 @@ def test_the_page_shows_our_frame_and_a_jump_moves_it(shown: Shown) -> None:
             camera = camera_of(client.camera)
             screenshot = iio.imread(page.screenshot())[..., :3]
         np.testing.assert_allclose(camera.position, viewer.scene.dataset.views[4].camera.position, atol=1e-4)
-        # Browsers without a GPU ask for fewer pixels than they have.
+        # Browsers without a GPU request fewer pixels than they show.
         expected = cv2.resize(shown.expected(camera), (900, 600), interpolation=cv2.INTER_LINEAR)
-        # Without the panel at the right and the browser's warning at the upper left.
+        # The part without the panel at the right and the browser's warning at the upper left.
         rows, columns = slice(220, 600), slice(0, 560)
         assert psnr(screenshot[rows, columns], expected[rows, columns]) > 30
         assert expected[rows, columns].std() > 20

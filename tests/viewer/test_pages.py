@@ -1,4 +1,4 @@
-"""What pages see, and what they can do to the viewer."""
+"""The pictures on pages, and the pages' controls of the viewer."""
 
 import contextlib
 import math
@@ -142,7 +142,7 @@ def test_a_click_goes_to_a_camera_with_its_field_of_view(shown: Shown) -> None:
     shown.until(lambda: np.allclose(client.camera.position, camera.position, atol=1e-9))
     shown.until(lambda: abs(float(client.camera.wxyz @ frustum.wxyz)) == pytest.approx(1, abs=1e-6))
     shown.until(lambda: any(not message["initial"] for message in page.of("SetCameraPositionMessage")))
-    # In a narrow window all of the picture's width is to be seen.
+    # A narrow window must show the picture's whole width.
     page.look(shown.camera(0), image_width=48)
     time.sleep(0.3)
     shown.viewer.cameras.go_to(client, 3)
@@ -173,7 +173,7 @@ def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) 
     inside = (np.abs((whole.means.numpy().astype(float) - middle) @ axes) <= size / 2).all(1)
     assert 0 < inside.sum() < len(whole)
     np.testing.assert_array_equal(cut.means.numpy(), whole.means.numpy()[inside])
-    # What is no box is none; what exists is not overwritten; an empty box is said to be.
+    # Invalid boxes are ignored, existing files are kept, and an empty box gives a message.
     page.set("Size", [math.nan, 0.9, 0.9])
     time.sleep(0.2)
     assert shown.viewer._crop.inside(whole) is whole

@@ -16,7 +16,7 @@ from tests.viewer.conftest import FakePage
 
 
 class Training:
-    """A run with its viewer, in the test's thread; what a page does is in another."""
+    """A run with its viewer, in the test's thread; a page acts in another thread."""
 
     def __init__(self, dataset: Dataset, folder: Path, steps: int) -> None:
         self.trainer = Trainer(dataset, TrainConfig(steps=steps, sh_degree=0))
@@ -75,7 +75,7 @@ def test_a_page_sees_numbers_and_frames_and_can_pause(dataset: Dataset, tmp_path
         page.press("Pause")
         until(lambda: "paused" in viewer._status.content)
         step = training.trainer.step
-        # A paused run draws what is asked for, without a limit.
+        # A paused run draws on request, without a limit.
         page.look(dataset.views[1].camera.resized(64, 64))
         count = len(page.frames)
         until(lambda: len(page.frames) > count)
@@ -101,7 +101,7 @@ def test_a_page_sees_numbers_and_frames_and_can_pause(dataset: Dataset, tmp_path
 
 
 def _loop(trainer: Trainer, on_step: object, between_steps: object, stop: object) -> Gaussians:
-    """As `Trainer.fit` does, without its signals."""
+    """Like `Trainer.fit`, without its signals."""
     while True:
         stop()  # type: ignore[operator]
         between_steps(stop)  # type: ignore[operator]
@@ -132,10 +132,10 @@ def test_work_takes_its_share() -> None:
                 took = 0.003 * (1 + tick % 7) if tick < 9000 else 2.0
                 now[0] += took
                 worked += took
-        # At any time, but for the work that turned out to be longer than expected.
+        # The share of work is bounded at any time, except for work that took longer than expected.
         assert worked <= 0.1 * now[0] + (0.03 if tick < 9000 else 2.0)
     assert worked / now[0] > 0.09
-    # Time without work is saved, but not without end.
+    # Time without work is saved, but only up to a limit.
     now[0] += 1e6
     pieces = 0
     while share.allows:

@@ -1,9 +1,9 @@
-"""Radiance fields in Slang of one's own for the tests, with their twins in float64 torch."""
+"""Own radiance fields in Slang for the tests, with twins in float64 torch."""
 
 import torch
 from torch import Tensor
 
-# Reads single numbers by place, a row, and rows of a network.
+# Reads single numbers by index, a row, and rows of a network.
 MIXED = """
 import splat.prelude;
 struct Mixed : IFieldFunction
@@ -32,7 +32,7 @@ struct Mixed : IFieldFunction
     }
 }
 """
-# Blobs: a place, and the logarithms of sharpness and density, and a colour.
+# Blobs: a place, the logarithms of sharpness and density, and a colour.
 BLOBS = """
 import splat.prelude;
 struct Blobs : IFieldFunction
@@ -63,7 +63,7 @@ struct Blobs : IFieldFunction
 
 
 def mixed(params: Tensor, place: Tensor, direction: Tensor) -> Tensor:
-    """`Mixed`: [N, 4] of params [31], places and directions [N, 3], float64."""
+    """`Mixed`: values [N, 4] of params [31], places and directions [N, 3], float64."""
     x = torch.stack([place[:, 0], place[:, 1], direction[:, 2]], 1)
     rows = params[:24].reshape(3, 8)
     y = torch.relu(x @ rows[:, :3].T + rows[:, 3]) @ rows[:, 4:]

@@ -24,7 +24,7 @@ def f64(array: object) -> Tensor:
 
 @dataclass(frozen=True)
 class Field:
-    """density [X, Y, Z], sh [X, Y, Z, K, 3], box [2, 3], background [3]; contracted: all space is, but the box."""
+    """density [X, Y, Z], sh [X, Y, Z, K, 3], box [2, 3], background [3]; `contracted` extends it to all space."""
 
     density: Array
     sh: Array
@@ -34,7 +34,7 @@ class Field:
 
 
 def chord(origin: Array, direction: Array, box: Array) -> tuple[float, float]:
-    """Distances between which the ray is in the box; the second is not larger where it misses."""
+    """Distances at which the ray enters and leaves the box; the second is not larger if it misses."""
     near, far = 0.0, np.inf
     for axis in range(3):
         if direction[axis] == 0:
@@ -56,7 +56,7 @@ def unsquash(x: float, reach: float) -> float:
 
 
 def pcg4d(v: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """[N, 4] words, mixed (Jarzynski & Olano 2020)."""
+    """Mixed words [N, 4] (Jarzynski & Olano 2020)."""
     v = np.array(v, np.uint32).T
     with np.errstate(over="ignore"):
         v = v * np.uint32(1664525) + np.uint32(1013904223)
@@ -69,13 +69,13 @@ def pcg4d(v: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 
 def uniform(ray: int, count: int, seed: int) -> Array:
-    """Offsets of a ray's samples: pcg4d of (ray, sample, seed, 0), the upper 24 bits of its x."""
+    """Offsets of a ray's samples: the upper 24 bits of the x of pcg4d(ray, sample, seed, 0)."""
     counters = np.stack([np.full(count, ray), np.arange(count), np.full(count, seed), np.zeros(count, int)], axis=1)
     return (pcg4d(counters)[:, 0] >> np.uint32(8)) / 2.0**24
 
 
 def harmonics(d: Tensor) -> Tensor:
-    """[N, 9] of directions [N, 3], degree 2, with the signs of Kerbl et al. 2023."""
+    """Harmonics [N, 9] of directions [N, 3], degree 2, with the signs of Kerbl et al. 2023."""
     x, y, z = d.unbind(1)
     one = torch.full_like(x, 0.28209479177387814)
     a, b, c, e = 0.4886025119029199, 1.0925484305920792, 0.31539156525252005, 0.5462742152960396
@@ -93,7 +93,7 @@ def march_through(
     min_T: float = 1e-6,
     contracted: bool = False,
 ) -> Tensor:
-    """Colour, transmittance and depth [R, 5] of rays with directions of any length; jittered if there is a seed."""
+    """Colour, transmittance and depth [R, 5] of rays with directions of any length; jittered with a seed."""
     results, reach = [], (box[1] - box[0]).max() / 2
     origins, directions = rays
     for ray, (origin, direction) in enumerate(zip(origins, directions / directions.norm(dim=1, keepdim=True), strict=True)):
@@ -148,7 +148,7 @@ def _marched(field: Field, origins: Array, directions: Array, *how: float | None
 def march(
     field: Field, origins: Array, directions: Array, steps_per_unit: float, seed: int | None = None, min_T: float = 1e-6
 ) -> tuple[Array, Array, Array]:
-    """Colours [R, 3], transmittances [R] and depths [R]; jittered if there is a seed."""
+    """Colours [R, 3], transmittances [R] and depths [R]; jittered with a seed."""
     found = _marched(field, origins, directions, steps_per_unit, seed, min_T)[1].detach().numpy()
     return found[:, :3], found[:, 3], found[:, 4]
 
@@ -179,8 +179,8 @@ def weight_count(levels: int) -> int:
 
 @dataclass(frozen=True)
 class HashGrid:
-    """Müller et al. 2022: table [entries, 2], weights as `weight_count` has them, levels' cells and most entries, density of a
-    network's 0."""
+    """Müller et al. 2022: table [entries, 2], weights as in `weight_count`, the levels' cells and most entries, and the density
+    where the network gives 0."""
 
     table: Tensor
     weights: Tensor
@@ -189,7 +189,7 @@ class HashGrid:
     unit_density: float
 
     def features(self, places: Tensor) -> Tensor:
-        """[N, 2 · levels] at places [N, 3] of the unit cube."""
+        """Features [N, 2 · levels] at places [N, 3] of the unit cube."""
         found, first = [], 0
         for cells, entries in zip(self.cells, entries_of(self.cells, self.size), strict=True):
             base = torch.clip(torch.floor(places.detach() * cells), 0, cells - 1)
@@ -200,7 +200,7 @@ class HashGrid:
                 if (cells + 1) ** 3 <= self.size:
                     index = x + (cells + 1) * (y + (cells + 1) * z)
                 else:
-                    # Below 2⁶³, and the lowest bits are those of 32.
+                    # The product is below 2⁶³, and its lowest bits are those of 32-bit arithmetic.
                     index = (x ^ (y * 2654435761) ^ (z * 805459861)) % self.size
                 weight = torch.where(torch.tensor(corner) == 1, fraction, 1 - fraction).prod(1)
                 level = level + weight[:, None] * self.table[first + index]

@@ -26,7 +26,7 @@ from tests.volume.test_march import Sums, add_up
 SIDE = 32
 BOX = np.array([[-1.0, -1, -1], [1, 1, 1]])
 BACKGROUND = np.array([0.1, 0.3, 0.2], np.float32)
-# What the command leaves.
+# Files that the command leaves.
 LEFT = {"run.json", "checkpoint.safetensors", "field.safetensors", "metrics.json", "held-out", "turntable.mp4"}
 Capture = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -91,7 +91,7 @@ def test_total_variation_smooths(capture: Capture) -> None:
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_gradient_of_the_total_variation(size: int) -> None:
-    """One step of the device against the formula: the first step of Adam goes by the gradient's sign."""
+    """One step on the device against the formula: Adam's first step follows the gradient's sign."""
     rng = np.random.default_rng(0)
     images = np.zeros((1, 4, 4, 3), np.float32)
     # A camera that faces away: the photographs have no gradient.
@@ -151,7 +151,7 @@ def test_views_of_several_sizes_come_in_a_batch_each() -> None:
 
 
 def test_resumed_fit_is_the_same(capture: Capture, tmp_path: Path) -> None:
-    """Stopped in the middle of a stage, saved, loaded: to the last bit where sums have a fixed order."""
+    """Stopped within a stage, saved and loaded: equal to the last bit if sums have a fixed order."""
     views = Views.of_arrays(*capture)
     config = VolumeConfig((6, 12), 6, sh_degree=1, jitter=True, rays_per_step=4 * SIDE * SIDE)
     straight = VolumeTrainer(views, BOX, config, background=BACKGROUND)
@@ -288,14 +288,14 @@ def test_command_and_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "coefficients", "samples", "jitter", "skip_empty"),
     [("compare-and-swap", 4, 7, False, True)]
-    # Also of rays with more samples than are remembered.
+    # Rays with more samples than are stored.
     + [(2, *size, True, skip_empty) for size in ((1, 7), (4, 300), (9, 7)) for skip_empty in (False, True)],
 )
 def test_training_is_march_loss_and_replay(
     how: Sums, coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one go, with persistent workgroups, as in three, or as these by compare-and-swap: also for rays that miss, and pixels
-    that do not count."""
+    """In one pass with persistent workgroups, in three passes, or in these by compare-and-swap; rays may miss, and pixels may
+    have no weight."""
     rng = np.random.default_rng(9)
     device, count = get_device(), 13 * 7
     memory = device.memory

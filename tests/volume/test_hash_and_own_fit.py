@@ -1,4 +1,4 @@
-"""Fitting hash grids and radiance fields of one's own: what comes out and is kept, whom it is trusted from, what is refused."""
+"""Fitting hash grids and own radiance fields: the results, their files, trust in a source, and refusals."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_a_hash_grid_reproduces_views_and_what_lies_between(images: np.ndarray) 
 
 
 def test_a_fit_finds_the_blobs(images: np.ndarray) -> None:
-    """Needs the gradients of all that a blob is: place, size, density and colour."""
+    """Needs the gradients of all of a blob's numbers: place, size, density and colour."""
     reports: list[Any] = []
     how = {"field": shaders.source(BLOBS), "rate": 1.0, "on_step": reports.append}
     field = fit(images, *POSES, BOX, (8, 12), 20, background=BACKGROUND, **how)
@@ -60,7 +60,7 @@ def test_a_fit_finds_the_blobs(images: np.ndarray) -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_resumed_fit_is_the_same(own: bool, images: np.ndarray, tmp_path: Path) -> None:
-    """To the last bit where sums have a fixed order: with Adam's moments, and what was found to be empty."""
+    """Equal to the last bit if sums have a fixed order, with Adam's moments and the known empty space."""
     views = Views.of_arrays(images[:2, ::2, ::2], POSES[0][:2], POSES[1][:2] * [[0.5], [0.5], [1]])
     config = VolumeConfig((4, 6), 12, jitter=True)
     kind = shaders.source(BLOBS) if own else None
@@ -144,7 +144,7 @@ def test_files_of_own_fields(tmp_path: Path, suffix: str) -> None:
         (True, {"params": np.full(32, np.nan, np.float32)}, "not finite"),
         (True, {"params": np.zeros(32)}, "params is"),
         (True, {"name": np.frombuffer(b"a b", np.uint8)}, "the type is called"),
-        (True, {"source": np.frombuffer(b"\0\1", np.uint8)}, "characters that no text has"),
+        (True, {"source": np.frombuffer(b"\0\1", np.uint8)}, "unprintable characters"),
         (True, {"samples": np.array([np.inf])}, "samples is"),
         (True, {"box": np.zeros((2, 3))}, "degenerate"),
         (True, {"more": np.zeros(1)}, "tensor 'more'"),
@@ -176,15 +176,15 @@ def test_tables_of_a_memory() -> None:
 
 
 def test_configurations_from_files() -> None:
-    """A file's source is text, and a name without one is refused, even if there is such a file here."""
-    refused("its source is not there", VolumeConfig.from_dict, {"field": __file__})
+    """A file's source is text; a name without a source is refused, even if such a file exists here."""
+    refused("its source is missing", VolumeConfig.from_dict, {"field": __file__})
     assert VolumeConfig.from_dict({"field": "Blobs", "field_source": BLOBS}).is_own
     refused("field is 'voxels'; use grid, hash, or the name of a Slang file", VolumeConfig, field="voxels")
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_command(own: bool, images: np.ndarray, tmp_path: Path) -> None:
-    """It leaves what a grid leaves, and goes on as what it was begun, if a source is named again or trusted."""
+    """It leaves the files of a grid's fit, and resumes as it began if its source is named again or trusted."""
     data, out, file = tmp_path / "capture", tmp_path / "run", tmp_path / "blobs.slang"
     write_capture(data, images, VIEWS)
     file.write_text(BLOBS)

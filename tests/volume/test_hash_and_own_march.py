@@ -1,4 +1,4 @@
-"""Hash grids and radiance fields of one's own through the volume kernels: against float64, every number and ray."""
+"""Hash grids and own radiance fields through the volume kernels: against float64, every number and ray."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ from tests.volume.test_march import BOX, Sums, add_up, random_rays
 BACKGROUND = np.array([0.25, 0.5, 0.125], np.float32)
 STEPS_PER_UNIT = 9
 SIDE = float((BOX[1] - BOX[0]).max())
-# Dense, and hashed; as many levels as those of a fit.
+# Dense and hashed levels, as many as in a fit.
 SHAPE = HashShape((2, 3, 4, 5, 6, 8, 10, 12), 256)
 
 
 def hash_grid(halves: bool = False) -> tuple[HashRadianceField, list[Tensor], list[Tensor], ref.Query]:
-    """A field, its numbers, their float64 twins, and what the oracle asks in the unit cube."""
+    """A field, its numbers, their float64 twins, and the oracle's query in the unit cube."""
     rng = np.random.default_rng(0)
     table, weights = rng.normal(size=(SHAPE.entries, 2)), rng.normal(size=SHAPE.weights) * 0.3
     table = table.astype(np.float16 if halves else np.float32)
@@ -51,7 +51,7 @@ def own() -> tuple[SlangField, list[Tensor], list[Tensor], ref.Query]:
 
 
 def assert_like_reference(made: Any, count: int, inside: bool, seed: int | None = None, **how: Any) -> list[Tensor]:
-    """Results, and gradients of every number, which are returned; with a seed samples jitter, and rays want a gradient."""
+    """Check results and gradients of every number, and return the gradients; a seed adds jitter and gradients of rays."""
     field, leaves, twins, query = made
     numbers, rays = len(leaves), random_rays(count, inside)
     singles, doubles = ([convert(a) for a in rays] for convert in (lambda a: torch.tensor(a, dtype=torch.float32), f64))
@@ -71,7 +71,7 @@ def assert_like_reference(made: Any, count: int, inside: bool, seed: int | None 
     expected = torch.autograd.grad(wanted, twins, v)
     for i, (one, other) in enumerate(zip(torch.autograd.grad(found, leaves, v.float()), expected, strict=True)):
         assert (other != 0).double().mean() > 0.5, i
-        # A sum over many samples is as exact as the largest element; a ray, as its own largest.
+        # Sums over many samples are as precise as the largest element; a ray as its own largest.
         scale = other.abs().amax(1, keepdim=True).clip(min=0.1) if i >= numbers else other.abs().max()
         off = (one.double() - other).abs() - 1e-3 * other.abs()
         assert (off <= 1e-4 * scale).all(), (i, float((off / scale).max()))
@@ -91,12 +91,12 @@ def test_hash_grids(how: Sums, inside: bool, seed: int | None, monkeypatch: pyte
 def test_own_fields(how: Sums, inside: bool, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     add_up(how, monkeypatch)
     v_params = assert_like_reference(own(), 40, inside, seed)[0]
-    assert (v_params[:30] != 0).all() and v_params[30] == 0, "every number that is read takes part"
+    assert (v_params[:30] != 0).all() and v_params[30] == 0, "every number that is read has a gradient"
 
 
 @pytest.mark.parametrize("how", ["float atomics", 2])
 def test_halves(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table's gradients are as exact as halves can be."""
+    """The table's gradients are as precise as halves allow."""
     add_up(how, monkeypatch)
     assert_like_reference(hash_grid(halves=True), 30, inside=True, skip_empty=False)
 

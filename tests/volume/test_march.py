@@ -21,14 +21,14 @@ from tests.refusals import refused
 from tests.volume import reference as ref
 from tests.volume.reference import Array, Field
 
-# How gradients add up: atomically, as on a GPU; by compare-and-swap, on one without float atomics; or, on CPU drivers, without
-# atomics, in a replica for each of so many work queues.
+# Ways to add up gradients: atomically, as on a GPU; by compare-and-swap, without float atomics; or, on CPU drivers, without
+# atomics, in a replica for each of this many work queues.
 Sums: TypeAlias = int | Literal["float atomics", "compare-and-swap"]
 BOX = np.array([[-1.0, -0.5, 0.25], [0.5, 1.0, 2.0]])
 
 
 def add_up(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the device do so; skips the test where it cannot."""
+    """Let the device add up in this way; skip the test if it cannot."""
     device = get_device()
     if isinstance(how, int) and not device.software:
         pytest.skip("gradients are added up without atomics only on CPU drivers")
@@ -40,7 +40,7 @@ def add_up(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), seed: int = 0) -> Field:
-    """Densities of both signs and colours that are clamped here and there, in float32's numbers."""
+    """Densities of both signs and colours that are sometimes clamped, as float32 numbers."""
     rng = np.random.default_rng(seed)
     density = rng.uniform(-1, 4, size)
     sh = rng.normal(0, 1.2, (*size, coefficients, 3)) / coefficients**0.5
@@ -49,7 +49,7 @@ def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), seed
 
 
 def random_rays(count: int, inside: bool = False, seed: int = 1) -> tuple[Array, Array]:
-    """Rays towards the box from around it, of which some miss, or from within it."""
+    """Rays from around the box towards it, some of which miss, or from within it."""
     rng = np.random.default_rng(seed)
     middle, half = BOX.mean(0), (BOX[1] - BOX[0]) / 2
     if inside:
@@ -71,7 +71,7 @@ def render_and_replay(
     of_rays: bool = False,
     **options: object,
 ) -> tuple[list[Array], list[Array]]:
-    """splat_py's colours, transmittances and depths, and its gradients of density, sh, background and, if asked for, rays."""
+    """splat_py's colours, transmittances and depths, and its gradients of density, sh, background and, with `of_rays`, rays."""
     arrays = field.density, field.sh, field.background, *rays
     tensors = [torch.tensor(a, dtype=torch.float16 if halves and i < 2 else torch.float32) for i, a in enumerate(arrays)]
     leaves = [tensor.requires_grad_() for tensor in (tensors if of_rays else tensors[:3])]
@@ -108,14 +108,14 @@ def assert_like_reference(
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-5, err_msg=name)
     wanted_gradients = ref.march_backward(field, *rays, steps_per_unit, *v, seed)
     for name, actual, wanted in zip(("density", "sh", "background"), gradients, wanted_gradients, strict=False):
-        # Sums over samples of both signs: an element is as exact as the largest.
+        # Sums over samples of both signs: an element is as precise as the largest.
         atol = 2e-5 * max(float(np.abs(wanted).max()), 1e-2)
-        # Half precision is for what is stored: results are as exact, gradients as exact as they can be stored.
+        # Only stored features are halves: results keep their precision, and gradients have that of their type.
         rtol = 2**-10 if halves and name != "background" else 1e-4
         np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol, err_msg=f"gradient of {name}")
     for actual, wanted in zip(gradients[3:], wanted_gradients[3:], strict=False):
         assert (np.abs(wanted) > 1e-3).any(0).all()
-        # A component of a ray that grazes the box is as exact as the largest.
+        # A component of a ray that grazes the box is as precise as the largest.
         atol = 2e-4 * np.maximum(np.abs(wanted).max(1, keepdims=True), 0.1)
         assert (np.abs(actual - wanted) <= 2e-4 * np.abs(wanted) + atol).all(), np.abs(actual - wanted).max()
     return results, gradients
@@ -143,7 +143,7 @@ def test_rays_from_outside(how: Sums, coefficients: int, seed: int | None, monke
 
 @pytest.mark.parametrize(("how", "coefficients"), [("float atomics", 4), (2, 1), (2, 9)])
 def test_halves(how: Sums, coefficients: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some bricks are empty, and a density is too small for a half that has a leading one."""
+    """Some bricks are empty, and one density is a subnormal half."""
     add_up(how, monkeypatch)
     field = random_field(coefficients, (18, 5, 6))
     field.density[:9] = -1
@@ -160,7 +160,7 @@ def test_contracted_space(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
-    """Workgroups take blocks of pixels by turns, each with a replica of its own: whenever they run, sums are the same."""
+    """Workgroups take turns with blocks of pixels, each with its own replica, so sums do not depend on their timing."""
     device = get_device()
     if not device.software:
         pytest.skip("gradients are added up without atomics only on CPU drivers")
@@ -195,7 +195,7 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
 
 @pytest.mark.parametrize("coefficients", [4, 9])
 def test_neighbours_that_want_the_same_voxels(coefficients: int) -> None:
-    """Rays side by side and rays far apart in turns: lanes of one wave want voxels in every pattern, as A, B, A, A."""
+    """Alternate near and distant rays: lanes of one wave need voxels in every pattern, such as A, B, A, A."""
     rng = np.random.default_rng(5)
     field = random_field(coefficients, (5, 4, 6))
     target = BOX.mean(0) + rng.uniform(-0.3, 0.3, (6, 3))
@@ -223,7 +223,7 @@ def test_sizes(size: tuple[int, int, int]) -> None:
 
 
 def test_what_is_not_seen_has_no_gradient() -> None:
-    """They see the background, whole, and leave no gradient in the grid."""
+    """Rays past the box see the whole background, and give the grid no gradient."""
     field = random_field(1)
     origins = np.array([[5.0, 0, 1], [-3, 0.2, 1], [0, 0, 5]])
     results, gradients = assert_like_reference(field, (origins, np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 2]])), 8)
@@ -255,7 +255,7 @@ def test_rays_along_axes_and_edges() -> None:
 
 
 def test_opaque_first_cell() -> None:
-    """A wall at the box's faces: one sample is seen, nothing behind it, and nothing overflows."""
+    """A wall at the box's faces: one sample is visible, nothing behind it, and nothing overflows."""
     field = random_field(1)
     field = replace(field, density=np.full(field.density.shape, 1e6))
     results, gradients = assert_like_reference(field, random_rays(50), 9)
@@ -265,7 +265,7 @@ def test_opaque_first_cell() -> None:
 
 
 def test_early_end() -> None:
-    """Where a ray ends early its gradient is that of the shorter sum: what lies behind gets none."""
+    """A ray that ends early has the gradient of the shorter sum: nothing behind the end gets one."""
     density = np.full((1, 1, 16), 40.0)
     field = Field(density, np.zeros((1, 1, 16, 1, 3)), np.array([[0.0, 0, 0], [1, 1, 1]]), np.zeros(3))
     rays = np.array([[0.5, 0.5, -1]]), np.array([[0.0, 0, 1]])
@@ -306,7 +306,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
     memory = get_device().memory
 
     def saved_and_added(steps_per_unit: float) -> tuple[int, int]:
-        """Device memory held between the passes, and what the backward pass adds to the peak."""
+        """Device memory held between the passes, and the backward pass's addition to the peak."""
         tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *rays)]
         tensors[0].requires_grad_()
         gc.collect()
@@ -319,7 +319,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
 
     few, many = saved_and_added(64), saved_and_added(1024)
     assert few == many
-    # The rays, their results and the grid; one float a sample would be 4 MB at 1,024 steps a unit.
+    # Rays, results and the grid; one float a sample would be 4 MB at 1,024 steps a unit.
     assert 0 < few[0] < 2**18
 
 
@@ -376,7 +376,7 @@ def test_shapes_and_no_rays() -> None:
 
 @pytest.mark.parametrize("images", [(3, 35, 41), (40, 1, 50)])
 def test_images_are_marched_like_single_rays(images: tuple[int, int, int]) -> None:
-    """Images whose sides are no multiples of a block, the blocks of which take turns, and images lower than a block."""
+    """Images whose sides are no multiples of a block, whose blocks take turns, and images lower than a block."""
     field = random_field(4)
     count = math.prod(images)
     rays, v = random_rays(count), adjoints(count)
@@ -390,13 +390,13 @@ def test_images_are_marched_like_single_rays(images: tuple[int, int, int]) -> No
 
 @pytest.mark.parametrize("bits", [128, 512])
 def test_waves_of_other_sizes(bits: int) -> None:
-    """Gradients where the software driver's waves have 4 or 16 lanes, in a process of its own."""
+    """Gradients with waves of 4 or 16 lanes in the software driver, in a new process."""
     if not get_device().software:
         pytest.skip("only the software driver lets one choose the size of a wave")
-    # For 16 lanes it takes most of a minute to compile the atomic additions of the highest degree.
+    # With 16 lanes, compiling the atomic additions of the highest degree takes most of a minute.
     without = "not compare and not 9-7 and not 9-None" if bits == 512 else "not compare"
     command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", f"test_rays_from_outside and {without}"]
-    # Mesa's cache would hand out kernels for waves of another size: the width is no part of its keys.
+    # The width is no part of the keys of Mesa's cache, so it would return kernels for waves of another size.
     environment = os.environ | {"LP_NATIVE_VECTOR_WIDTH": str(bits), "MESA_SHADER_CACHE_DISABLE": "true"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout

@@ -52,7 +52,7 @@ def test_gradients_of_rays_through_contracted_space(
 
 
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
-    """One of a ray's two ends alone, and nothing for rays without adjoints or past the box."""
+    """Only one of a ray's two ends, and no gradient for rays without adjoints or past the box."""
     field, rays = random_field(1), random_rays(40)
     density, sh, origins, directions = tensors(field.density, field.sh, *rays)
     both = [origins.clone().requires_grad_(), directions.clone().requires_grad_()]

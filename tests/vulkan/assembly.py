@@ -1,4 +1,4 @@
-"""What AMD's instructions in a loop are, from the assembly that RADV prints."""
+"""AMD's instructions in a loop, by kind, from the assembly that RADV prints."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ _KINDS |= {"buffer_": "memory", "global_": "memory", "scratch_": "memory"}
 def hot_loop(assembly: str, needle: str = "v_exp_f32") -> dict[str, int] | None:
     """Instructions by kind in the innermost loop that has this instruction; None if there is no such loop.
 
-    Both sides of branches count. `vector` are of whole waves, `scalar` and `loads` (of scalars) once a wave.
+    Both sides of branches count. `vector` counts instructions of whole waves, `scalar` and `loads` (of scalars) once a wave.
     """
     lines = [line.split(";")[0].strip() for line in assembly.splitlines()]
     labels = {match[1]: index for index, line in enumerate(lines) if (match := _LABEL.match(line))}

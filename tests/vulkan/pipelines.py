@@ -1,7 +1,7 @@
-"""Compute pipelines made by a Vulkan driver, and what it says of them: registers, spills, waves. Nothing is executed.
+"""Compute pipelines made by a Vulkan driver, and its statistics: registers, spills, waves. Nothing is executed.
 
-Mesa's RADV does so for AMD GPUs that are not there: RADV_FORCE_FAMILY gives it an adapter that compiles everything and runs
-nothing. SlangPy cannot open that one. Mesa's ANV does so for Intel's behind a stand-in for the kernel's interface.
+Mesa's RADV compiles for absent AMD GPUs: RADV_FORCE_FAMILY gives it an adapter that compiles everything and runs
+nothing. SlangPy cannot open that adapter. Mesa's ANV compiles for Intel GPUs behind a stand-in for the kernel's interface.
 """
 
 import os
@@ -19,12 +19,12 @@ from tests.vulkan.spirv import adds_floats_atomically, bindings
 
 _VULKAN_1_3 = 1 << 22 | 3 << 12
 _UNIFORM_BUFFER, _STORAGE_BUFFER, _COMPUTE = 6, 7, 0x20
-# Flags of a pipeline: the driver keeps what it knows of it.
+# Flags of a pipeline: the driver keeps its statistics and its texts.
 _KEEP_STATISTICS, _KEEP_TEXTS = 0x40, 0x80
-# sType of structures of features: of Vulkan 1.0, 1.1, 1.2, 1.3, of float atomics, and of what is said of pipelines.
+# sType of structures of features: Vulkan 1.0, 1.1, 1.2, 1.3, float atomics, and properties of pipelines.
 _FEATURES, _ATOMIC_FLOAT = (1000059000, 49, 51, 53, 1000260000, 1000269000), 1000260000
 _EXTENSIONS = ("VK_KHR_pipeline_executable_properties", "VK_EXT_shader_atomic_float")
-# Places in those lists.
+# Indices in those lists.
 _ROBUST_BUFFER_ACCESS, _BUFFER_FLOAT32_ADD = 0, 1
 _FUNCTIONS = {
     "vkGetPipelineExecutablePropertiesKHR": "VkPipelineInfo",
@@ -37,16 +37,16 @@ _ffi.cdef(Path(__file__).with_name("vulkan.h").read_text(encoding="utf-8"))
 
 
 class VulkanError(Exception):
-    """What a driver refuses, or that there is none."""
+    """A driver is missing, or refuses something."""
 
 
 @dataclass(frozen=True)
 class Compiled:
     # Threads of a wave.
     wave: int
-    # By the driver's own names, such as "VGPRs".
+    # Names are the driver's own, such as "VGPRs".
     statistics: dict[str, float]
-    # What the compiler made on its way, the assembly last.
+    # Texts of the compiler's stages, the assembly last.
     texts: dict[str, str]
 
 
@@ -63,7 +63,7 @@ class PipelineCompiler:
             feature.pNext = following
         vulkan.vkGetPhysicalDeviceFeatures2(adapter, features[0])
         self.float_atomics = bool(features[_FEATURES.index(_ATOMIC_FLOAT)].values[_BUFFER_FLOAT32_ADD])
-        features[0].values[_ROBUST_BUFFER_ACCESS] = 0  # nobody asks for checks of bounds
+        features[0].values[_ROBUST_BUFFER_ACCESS] = 0  # no checks of bounds are needed
         priority = _ffi.new("float[]", [1.0])
         queue = _ffi.new("VkDeviceQueueCreateInfo *", {"sType": 2, "count": 1, "priorities": priority})
         names = [_ffi.new("char[]", name.encode()) for name in _EXTENSIONS]
@@ -76,14 +76,14 @@ class PipelineCompiler:
         self._vulkan.vkDestroyDevice(self._device, _ffi.NULL)
 
     def compile(self, code: bytes, wave: int | None = None) -> Compiled:
-        """What the driver makes of a SPIR-V module's entry point `main`.
+        """Compile a SPIR-V module's entry point `main`.
 
         Args:
             code: the module; its buffers may lie in any set.
-            wave: threads of a wave; what the driver likes if None.
+            wave: threads of a wave; the driver chooses if None.
 
         Raises:
-            VulkanError: it takes the module not.
+            VulkanError: the driver rejects the module.
         """
         if adds_floats_atomically(code) and not self.float_atomics:
             raise VulkanError(f"{self.name} cannot add to floats atomically")  # RADV would end the process
@@ -140,7 +140,7 @@ class PipelineCompiler:
         return {_text(row.name): _ffi.string(space).decode(errors="replace") for row, space in zip(rows, spaces, strict=True)}
 
     def _listed(self, name: str, of: Any, kind: str, number: int) -> Any:
-        """An array as long as the driver says, filled by it."""
+        """An array of the driver's length, filled by the driver."""
         function, count = self._function(name, kind), _ffi.new("uint32_t *")
         function(self._device, of, count, _ffi.NULL)
         rows = _ffi.new(f"{kind}[]", [{"sType": number}] * count[0])
@@ -161,17 +161,17 @@ class PipelineCompiler:
 
 
 def open_radv(family: str) -> AbstractContextManager[PipelineCompiler]:
-    """Mesa's RADV, as if an AMD GPU of this family were here: navi31, navi21 ... It ends the process where it knows none.
+    """Open Mesa's RADV for this family of AMD GPUs: navi31, navi21 ... It ends the process if it does not know the family.
 
     Raises:
         VulkanError: there is no RADV.
     """
-    # The cache knows what was made, but not what there was to say of it.
+    # The cache has pipelines, but not their statistics.
     return _open(f"(RADV {family.upper()})", {"RADV_FORCE_FAMILY": family, "MESA_SHADER_CACHE_DISABLE": "true"})
 
 
 def open_intel() -> AbstractContextManager[PipelineCompiler]:
-    """Mesa's ANV on an Intel GPU, or on the stand-in for one that this process was started with (docs/gpus-amd.md).
+    """Open Mesa's ANV on an Intel GPU, or on the stand-in that this process was started with (docs/gpus.md).
 
     Raises:
         VulkanError: there is neither.
@@ -181,7 +181,7 @@ def open_intel() -> AbstractContextManager[PipelineCompiler]:
 
 @contextmanager
 def _open(part: str, environment: dict[str, str]) -> Iterator[PipelineCompiler]:
-    """The adapter with this in its name, as found and used with these variables."""
+    """Open the adapter with this in its name; find and use it with these variables."""
     try:
         vulkan = _ffi.dlopen(_LIBRARY)
     except OSError as error:

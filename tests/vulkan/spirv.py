@@ -1,4 +1,4 @@
-"""What a SPIR-V module says of itself, as far as a pipeline's layout needs it."""
+"""The facts of a SPIR-V module that a pipeline's layout needs."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Binding(NamedTuple):
 
 
 def instructions(code: bytes) -> Iterator[tuple[int, list[int]]]:
-    """Operation and operands of each instruction, behind the five words of the header."""
+    """Operation and operands of each instruction, after the five words of the header."""
     words = np.frombuffer(code, np.uint32)
     assert words[0] == 0x07230203, "not SPIR-V"
     position = 5
@@ -52,7 +52,7 @@ def group_size(code: bytes) -> int:
 
 
 def without_language(code: bytes) -> bytes:
-    """The module, its source's language unknown: validators of 2023 have not heard of Slang."""
+    """The module with an unknown source language, as validators of 2023 do not know Slang."""
     words = np.frombuffer(code, np.uint32).copy()
     position = 5
     while position < words.size:

@@ -1,4 +1,4 @@
-"""SPIR-V is valid, and AMD's compiler in Mesa takes it, without a card. Figures: benchmarks/vulkan_static.py."""
+"""SPIR-V is valid, and AMD's compiler in Mesa accepts it, without a card. Figures: benchmarks/vulkan_static.py."""
 
 import shutil
 import subprocess
@@ -34,7 +34,7 @@ def backward() -> bytes:
 
 
 def test_modules_say_what_they_bind(forward: bytes, backward: bytes) -> None:
-    """Uniforms, splats, lists and the image, each in a place of its own."""
+    """Uniforms, splats, lists and the image, each at its own binding."""
     assert group_size(forward) == group_size(backward) == 16 * 16 // 2
     assert len({(at.set, at.binding) for at in bindings(forward)}) == len(bindings(forward)) >= 7
     assert [at.uniform for at in bindings(forward)].count(True) == 1
@@ -53,7 +53,7 @@ def test_the_rasteriser_spills_nothing(compiler: PipelineCompiler, forward: byte
 
 
 def test_a_splat_is_loaded_once_a_wave(compiler: PipelineCompiler, forward: bytes) -> None:
-    """By scalar loads: the loop over a tile's list is of whole waves, and the compiler knows it."""
+    """Scalar loads read it: the loop over a tile's list is uniform in a wave, and the compiler knows it."""
     loop = hot_loop(compiler.compile(forward, 64).texts["Assembly"])
     if loop is None:
         pytest.skip("this Mesa prints no assembly")
@@ -62,7 +62,7 @@ def test_a_splat_is_loaded_once_a_wave(compiler: PipelineCompiler, forward: byte
 
 
 def test_a_gpu_without_float_atomics_refuses_them(backward: bytes) -> None:
-    """And takes compare-and-swap in their place, as RDNA 2 has to."""
+    """It accepts compare-and-swap instead, as RDNA 2 must."""
     try:
         with open_radv("navi21") as rdna2:
             assert not rdna2.float_atomics
@@ -100,7 +100,7 @@ def test_a_loop_is_told_from_what_surrounds_it() -> None:
 
 
 def test_modules_are_valid(forward: bytes, backward: bytes) -> None:
-    """By the validator of Vulkan's own tools, once they no longer name a language that older ones do not know."""
+    """The validator of Vulkan's tools accepts them, without the source language, which older ones do not know."""
     validator = shutil.which("spirv-val")
     if validator is None:
         pytest.skip("needs spirv-val: apt-get install spirv-tools")

@@ -1,6 +1,6 @@
 """A device that runs the kernels as WGSL through wgpu: the library's own host code drives it and cannot tell.
 
-At the end, what stands between the compiler's WGSL and those who read it.
+The end of the file works around differences between the compiler's WGSL and its readers.
 """
 
 import re
@@ -22,22 +22,22 @@ from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 
-# An extension of naga's, which no browser has.
+# An extension of naga's that no browser has.
 FLOAT_ATOMICS = "shader-float32-atomic"
-# As many as Metal has slots; the standard promises 8, GPUs have more.
+# The number of Metal's slots; the standard guarantees 8, GPUs have more.
 _STORAGE_BUFFERS = 28
 _FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f", "vec2<u32>": "<Q"}
 
 
 def open_wgpu(*beyond: str) -> Any:
-    """A device of wgpu's with subgroups, all that kernels need of the standard's optional features, and with features `beyond`
-    it; skips the test where there is none."""
+    """A device of wgpu's with subgroups, the only optional feature that kernels need, and with the features `beyond`; skips the
+    test if there is none."""
     features = ["subgroup", *beyond]
     wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed: pip install 'slang-splat[webgpu]'")
     adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if set(features) <= a.features]
     if not adapters:
         pytest.skip(f"wgpu finds no adapter with {' and '.join(features)}")
-    # A GPU where there is one.
+    # Prefer a GPU.
     adapter = min(adapters, key=lambda a: a.info["adapter_type"] == "CPU")
     limits = {"max-storage-buffers-per-shader-stage": _STORAGE_BUFFERS}
     return adapter.request_device_sync(required_features=features, required_limits=limits)
@@ -56,7 +56,7 @@ class WebGpu(Device):
         return _Recorder(self)
 
     def wait(self, submission: int) -> None:
-        """Nothing: who reads a buffer waits for it."""
+        """Return at once: readers of a buffer wait for it."""
 
     def program(self, specialisation: Specialisation) -> "_Program":
         if specialisation not in self.programs:
@@ -72,7 +72,7 @@ class _Program(NamedTuple):
 
     @classmethod
     def of(cls, device: Any, source: str, entry: str) -> Self:
-        """Everything that a dispatch needs to know of WGSL source."""
+        """The pipeline and parameters that a dispatch of WGSL source needs."""
         module = device.create_shader_module(code=source)
         pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": entry})
         return cls(pipeline, WgslKernel.of(source))
@@ -92,7 +92,7 @@ class _Recorder(Recorder):
     ) -> None:
         device = self._webgpu.wgpu
         program = self._webgpu.program(specialisation_of(kernel))
-        # What is not used, though named, nobody sets.
+        # Buffers that the shader names but does not use are not passed.
         handles = {name: cast(_Buffer, array.buffer).handle for name, array in buffers.items()}
         bound = [
             (binding, handles.get(name) or device.create_buffer(size=16, usage="STORAGE"))
@@ -122,7 +122,7 @@ class _Recorder(Recorder):
         self._encoder.clear_buffer(cast(_Buffer, array.buffer).handle)
 
     def stage(self, name: str) -> None:
-        """Nothing: nobody times this."""
+        """Do nothing: there are no timings here."""
 
     def submit(self, wait: bool = True) -> int:
         self._webgpu.wgpu.queue.submit([self._encoder.finish()])
@@ -130,7 +130,7 @@ class _Recorder(Recorder):
 
 
 class _Memory(Memory):
-    """Buffers of wgpu's; data is copied."""
+    """Memory with wgpu's buffers; data is copied."""
 
     def __init__(self, device: Any) -> None:
         super().__init__(cast(spy.Device, None), Bridge.COPY)
@@ -157,10 +157,10 @@ _NEGATION = re.compile(r"\(vec[234]<f32>\(0\) - ")
 
 
 def negated_sums(source: str) -> list[str]:
-    """Where the compiler has lost the brackets of a negated sum of vectors, so that -(a + b) is `(vec2<f32>(0) - a + b)`: Slang
-    2026.5 and 2026.12 do.
+    """Negated sums of vectors whose brackets the compiler has lost: -(a + b) as `(vec2<f32>(0) - a + b)`, in Slang 2026.5 and
+    2026.12.
 
-    In Slang, -a - b says the same and arrives.
+    Slang's -a - b means the same and is emitted correctly.
     """
     found = []
     for negation in _NEGATION.finditer(source):
@@ -174,7 +174,7 @@ def negated_sums(source: str) -> list[str]:
     return found
 
 
-# What naga 29 does not know of the standard, and what it knows instead. Each is checked in test_wgsl.py.
+# Parts of the standard that naga 29 lacks, and what it has instead; test_wgsl.py checks each.
 _POINTER_TO_PART = re.compile(r"\b(?!atomic)\w+\([^;{}]*&\(\w+[.\[].*;")
 _ENABLE = "enable subgroups;"
 _SIGNED_LANE = re.compile(r"(subgroupShuffle\([^;]*, )i32\(")
@@ -184,14 +184,14 @@ _ELECTED = "fn subgroupElect() -> bool { return subgroupExclusiveAdd(1u) == 0u; 
 
 
 def pointers_to_parts(source: str) -> list[str]:
-    """Calls that pass a pointer to a field or to an element to a function: WGSL as it was first published does not allow it,
-    naga validates it and crashes when it compiles it."""
+    """Calls that pass a pointer to a field or an element to a function: the first version of WGSL does not allow it, and naga
+    validates it but crashes when it compiles it."""
     return _POINTER_TO_PART.findall(source)
 
 
 def for_naga(source: str) -> str:
-    """The same for naga, the validator in wgpu: it needs no word to enable subgroups, numbers lanes without a sign, and has to
-    be told who is the first lane."""
+    """WGSL for naga, the validator in wgpu: without the line that enables subgroups, with unsigned lane numbers and an own
+    `subgroupElect`."""
     source = _SIGNED_LANE.sub(r"\1u32(", source.replace(_ENABLE, ""))
     source = _SIGNED_VARIABLE.sub(r"\1u32(\2))", source)
     return _ELECTED + source if _ELECT in source else source

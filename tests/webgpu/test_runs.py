@@ -6,8 +6,8 @@ from splat_py.commands.selftest.checking import SelfTest
 from tests.volume import test_march as marches
 from tests.webgpu.device import WebGpu, open_wgpu
 
-# A render with all that is before and behind it, its backward pass, training steps, volumes: without float atomics, which WGSL
-# does not have. The other cases differ in constants, and in the time that compiling them takes.
+# A render with everything before and after it, its backward pass, training steps and volumes, without float atomics, which WGSL
+# lacks. Other cases only differ in constants and in compile time.
 CASES = (
     "prefix sum",
     "radix sort",

@@ -1,8 +1,8 @@
-"""Every kernel, with every value of each of its constants that ships, as WGSL that naga accepts; but for those of
-slang/kernels/cpu, of which WGSL is not capable, and which have twins. All combinations of values would take minutes:
-tests/metal goes through them.
+"""Every kernel, with each shipped value of its constants, as WGSL that naga accepts; except kernels of slang/kernels/cpu,
+which WGSL cannot express and which have twins. All combinations of values would take minutes:
+tests/metal checks them.
 
-Unlike browsers, naga does not ask whether barriers and subgroup operations are reached by all threads together.
+Unlike browsers, naga does not check that all threads reach barriers and subgroup operations together.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from splat_py.gpu.emission import CompilerError, WgslKernel, emit
 from tests.emulation.kernels import Specialisation, declared, shipped
 from tests.webgpu.device import FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 
-# Of slang/kernels/cpu, by entry point, where the same is several kernels elsewhere.
+# Entry points of slang/kernels/cpu that are several kernels elsewhere.
 IN_PARTS = {
     ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_fit", "squaredError"), ("volume", "volumeBackward")},
     ("volume", "adamVolume"): {("volume_fit", "adamVolume")},
@@ -22,12 +22,12 @@ IN_PARTS = {
 
 
 def for_cpu_drivers(specialisation: Specialisation) -> bool:
-    """Whether a kernel reads memory through pointers: WGSL has none to it."""
+    """True if a kernel accesses memory through pointers, which WGSL lacks."""
     return specialisation.module.startswith("cpu/")
 
 
 def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
-    """Of each kernel as few specialisations as have every value of every constant."""
+    """The fewest specialisations of each kernel that have every value of every constant."""
     every: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
     for specialisation in shipped():
         if not for_cpu_drivers(specialisation):
@@ -48,7 +48,7 @@ BY_KERNEL = by_kernel()
 
 @pytest.fixture(scope="session")
 def validator() -> Any:
-    """A device whose shader modules are validated, specialisations with float atomics too."""
+    """A device that validates shader modules, also specialisations with float atomics."""
     return open_wgpu(FLOAT_ATOMICS)
 
 
@@ -70,7 +70,7 @@ def test_kernel(module: str, entry: str, validator: Any) -> None:
         validator.create_shader_module(code=for_naga(source), label=str(specialisation))
         assert not negated_sums(source) and not pointers_to_parts(source), specialisation
         WgslKernel.of(source)
-    # An extension of naga's: each kernel has a specialisation for WGSL as it is, which adds floats by compare-and-swap or in a
+    # An extension of naga's: each kernel also has a specialisation for plain WGSL, which adds by compare-and-swap or in a
     # fixed order.
     assert not all(atomics)
 
@@ -82,10 +82,10 @@ def test_what_cpu_drivers_run_has_a_twin() -> None:
 
 
 def test_what_cannot_be_expressed(validator: Any) -> None:
-    """What gets through has to be tested like the rest."""
+    """If naga accepts them, they need tests like the rest."""
 
     def is_refused(specialisation: Specialisation) -> bool:
-        """Pointers: to 64 bits by the compiler, others by the validator."""
+        """Pointers are refused: those to 64 bits by the compiler, others by the validator."""
         try:
             source = emit("wgsl", specialisation.module, specialisation.entry, dict(specialisation.constants)).source
         except CompilerError as error:
@@ -97,7 +97,7 @@ def test_what_cannot_be_expressed(validator: Any) -> None:
     assert not expressed
 
 
-# --- the validator itself, and what is kept from it ---
+# --- the validator itself, and the workarounds for it ---
 
 KERNEL = """
 @group(0) @binding(0) var<storage, read_write> values : array<f32>;
@@ -148,7 +148,7 @@ def test_pointers_to_parts_are_found() -> None:
     ["values[lane] = subgroupShuffle(values[lane], i32(lane ^ 1u));", "if subgroupElect() { values[lane] = 1.0; }"],
 )
 def test_what_naga_lacks(statement: str, validator: Any) -> None:
-    """The standard's words, which naga does not know: if it learns them, `for_naga` can go."""
+    """Words of the standard that naga does not know: if it learns them, remove `for_naga`."""
     source = KERNEL.format(statement=statement)
     assert not accepts(validator, source)
     assert accepts(validator, for_naga(source))

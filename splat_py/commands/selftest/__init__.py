@@ -1,1 +1,1 @@
-"""`splat selftest`: every kernel on a device, against float64 results that travel with the package."""
+"""`splat selftest`: compares every kernel on a device with float64 results in the package."""

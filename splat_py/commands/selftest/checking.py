@@ -1,4 +1,4 @@
-"""Running the cases, judging them, timing what matters, and writing it all down; and which devices are tested."""
+"""Run the self-test: choose devices, run and judge the cases, measure timings, and write the report."""
 
 import os
 import platform
@@ -31,10 +31,10 @@ from splat_py.train import benchmark
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 
-# A render that takes longer than this, in seconds, is timed on a smaller scene.
+# The most seconds of a render; a slower one is timed on a smaller scene.
 _PATIENCE = 2.0
 _REPEATS = 7
-# The two ways to a Mac's GPU.
+# The two backends for a Mac's GPU.
 _METAL = ("metal", "mps")
 
 
@@ -43,21 +43,21 @@ class Outcome:
     name: str
     # ok, FAILED or skipped
     verdict: str
-    # The largest of all results (see `error`), and of which one; None if there is no result.
+    # The largest error of all results (see `error`) and the name of that result; None without results.
     error: float | None
     worst: str
     allowed: float
     milliseconds: float
-    # The reason that it failed or was skipped, in a sentence, and everything that the exception said.
+    # The reason of a failure or skip in one sentence, and the whole text of the exception.
     reason: str = ""
     details: str = ""
 
 
 def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
-    """How far results are off: the largest of |actual - expected| / (|expected| + max |expected| / 10).
+    """The error of results: the largest of |actual - expected| / (|expected| + max |expected| / 10).
 
-    Where terms of both signs cancel, the error is still that of the terms, of whose size the array's largest element is a
-    measure. Elements that are NaN in `expected` are not compared. Of whole numbers the result is how many differ.
+    If terms of both signs cancel, the error is still that of the terms; the array's largest element measures their size.
+    NaN elements of `expected` are not compared. For integers the error is the number of different elements.
     """
     if actual.shape != expected.shape:
         return float("inf")
@@ -74,7 +74,7 @@ def error(actual: NDArray[Any], expected: NDArray[Any]) -> float:
 
 
 def references() -> dict[str, Arrays]:
-    """The stored results, by the cases' `reference` and the arrays' names."""
+    """The stored results by the cases' `reference` and the arrays' names."""
     found: dict[str, Arrays] = {}
     data = files("splat_py.commands.selftest").joinpath("references.safetensors").read_bytes()
     for key, array in load(data).items():
@@ -88,7 +88,7 @@ def cases() -> list[Case]:
 
 
 def metal_devices(device: str | None) -> tuple[list[str | None], dict[str, str]]:
-    """Names of the devices to test if --device names `device`: both of a Mac by default; and why others are not among them."""
+    """The names of the devices to test for --device `device`, by default both of a Mac's; and reasons for skipped ones."""
     if device is not None or os.environ.get("SPLAT_DEVICE") or devices.choose().backend not in _METAL:
         return [device], {}
     found = {adapter.backend for adapter in devices.adapters()}
@@ -96,12 +96,12 @@ def metal_devices(device: str | None) -> tuple[list[str | None], dict[str, str]]
     for name in _METAL:
         try:
             if name not in found:
-                skipped[name] = skipped[name] or "there is no such device here"
+                skipped[name] = skipped[name] or "this machine has no such device"
             elif not skipped[name]:
                 devices.get_device(name)
         except SplatError as error:
             skipped[name] = str(error)
-    # As it would be without two of them: it says what is missing.
+    # [None] opens the default device, whose error names what is missing.
     return [name for name in _METAL if not skipped[name]] or [None], {name: why for name, why in skipped.items() if why}
 
 
@@ -131,7 +131,7 @@ class SelfTest:
         try:
             actual = case.run(self.device, expected)
             milliseconds = (time.perf_counter() - begin) * 1e3
-        # Whatever goes wrong in one kernel, the others still run.
+        # An error in one kernel must not stop the others.
         except Exception as exception:
             milliseconds = (time.perf_counter() - begin) * 1e3
             return Outcome(case.name, "FAILED", None, "", case.allowed, milliseconds, *_described(exception))
@@ -142,7 +142,7 @@ class SelfTest:
         return Outcome(case.name, verdict, errors[worst], worst, case.allowed, milliseconds, reason)
 
     def measure(self) -> Iterator[str]:
-        """Fill `timings`, milliseconds; yields what comes next. A timing that fails is left out."""
+        """Fill `timings`, milliseconds, and yield the name of each before it runs. A timing that fails is left out."""
         for name, take in (("render", self._time_render), ("sort", self._time_sort), ("training step", self._time_step)):
             yield name
             try:
@@ -151,7 +151,7 @@ class SelfTest:
                 self.outcomes.append(Outcome(f"timing: {name}", "FAILED", None, "", 0.0, 0.0, *_described(exception)))
 
     def _time_render(self) -> dict[str, float]:
-        """Forward and backward through torch, on as large a scene as the device can render in reasonable time."""
+        """Time forward and backward through torch on the largest scene that the device renders in reasonable time."""
         for count, side in ((100_000, 512), (20_000, 256), (4_000, 128)):
             begin = time.perf_counter()
             benchmark.render_times(self.device, count, side, 1)
@@ -185,7 +185,7 @@ class SelfTest:
         return {name: benchmark.next_step_times(trainer, _REPEATS)["step"]}
 
     def report(self) -> dict[str, Any]:
-        """Everything worth attaching to an issue, and nothing about the person: no names, no paths."""
+        """The report to attach to an issue, without names or paths."""
         device = self.device
         limits = device.handle.info.limits
         return {
@@ -206,7 +206,7 @@ class SelfTest:
             "device": {
                 "backend": device.adapter.backend,
                 "adapter": device.adapter.name,
-                # SlangPy 0.42 does not say.
+                # SlangPy 0.42 does not report it.
                 "wave sizes": [getattr(limits, f"{end}_wave_size", None) for end in ("min", "max")],
                 "features": sorted(feature.name for feature in device.handle.features),
                 "operators": sorted(operator.value for operator in device.operators),
@@ -219,8 +219,8 @@ class SelfTest:
 
 
 def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> None:
-    """Write what there is to report as JSON: of the first device everything, of others what is theirs, and why others were
-    skipped."""
+    """Write the reports as JSON: the whole report of the first device, the device-specific parts of the others, and the reasons
+    for skipped devices."""
     report, *others = (test.report() for test in tests)
     if others:
         theirs = ("passed", "device", "cases", "milliseconds")
@@ -232,7 +232,7 @@ def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> N
 
 
 def _described(exception: Exception) -> tuple[str, str]:
-    """An exception's message, in a sentence and in full, without the names of folders."""
+    """An exception's message, in one sentence and in full, without names of folders."""
     text = str(exception).strip() or type(exception).__name__
     full = text if isinstance(exception, SplatError) else "".join(traceback.format_exception(exception))
     return _anonymous(text.split("\n")[0]), _anonymous(full)[-4000:]
@@ -246,7 +246,7 @@ def _anonymous(text: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same with what JSON cannot say, infinity and NaN, as words."""
+    """Replace infinity and NaN, which JSON lacks, by words."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A case of the self-test, and small scenes from integer arithmetic, the same on every machine and every NumPy."""
+"""The self-test's `Case`, and small scenes from integer arithmetic, identical on every machine and NumPy version."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ Floats = NDArray[np.float32]
 Arrays = dict[str, NDArray[Any]]
 
 
-# Sides that are no multiples of a tile's.
+# Sides that are not multiples of a tile's side.
 WIDTH, HEIGHT = 25, 19
 GAUSSIANS = 36
-# Splats behind the pixels of the crowded tile: several batches of any kernel. Gradients of every 16th are compared.
+# Splats of the crowded tile, several batches of any kernel; gradients of every 16th are compared.
 CROWD, CROWD_EVERY = 3000, 16
 CROWD_SIDE = 12
-# Keys and values that take more than one block on every device.
+# Keys to sort and values to sum, more than one block on every device.
 KEYS, VALUES = 6000, 5000
 BLOBS = 20
 VOLUME_BOX = ((-1.0, -0.8, -1.2), (1.0, 0.9, 1.1))
@@ -36,10 +36,10 @@ JITTER_SEED = 7
 
 @dataclass(frozen=True)
 class Case:
-    """`run` gets the device and the stored results, and returns the device's, by the same names."""
+    """A case; `run` gets the device and the stored results, and returns the device's results by the same names."""
 
     name: str
-    # Whose stored results: cases that differ only in how the kernels work share them.
+    # Name of the stored results; cases that differ only in the kernels' method share them.
     reference: str
     run: Callable[[Device, Arrays], Arrays]
     allowed: float = 1e-4  # see `checking.error`
@@ -49,22 +49,22 @@ class Case:
 
 @contextmanager
 def recording(device: Device) -> Iterator[Recorder]:
-    """Commands that are submitted at the context's end."""
+    """Record commands and submit them at the end of the context."""
     recorder = device.record()
     yield recorder
     recorder.submit()
 
 
 def leaves_of(**arrays: Floats) -> dict[str, Any]:
-    """Tensors that want gradients, to be passed by name."""
+    """Tensors with gradients, by argument name."""
     return {name: torch.from_numpy(np.ascontiguousarray(array)).requires_grad_() for name, array in arrays.items()}
 
 
 def with_gradients(
     outputs: dict[str, Tensor], leaves: dict[str, Tensor], key: int, stored: Arrays, **weights: Floats
 ) -> Arrays:
-    """The outputs, and as `v_*` the leaves' gradients from ∂L/∂outputs (`v`, with a key each from `key` on, times
-    `weights`)."""
+    """The outputs, and as `v_*` the gradients of the leaves. ∂L/∂outputs is `v` with the keys from `key` on, times
+    `weights`."""
     adjoints = [v(key + i, stored[name]) * weights.get(name, np.float32(1)) for i, name in enumerate(outputs)]
     tensors = [torch.from_numpy(a).reshape(output.shape) for a, output in zip(adjoints, outputs.values(), strict=True)]
     arguments = list(outputs.values()), list(leaves.values()), tensors
@@ -80,7 +80,7 @@ def with_gradients(
 
 
 def bits(key: int, *shape: int) -> NDArray[np.uint32]:
-    """Well mixed words: a hash (Wang 2007) of each element's number and of `key`."""
+    """Well mixed words: a hash (Wang 2007) of each element's index and `key`."""
     x = np.arange(int(np.prod(shape)), dtype=np.uint32) + np.uint32(key * 0x9E3779B9 & 0xFFFFFFFF)
     with np.errstate(over="ignore"):
         for _ in range(2):
@@ -97,7 +97,7 @@ def uniform(key: int, low: float, high: float, *shape: int) -> Floats:
 
 
 def scene(cameras: int = 1) -> SimpleNamespace:
-    """Overlapping Gaussians of all shapes around (0, 0, 4), activated, and cameras that see some of them beyond their edges."""
+    """Overlapping activated Gaussians of all shapes around (0, 0, 4), and cameras with some of them at or beyond the edges."""
     n = GAUSSIANS
     means = uniform(1, -1, 1, n, 3) * np.array([1.6, 1.4, 1.0], np.float32) + np.array([0, 0, 4], np.float32)
     scales = np.exp(uniform(3, np.log(0.05), np.log(0.5), n, 3))
@@ -121,7 +121,7 @@ def scene(cameras: int = 1) -> SimpleNamespace:
 
 
 def splats(channels: int) -> SimpleNamespace:
-    """Ellipses [1, N, …] on and around the image."""
+    """Splats [1, N, …]: ellipses on and around the image."""
     n = GAUSSIANS
     means2d = uniform(11, -4, 4, 1, n, 2) + uniform(12, 0, 1, 1, n, 2) * np.array([WIDTH, HEIGHT], np.float32)
     return SimpleNamespace(
@@ -154,7 +154,7 @@ def _conics(count: int, smallest: float, largest: float) -> Floats:
 
 
 def photograph() -> NDArray[np.uint8]:
-    """[HEIGHT, WIDTH, 4]: rgb, and weights of which some are 0."""
+    """A photograph [HEIGHT, WIDTH, 4]: rgb and weights, some of them 0."""
     pixels = (bits(31, HEIGHT, WIDTH, 4) >> np.uint32(24)).astype(np.uint8)
     pixels[..., 3] = np.where(pixels[..., 3] < 40, 0, 255)
     return pixels
@@ -183,7 +183,7 @@ def blobs() -> Floats:
 
 
 def field(coefficients: int) -> SimpleNamespace:
-    """A voxel grid [X, Y, Z, …] with empty places, and rays [R, 3] of which some miss it."""
+    """A voxel grid [X, Y, Z, …] with empty voxels, and rays [R, 3], some of which miss it."""
     count = 40
     return SimpleNamespace(
         density=uniform(51, -1.5, 4, *VOLUME_SIZE),
@@ -206,6 +206,6 @@ def volume_camera() -> Camera:
 
 
 def v(key: int, reference: NDArray[Any]) -> Floats:
-    """∂L/∂(an image), where the backward pass begins: 0 where the reference says nothing (NaN), because float32 may decide
-    otherwise than float64 on a threshold there."""
+    """∂L/∂(an image) for the backward pass. It is 0 where the reference is NaN: float32 and float64 may decide differently at a
+    threshold there."""
     return np.where(np.isfinite(reference), uniform(key, -1, 1, *reference.shape), 0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Cases of rendering: sums and sorts, the stages of a render, whole renders, images of blobs, radiance fields."""
+"""Cases of rendering: sums, sorts, the stages of a render, whole renders, images of blobs and radiance fields."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,13 +33,13 @@ from splat_py.volume.hash_grid import HashRadianceField, HashShape
 
 _FORWARD = (Operator.SPLAT_FORWARD,)
 _TILE_SIZES = (4, 8, 16)
-# Ways to add up gradients, and whether by float atomics (else by compare-and-swap).
+# Ways to accumulate gradients, and true for float atomics, false for compare-and-swap.
 _ACCUMULATIONS = [*product(("PerPixel", "PerWave", "PerGroup"), (True, False)), ("PerIntersection", True)]
-# Splats of a list that one dispatch blends: many segments of the crowded tile.
+# Splats of a list that one dispatch blends; the crowded tile has many such segments.
 _SEGMENT = 256
 CHANNELS = (1, 3, 4, 32)
 Filtering = Literal["classic", "antialiased"]
-# Modes of `rasterization`: what is rendered, and how it is filtered.
+# Modes of `rasterization`: render_mode and rasterize_mode.
 RENDERS: tuple[tuple[Any, Filtering], ...] = (
     ("RGB", "classic"),
     ("RGB", "antialiased"),
@@ -47,12 +47,12 @@ RENDERS: tuple[tuple[Any, Filtering], ...] = (
     ("RGB+ED", "antialiased"),
 )
 RAY_KINDS = ("surfels", "gaussians")
-# Gaussians along rays, and the picture's sides: few pixels are enough.
+# Number of Gaussians evaluated along rays, and the picture's sides: few pixels suffice.
 _ALONG_RAYS, RAY_SIDES = 12, (9, 7)
 VOLUME_CONFIG = VolumeConfig((max(inputs.VOLUME_SIZE),), sh_degree=0, total_variation=0.01)
-# Coefficients, and whether samples jitter.
+# Number of coefficients, and true for jittered samples.
 VOLUME_RENDERS = ((1, False), (4, True), (9, False))
-# Dense levels and hashed ones, as many as a fit's.
+# Dense and hashed levels, as many as in a fit.
 HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
 
 
@@ -70,13 +70,13 @@ def cases() -> list[Case]:
         options = Options(16, antialiased=mode == "antialiased")
         found.append(_accumulating(f"project, {mode}", f"project {mode}", options, partial(_project, options)))
     for channels, tile, (how, native) in product(CHANNELS, _TILE_SIZES, _ACCUMULATIONS):
-        # Every number of channels and every tile size with what a device would take, and every way to add up with rgb.
+        # Every number of channels and every tile size with the default accumulation, and every accumulation with rgb.
         if (channels == 3) + (tile == 16) + (how == "PerWave" and native) >= 2:
             options = Options(tile, absgrad=True, accumulation=how, native_atomics=native)
             name = f"rasterise, {channels} ch, {tile} px, {how}"
             found.append(_accumulating(name, f"rasterize {channels}", options, partial(_rasterize, channels, options)))
     for how, native in (("PerPixel", False), ("PerGroup", True), ("PerIntersection", True)):
-        # Cameras' gradients: the only ones that add up in these two.
+        # The gradients of cameras are the only ones that these two accumulate.
         options = Options(16, accumulation=how, native_atomics=native)
         found += [
             _accumulating(f"project, cameras, {how}", "project classic", options, partial(_project, options)),
@@ -100,7 +100,7 @@ def cases() -> list[Case]:
 
 
 def _accumulating(name: str, reference: str, options: Options, run: Callable[[Device, Arrays], Arrays]) -> Case:
-    """A case whose gradients add up as `options` say: what that asks of the device."""
+    """A case that accumulates gradients by `options`, with the operators that it needs."""
     case = Case(name, reference, run)
     if not options.native_atomics:
         return replace(case, name=f"{name}, compare-and-swap")
@@ -116,7 +116,7 @@ def _prefix_sum(device: Device, stored: Arrays) -> Arrays:
 
 
 def _radix_sort(device: Device, stored: Arrays) -> Arrays:
-    """Sort 20-bit keys with repetitions, which keep their order."""
+    """Sort 20-bit keys; equal keys keep their order."""
     array = device.memory.array
     keys, values = array(inputs.bits(62, inputs.KEYS) >> np.uint32(12)), array(np.arange(inputs.KEYS, dtype=np.uint32))
     sort = RadixSort(device, inputs.KEYS)
@@ -138,7 +138,7 @@ def _shade(degree: int, options: Options | None, device: Device, stored: Arrays)
     leaves = leaves_of(means=s.means, sh=s.sh[:, : (degree + 1) ** 2], viewmats=s.viewmats)
     radii = torch.ones(2, inputs.GAUSSIANS, 2, dtype=torch.int32)
     colors = shade(leaves["means"], leaves["sh"], leaves["viewmats"], radii, degree, options, device=device)
-    # A colour of degree 0 is the same from everywhere.
+    # Colours of degree 0 depend only on sh.
     return with_gradients({"colors": colors}, leaves if degree else {"sh": leaves["sh"]}, 75, stored)
 
 
@@ -152,13 +152,13 @@ def _rasterize(channels: int, options: Options, device: Device, stored: Arrays) 
 
 
 def size_for(channels: int) -> tuple[int, int]:
-    """Width and height of the image: many channels on few pixels, but still on more than one tile."""
+    """The width and height of the image: many channels get few pixels, but still more than one tile."""
     return (WIDTH, HEIGHT) if channels <= 4 else (18, 17)
 
 
 def _crowd(options: Options, segment: int | None, device: Device, stored: Arrays) -> Arrays:
     tuning = device.tuning
-    # One dispatch blends no more splats of a tile than this.
+    # The most splats of a tile that one dispatch blends.
     device.tuning = replace(tuning, segment=segment)
     try:
         results = _rasterized(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, options, device, stored)
@@ -187,7 +187,7 @@ def _projected(s: SimpleNamespace) -> ProjectedSplats:
 
 
 def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Device, stored: Arrays) -> Arrays:
-    """All stages in a row, by two cameras."""
+    """All stages of a render, by two cameras."""
     s = inputs.scene(cameras=2)
     leaves = leaves_of(**vars(s))
     arguments = {name: leaf for name, leaf in leaves.items() if name != "sh"}
@@ -206,7 +206,7 @@ def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Dev
     wanted = {name: leaf for name, leaf in leaves.items() if "RGB" in mode or name not in ("sh", "backgrounds")}
     outputs, weights = {"image": image, "alphas": alphas}, {}
     if "ED" in mode:
-        # Where next to nothing covers a pixel, its expected depth is a quotient of two small numbers.
+        # If almost nothing covers a pixel, its expected depth is a quotient of two small numbers.
         weights["image"] = np.concatenate([np.ones_like(stored["image"][..., :-1]), stored["alphas"]], -1)
     results = with_gradients(outputs, wanted, 83, stored, **weights)
     if "ED" in mode:
@@ -222,7 +222,7 @@ def ray_inputs() -> dict[str, Floats]:
 
 
 def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arrays:
-    """Splats that are evaluated along rays: surfels, with distortion; and Gaussians."""
+    """Splats evaluated along rays: surfels with distortion, or Gaussians."""
     leaves = leaves_of(**ray_inputs())
     width, height = RAY_SIDES
     how: dict[str, Any] = {**leaves, "width": width, "height": height, "packed": packed, "device": device}
@@ -237,7 +237,7 @@ def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arra
 
 
 def portable_inputs() -> tuple[Floats, Floats]:
-    """Colours [N, 3] and opacities [N, 1]."""
+    """The colours [N, 3] and opacities [N, 1]."""
     return inputs.uniform(97, 0, 1, 70, 3), inputs.uniform(98, 0, 1, 70, 1)
 
 
@@ -250,7 +250,7 @@ def _portable(device: Device, stored: Arrays) -> Arrays:
 
 
 def fit_cases() -> list[Case]:
-    """Every rasteriser of images with both kinds of atomic addition, fields with every number of coefficients, and steps."""
+    """Cases of all image rasterisers with both kinds of atomic addition, fields with all coefficient counts, and steps."""
     needs = (Operator.IMAGE,)
     found = []
     for kind in ("group", "tiles", "autodiff"):
@@ -332,7 +332,7 @@ def volume_checkpoint() -> VolumeCheckpoint:
 
 
 def volume_photograph() -> inputs.Floats:
-    """[H, W, 4]: rgb and weight."""
+    """An image [H, W, 4]: rgb and weight."""
     camera = inputs.volume_camera()
     return inputs.uniform(59, 0, 1, camera.height, camera.width, 4)
 

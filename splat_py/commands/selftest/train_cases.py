@@ -1,4 +1,4 @@
-"""Training beside rendering: loss, Adam, whole steps, refinement of Gaussians, and the parts of a capture that are learnt."""
+"""Cases of training: loss, Adam, whole steps, refinement of Gaussians, and learnt parts of a capture."""
 
 import math
 from dataclasses import replace
@@ -30,8 +30,8 @@ from splat_py.train.step import BatchSums
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import DepthSupervision, device_camera, record_composition
 
-# A run of twelve steps, of which the fourth is done here: degree 3, and no densification.
-# Learning rates are those that the stored step was taken with, not a short run's.
+# The case is the fourth of twelve steps, with degree 3 and no densification.
+# The learning rates undo the scaling for short runs, to match the stored step.
 STEP = 3
 _SHORT_RUN = TrainConfig(steps=12).short_run_lr_scale
 CONFIG = TrainConfig(
@@ -46,16 +46,16 @@ CONFIG = TrainConfig(
 )
 SCENE_SCALE = 2.0
 _BOUNDS = np.array([[-1.6, -1.4, 3.0], [1.6, 1.4, 5.0]])
-# Floats of a Gaussian in a parameter tensor, and how many of them learn at a rate of their own.
+# Floats of a Gaussian in a parameter tensor, and how many of them have their own learning rate.
 ADAM_ROWS = ((1, 0), (3, 3), (48, 3))
 
-# Refinement of as few Gaussians as grow by 5 %; the first ones are faint. Some are cloned, some split, and one may not grow.
+# Refinement of the fewest Gaussians that grow by 5 %; the first are faint. Some are cloned, some split, and one may not grow.
 FEW, _FAINT = 20, 4
 REFINED = TrainConfig(seed=2, grow_grad2d=0.5, max_gaussians=FEW + 8, split_scale=0.15)
 MCMC = replace(REFINED, strategy="mcmc", means_lr=1e-6)
 FEW_BOUNDS = np.array([[-1.0, -1.0, 3.2], [1.0, 1.0, 4.8]])
 
-# A capture of three photographs, of which this one has its second turn, in the middle of a run.
+# A capture of three photographs; this one is in its second epoch, in the middle of a run.
 PHOTOGRAPHS, PHOTOGRAPH, EPOCH, CAPTURE_STEP, PROGRESS = 3, 1, 1, 4, 0.5
 BACKGROUND = (0.25, 0.5, 0.875)
 
@@ -85,7 +85,7 @@ def _counting(device: Device) -> Array:
 
 
 def _screen_gradients(device: Device) -> tuple[Array, Array]:
-    """Rows of splats' gradients, and radii."""
+    """Gradients of splats, in rows, and radii."""
     radii = (inputs.bits(95, 1, inputs.GAUSSIANS, 2) % np.uint32(9)).astype(np.int32)
     return device.memory.array(inputs.uniform(96, -1, 1, 1, inputs.GAUSSIANS, 9)), device.memory.array(radii)
 
@@ -132,7 +132,7 @@ def _statistics(device: Device, stored: Arrays) -> Arrays:
 
 
 def _batch(device: Device, stored: Arrays) -> Arrays:
-    """Two equal photographs: the statistics of one, twice, and its gradients as their mean."""
+    """A batch of two equal photographs: twice the statistics of one, and the same mean gradients."""
     parameters = Parameters(device, state_before())
     batch, v = BatchSums(parameters), inputs.uniform(99, -1, 1, inputs.GAUSSIANS, 3)
     (v_splats, radii), status = _screen_gradients(device), _counting(device)
@@ -149,7 +149,7 @@ def _batch(device: Device, stored: Arrays) -> Arrays:
 
 
 def _means(device: Device, stored: Arrays) -> Arrays:
-    """The means of three steps, between which is one that does not count."""
+    """The means of three steps, with a step between them that does not count."""
     means, array = ParameterMeans(device, first=0), device.memory.array
     for step, counts in ((0, True), (1, True), (2, False), (2, True)):
         scales = inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)
@@ -191,7 +191,7 @@ def _depth(device: Device, stored: Arrays) -> Arrays:
 
 
 def depth_inputs() -> tuple[Floats, Floats, Floats, Floats]:
-    """A render [1, H, W, 4] with its alphas, depths that are known of half of the pixels, and a gradient of colours."""
+    """A render [1, H, W, 4], its alphas, known depths of about half of the pixels, and a gradient of colours."""
     alphas = inputs.uniform(76, 0.1, 1, 1, HEIGHT, WIDTH, 1)
     depths = inputs.uniform(75, 1, 5, 1, HEIGHT, WIDTH, 1)
     render = np.concatenate([inputs.uniform(74, 0, 1, 1, HEIGHT, WIDTH, 3), alphas * depths], -1)
@@ -200,7 +200,7 @@ def depth_inputs() -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def of_few(scales: Floats, opacities: Floats, filters: Floats, v_scales: Floats, v_opacities: Floats) -> Arrays:
-    """Some Gaussians' results in few arrays, as they are stored."""
+    """Results of every third Gaussian in few arrays, as stored."""
     smooth, gradients = np.column_stack([scales, opacities, filters]), np.column_stack([v_scales, v_opacities])
     return {"smooth": smooth[::3], "gradients": gradients[::3]}
 
@@ -217,10 +217,10 @@ def state_before() -> dict[str, Floats]:
 
 
 def _training_step(how: Accumulate, device: Device, stored: Arrays) -> Arrays:
-    """Project, sort, rasterise, compare, and backward to Adam, as `splat train` does it. Lists run out of capacity first."""
+    """A whole step of `splat train`: project, sort, rasterise, compare, backward and Adam. Its lists overflow at first."""
     checkpoint = Checkpoint(STEP, replace(CONFIG, accumulate=how), state_before(), capacity=8)
     trainer = Trainer(dataset(), device=device, resume=checkpoint)
-    # A step that ran out of capacity is repeated.
+    # Repeat the step whose lists overflowed.
     while trainer.step == STEP:
         trainer.advance()
         trainer.finish()
@@ -229,7 +229,7 @@ def _training_step(how: Accumulate, device: Device, stored: Arrays) -> Arrays:
 
 
 def dataset(enlarged: int = 1) -> Dataset:
-    """One photograph, in memory, its sides multiplied."""
+    """A dataset with one photograph in memory, its sides multiplied by `enlarged`."""
     view = cast(View, SimpleNamespace(camera=inputs.camera().scaled(enlarged)))
     images = cast(ImageStore, [np.kron(inputs.photograph(), np.ones((enlarged, enlarged, 1), np.uint8))])
     background = inputs.scene().backgrounds[0]
@@ -244,7 +244,7 @@ def few_state() -> dict[str, Floats]:
 
 
 def rows(state: Arrays) -> Arrays:
-    """Each Gaussian's mean, opacity's logit and one log-scale."""
+    """Each Gaussian's mean, opacity logit and first log scale."""
     return {"rows": np.column_stack([state["means"], state["logit_opacities"], state["log_scales"][:, 0]])}
 
 
@@ -280,7 +280,7 @@ def exposure_state() -> Arrays:
 
 
 def image(seed: int, low: float) -> Floats:
-    """[1, H, W, 3]."""
+    """An image [1, H, W, 3]."""
     return inputs.uniform(seed, low, 1, 1, HEIGHT, WIDTH, 3)
 
 
@@ -330,12 +330,12 @@ def _environment(device: Device, stored: Arrays) -> Arrays:
 
 
 def transmittance() -> Floats:
-    """[1, H, W]."""
+    """Transmittances [1, H, W]."""
     return inputs.uniform(114, 0, 1, 1, HEIGHT, WIDTH)
 
 
 def over(shade: int) -> Floats:
-    """A photograph [H, W, 4] over black or white, as whole numbers: transparent pixels show a part of what is behind them."""
+    """A photograph [H, W, 4] over black (0) or white (1), in whole numbers; transparent pixels show part of the background."""
     opaque = inputs.photograph().astype(np.float32)
     opaque[..., :3] = opaque[..., :3] // 2 + shade * (inputs.bits(115, HEIGHT, WIDTH, 1) % np.uint32(128))
     return opaque

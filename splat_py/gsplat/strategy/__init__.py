@@ -1,4 +1,4 @@
-"""Density control as gsplat's scripts call it: strategies that change parameters and optimisers in place between steps."""
+"""Density control with gsplat's interface: strategies that change parameters and optimisers in place between steps."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -27,72 +27,69 @@ from splat_py.gsplat.strategy.ops import (
 
 __all__ = ["DefaultStrategy", "MCMCStrategy", "Strategy"]
 
-# More Gaussians than this are never put in the place of one.
+# The most Gaussians that may replace one, which is the size of the table of binomials.
 _MAX_RATIO = 51
-# Growth of the number of Gaussians at each refinement, until `cap_max`.
+# Growth factor of the number of Gaussians at each refinement, up to `cap_max`.
 _GROWTH = 1.05
 
 
 @dataclass
 class Strategy:
-    """When and how Gaussians are added, moved and removed. Call `step_pre_backward` before `loss.backward()` and
-    `step_post_backward` after it, at each step."""
+    """A schedule for adding, moving and removing Gaussians. At each step, call `step_pre_backward` before `loss.backward()` and
+    `step_post_backward` after it."""
 
     def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Check that each trainable parameter has an optimiser of its own.
+        """Check that each trainable parameter has its own optimiser.
 
         Raises:
-            StrategyError: an optimiser is missing or has no parameter, or it has not exactly one parameter.
+            StrategyError: an optimiser is missing, belongs to no parameter, or has not exactly one parameter.
         """
         trainable = {name for name, param in params.items() if param.requires_grad}
         if without := sorted(trainable - optimizers.keys()):
-            raise StrategyError(f"optimizers: none for the trainable parameters {without}; give each one of its own")
+            raise StrategyError(f"optimizers lacks the trainable parameters {without}; give each its own optimiser")
         if others := sorted(optimizers.keys() - trainable):
-            raise StrategyError(
-                f"optimizers: {others} belong to no trainable parameter; those of params are {sorted(trainable)}"
-            )
+            raise StrategyError(f"optimizers has {others}, which are not trainable parameters; params has {sorted(trainable)}")
         for name, optimizer in optimizers.items():
             if [len(group["params"]) for group in optimizer.param_groups] != [1]:
                 raise StrategyError(f"optimizers[{name!r}] must have one group with one parameter, params[{name!r}]")
 
     def step_pre_backward(self, *args: Any, **kwargs: Any) -> None:
-        """To be called between rendering and `loss.backward()`."""
+        """Call this between rendering and `loss.backward()`."""
 
     def step_post_backward(self, *args: Any, **kwargs: Any) -> None:
-        """To be called after `loss.backward()`."""
+        """Call this after `loss.backward()`."""
 
 
 class _GaussianStrategy(Strategy):
     def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Check that `params` has what is changed here, and each trainable parameter an optimiser of its own."""
+        """Check that `params` has the required parameters, and each trainable parameter its own optimiser."""
         super().check_sanity(params, optimizers)
         if missing := [name for name in REQUIRED if name not in params]:
-            raise StrategyError(f"params lacks {missing}: a strategy needs {list(REQUIRED)}")
+            raise StrategyError(f"params lacks {missing}; a strategy needs {list(REQUIRED)}")
 
 
 @dataclass
 class DefaultStrategy(_GaussianStrategy):
-    """Every `refine_every` steps, Gaussians whose centres have large gradients on screen are duplicated if they are small and
-    split if they are large, and transparent or huge ones are removed; every `reset_every` steps opacities are lowered.
-
-    Gradients are averaged over the cameras that saw a Gaussian since the last refinement, in units of half an image.
+    """Adaptive density control. Every `refine_every` steps, Gaussians with large screen-space gradients are duplicated if they
+    are small and split if they are large, and transparent or huge ones are removed. Every `reset_every` steps opacities are
+    lowered. Gradients are averaged over the cameras that saw a Gaussian since the last refinement, in units of half an image.
 
     Args:
-        prune_opa: Gaussians below this opacity are removed; resets lower to twice this.
+        prune_opa: Gaussians below this opacity are removed; resets lower opacities to twice this.
         grow_grad2d: gradient above which a Gaussian is duplicated or split. With `absgrad`, 0.0008 is usual.
-        grow_scale3d: largest standard deviation, relative to `scene_scale`, up to which it is duplicated; above, split.
-        grow_scale2d: radius, relative to the larger side of the image, above which a Gaussian is split anyway.
-        prune_scale3d: largest standard deviation, relative to `scene_scale`, above which it is removed, once opacities have
-            been reset.
-        prune_scale2d: likewise the radius.
-        refine_scale2d_stop_iter: the two rules of radii hold before this step; 0 for never.
+        grow_scale3d: largest standard deviation, relative to `scene_scale`, for duplication; larger Gaussians are split.
+        grow_scale2d: radius, relative to the larger side of the image, above which a Gaussian is always split.
+        prune_scale3d: largest standard deviation, relative to `scene_scale`, above which a Gaussian is removed, after the first
+            reset of opacities.
+        prune_scale2d: radius, relative to the larger side of the image, above which a Gaussian is removed, likewise.
+        refine_scale2d_stop_iter: the two rules for radii apply before this step; 0 disables them.
         refine_start_iter, refine_stop_iter: refinement happens between these steps, exclusive.
         reset_every, refine_every: steps between resets and refinements.
-        pause_refine_after_reset: no refinement for so many steps after a reset.
-        absgrad: take `info[key_for_gradient].absgrad` (Ye et al. 2024), which `rasterization(..., absgrad=True)` leaves.
-        revised_opacity: split such that two halves together are as opaque as the whole (Rota Bulò et al. 2024).
-        verbose: print what was done.
-        key_for_gradient: the entry of `info` whose gradient counts: "means2d", or "gradient_2dgs" for surfels.
+        pause_refine_after_reset: number of steps without refinement after a reset.
+        absgrad: use `info[key_for_gradient].absgrad` (Ye et al. 2024), which `rasterization(..., absgrad=True)` sets.
+        revised_opacity: split into halves that together are as opaque as the whole (Rota Bulò et al. 2024).
+        verbose: print each refinement.
+        key_for_gradient: the entry of `info` with the gradient: "means2d", or "gradient_2dgs" for surfels.
     """
 
     prune_opa: float = 0.005
@@ -113,18 +110,18 @@ class DefaultStrategy(_GaussianStrategy):
     key_for_gradient: Literal["means2d", "gradient_2dgs"] = "means2d"
 
     def initialize_state(self, scene_scale: float = 1.0) -> State:
-        """The running state, which each step takes: `grad2d` [N], `count` [N] and, with rules of radii, `radii` [N], all None
-        until the first step; and `scene_scale`, the extent of the scene in world units."""
+        """The running state for all steps: `grad2d` [N], `count` [N] and, with the rules for radii, `radii` [N], all None until
+        the first step; and `scene_scale`, the extent of the scene in world units."""
         state: State = {"grad2d": None, "count": None, "scene_scale": scene_scale}
         return state | {"radii": None} if self.refine_scale2d_stop_iter > 0 else state
 
     def step_pre_backward(
         self, params: Parameters, optimizers: Optimizers, state: State, step: int, info: dict[str, Any]
     ) -> None:
-        """Have the gradient on screen kept. `info` is `rasterization`'s meta.
+        """Retain the screen-space gradient. `info` is `rasterization`'s meta.
 
         Raises:
-            StrategyError: `info` has no centres on screen, or they have no gradient.
+            StrategyError: `info` has no screen-space centres, or they have no gradient.
         """
         if self.key_for_gradient not in info:
             raise StrategyError(f"info has no {self.key_for_gradient!r}; pass the meta that rasterization returned")
@@ -143,14 +140,14 @@ class DefaultStrategy(_GaussianStrategy):
         packed: bool = False,
         scene: Scene | None = None,
     ) -> None:
-        """Note the gradients of this step; refine and reset opacities if it is time to.
+        """Accumulate the gradients of this step; refine and reset opacities when due.
 
         Args:
-            params: raw parameters by name, [N, ...]; changed in place, as `optimizers`.
+            params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
             state: from `initialize_state`.
             info: `rasterization`'s meta of this step, after the backward pass.
-            packed: whether that was `rasterization(..., packed=True)`.
-            scene: is told of every change of rows.
+            packed: true if it comes from `rasterization(..., packed=True)`.
+            scene: gets a call for every change of rows.
 
         Raises:
             StrategyError: `info` is not such a meta, or has no gradient.
@@ -163,7 +160,7 @@ class DefaultStrategy(_GaussianStrategy):
             and step % self.refine_every == 0
             and step % self.reset_every >= self.pause_refine_after_reset
         ):
-            # Subclasses that were written for gsplat 1.5 know no scene.
+            # Subclasses written for gsplat 1.5 do not accept a scene.
             hook = {} if scene is None else {"scene": scene}
             duplicated, halved = self._grow_gs(params, optimizers, state, step, **hook)
             pruned = self._prune_gs(params, optimizers, state, step, **hook)
@@ -175,12 +172,12 @@ class DefaultStrategy(_GaussianStrategy):
             for name in {"grad2d", "count", "radii"} & state.keys():
                 state[name].zero_()
             torch.cuda.empty_cache()
-        # gsplat 1.5.3 never resets, as its condition never holds (`0 & step > 0`; mended in its #776).
+        # gsplat 1.5.3 never resets, since its condition is always false (`0 & step > 0`; fixed in its #776).
         if step > 0 and step % self.reset_every == 0:
             reset_opa(params, optimizers, state, value=2 * self.prune_opa)
 
     def _update_state(self, params: Parameters, state: State, info: dict[str, Any], packed: bool = False) -> None:
-        """Add this step's gradients and radii to the state, of the Gaussians that are visible."""
+        """Add this step's gradients and radii of visible Gaussians to the state."""
         key = self.key_for_gradient
         needed = ("width", "height", "n_cameras", "radii", *(("gaussian_ids",) if packed else ()), key)
         if missing := [name for name in needed if info.get(name) is None]:
@@ -212,7 +209,7 @@ class DefaultStrategy(_GaussianStrategy):
         if self.absgrad:
             of_surfels = self.key_for_gradient == "gradient_2dgs"
             lacks = "absgrad; call rasterization(..., absgrad=True) and loss.backward()"
-            lacks = "absgrad, which is of means2d; leave absgrad or key_for_gradient out" if of_surfels else lacks
+            lacks = "absgrad, which only means2d has; leave absgrad or key_for_gradient out" if of_surfels else lacks
         raise StrategyError(f"info[{self.key_for_gradient!r}] has no {lacks}")
 
     @torch.no_grad()
@@ -228,7 +225,7 @@ class DefaultStrategy(_GaussianStrategy):
         if counts[0]:
             duplicate(params, optimizers, state, duplicates, scene)
         if counts[1]:
-            # Copies are not split, even if large on screen.
+            # Do not split the new copies, even if they are large on screen.
             splits = torch.cat([splits, splits.new_zeros(counts[0])])
             split(params, optimizers, state, splits, self.revised_opacity, scene)
         return counts
@@ -252,18 +249,18 @@ class DefaultStrategy(_GaussianStrategy):
 
 @dataclass
 class MCMCStrategy(_GaussianStrategy):
-    """Every `refine_every` steps, transparent Gaussians move to where opaque ones are, and 5 % are added there; after each
-    step, noise moves the faint ones.
+    """Markov chain Monte Carlo. Every `refine_every` steps, transparent Gaussians move to opaque ones, and 5 % more are added
+    there; after each step, noise moves the faint ones.
 
     Args:
-        cap_max: most Gaussians.
+        cap_max: maximum number of Gaussians.
         noise_lr: noise, relative to the learning rate of the means.
         refine_start_iter, refine_stop_iter: relocation and growth happen between these steps, exclusive.
         refine_every: steps between them.
-        min_opacity: Gaussians of at most this opacity are relocated.
-        verbose: print what was done.
-        noise_injection_stop_iter: no noise from this step on; -1 for always.
-        noise_opacity_t, noise_opacity_k: opacity above which a Gaussian feels no noise, and how abruptly that ends.
+        min_opacity: Gaussians with at most this opacity are relocated.
+        verbose: print each refinement.
+        noise_injection_stop_iter: first step without noise; -1 never stops it.
+        noise_opacity_t, noise_opacity_k: opacity at which the noise ends, and the steepness of that end.
     """
 
     cap_max: int = 1_000_000
@@ -273,14 +270,14 @@ class MCMCStrategy(_GaussianStrategy):
     refine_every: int = 100
     min_opacity: float = 0.005
     verbose: bool = False
-    # gsplat 1.6 has the first of these in the middle: by position, the fields are those of 1.5.
+    # Keyword only: gsplat 1.6 has the first of these in the middle, while positions here are those of 1.5.
     _: KW_ONLY
     noise_injection_stop_iter: int = -1
     noise_opacity_t: float = DEFAULT_MCMC_OPACITY_T
     noise_opacity_k: float = DEFAULT_MCMC_OPACITY_K
 
     def initialize_state(self) -> State:
-        """The running state: `binoms`, the binomial coefficients that relocation needs."""
+        """The running state: `binoms`, the binomial coefficients for relocation."""
         table = [[math.comb(n, k) for k in range(_MAX_RATIO)] for n in range(_MAX_RATIO)]
         return {"binoms": torch.tensor(table, dtype=torch.float32)}
 
@@ -294,18 +291,18 @@ class MCMCStrategy(_GaussianStrategy):
         lr: float,
         scene: Scene | None = None,
     ) -> None:
-        """Refine if it is time to, and add noise to the means.
+        """Refine when due, and add noise to the means.
 
         Args:
-            params: raw parameters by name, [N, ...]; changed in place, as `optimizers`.
+            params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
             state: from `initialize_state`.
             info: `rasterization`'s meta; not used.
             lr: current learning rate of the means.
-            scene: is told of every change of rows.
+            scene: gets a call for every change of rows.
         """
         binoms = state["binoms"] = state["binoms"].to(params["means"].device)
         if self.refine_start_iter < step < self.refine_stop_iter and step % self.refine_every == 0:
-            # Subclasses that were written for gsplat 1.5 know no scene.
+            # Subclasses written for gsplat 1.5 do not accept a scene.
             hook = {} if scene is None else {"scene": scene}
             relocated = self._relocate_gs(params, optimizers, binoms, **hook)
             added = self._add_new_gs(params, optimizers, binoms, **hook)

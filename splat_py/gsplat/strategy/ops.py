@@ -1,9 +1,8 @@
-"""Changes of the rows of Gaussians, in parameters, their optimisers' state and a strategy's own, all in place;
-and Adam for visible rows.
+"""In-place changes to the rows of Gaussians in parameters, optimiser states and a strategy's state; and Adam for visible rows.
 
 Parameters are raw: `scales` [N, 3] logarithms, `opacities` [N] or [N, 1] logits, `quats` [N, 4] of any length, `means` [N, 3];
 others have N rows of any shape and are copied with their Gaussians. A changed parameter is a new one in `params` and in its
-optimiser, without `.grad`. In `state`, tensors are [N, ...]; anything else, and what has no dimension, stays as it is.
+optimiser, without `.grad`. In `state`, tensors are [N, ...]; scalars and other values stay unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,46 +22,46 @@ Parameters: TypeAlias = dict[str, Parameter] | ParameterDict
 Optimizers: TypeAlias = Mapping[str, Optimizer]
 State: TypeAlias = dict[str, Any]
 
-# Parameters that every strategy changes.
+# Parameters that every strategy needs.
 REQUIRED = ("means", "scales", "quats", "opacities")
 DEFAULT_MCMC_OPACITY_T = 0.005
 DEFAULT_MCMC_OPACITY_K = 100.0
 
-# Each half of a split Gaussian is this much smaller (Kerbl et al. 2023, section 5.2).
+# Divisor of the scales of a split Gaussian's halves (Kerbl et al. 2023, section 5.2).
 _SPLIT_SHRINK = 1.6
-# torch.multinomial takes no more weights.
+# The most weights that torch.multinomial accepts.
 _MAX_MULTINOMIAL = 2**24
 
 
 class StrategyError(SplatError, AssertionError):
-    """Parameters, optimisers or `info` are not what a strategy needs. An AssertionError too, as scripts for gsplat expect."""
+    """Parameters, optimisers or `info` do not suit a strategy. Also an AssertionError, as scripts for gsplat expect."""
 
 
 class Scene(Protocol):
-    """Keeper of further tensors with a row for each Gaussian, who is told of every change of rows."""
+    """An object with further tensors [N, ...]; a strategy calls one of its methods after every change of rows."""
 
     def on_duplicate(self, sel: Tensor) -> None:
-        """Copies of the rows `sel` follow the others."""
+        """Copies of the rows `sel` were appended."""
 
     def on_split(self, sel: Tensor, rest: Tensor) -> None:
-        """The rows `rest` come first, then the rows `sel`, then these a second time."""
+        """The rows are now `rest`, followed by `sel` twice."""
 
     def on_remove(self, mask: Tensor) -> None:
-        """Rows where `mask` [N] is true are gone."""
+        """Rows with `mask` [N] true were removed."""
 
     def on_relocate(self, dead_indices: Tensor, sampled_indices: Tensor) -> None:
-        """The rows `dead_indices` are now copies of the rows `sampled_indices`."""
+        """The rows `dead_indices` became copies of the rows `sampled_indices`."""
 
     def on_sample_add(self, sampled_indices: Tensor) -> None:
-        """Copies of the rows `sampled_indices` follow the others."""
+        """Copies of the rows `sampled_indices` were appended."""
 
     def on_permute(self, order: Tensor) -> None:
-        """Row i is now what row order[i] was."""
+        """Row i is now the former row order[i]."""
 
 
 @torch.no_grad()
 def duplicate(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene | None = None) -> None:
-    """Append a copy of each Gaussian of `mask` [N]. Copies start without momentum and inherit the state."""
+    """Append a copy of each Gaussian in `mask` [N]. Copies start without momentum and inherit the state."""
     selected = mask.nonzero().squeeze(1)
     _append_rows(params, optimizers, state, None, selected, {})
     if scene is not None:
@@ -78,11 +77,11 @@ def split(
     revised_opacity: bool = False,
     scene: Scene | None = None,
 ) -> None:
-    """Replace each Gaussian of `mask` [N] by two smaller ones, drawn from it. They come after all others: the first ones of all
-    of them, then the second ones.
+    """Replace each Gaussian in `mask` [N] by two smaller ones, drawn from it. They follow all others: first one half of each,
+    then the other halves.
 
     Args:
-        revised_opacity: the opacity ô of both is such that together they are as opaque as the one that was there,
+        revised_opacity: choose the opacity ô of both halves to make them together as opaque as the original,
             1 - (1 - ô)² = o (Rota Bulò et al. 2024).
     """
     selected, rest = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
@@ -101,7 +100,7 @@ def split(
 
 @torch.no_grad()
 def remove(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene | None = None) -> None:
-    """Remove the Gaussians of `mask` [N]."""
+    """Remove the Gaussians in `mask` [N]."""
     rest = (~mask).nonzero().squeeze(1)
     _append_rows(params, optimizers, state, rest, rest[:0], {})
     if scene is not None:
@@ -110,7 +109,7 @@ def remove(params: Parameters, optimizers: Optimizers, state: State, mask: Tenso
 
 @torch.no_grad()
 def reset_opa(params: Parameters, optimizers: Optimizers, state: State, value: float) -> None:
-    """Lower all opacities above `value` to it, and forget the momentum that would raise them again."""
+    """Lower all opacities above `value` to it, and clear the momentum that would raise them again."""
     ceiling = torch.logit(torch.tensor(value)).item()
     _update_param_with_optimizer(
         lambda name, param: _parameter(param.clamp(max=ceiling), param),
@@ -131,16 +130,16 @@ def relocate(
     min_opacity: float = 0.005,
     scene: Scene | None = None,
 ) -> None:
-    """Move the Gaussians of `mask` [N] to where others are, drawn by opacity, and share these ones' opacity and extent among
-    all that are then there (Kheradmand et al. 2024, equation 9). Those that were drawn lose their momentum.
+    """Move the Gaussians in `mask` [N] to others, drawn by opacity, and divide the opacity and extent of a drawn Gaussian
+    among all that are then in its place (Kheradmand et al. 2024, equation 9). Drawn Gaussians lose their momentum.
 
     Args:
-        binoms: [n_max, n_max] of `compute_relocation`.
-        min_opacity: no opacity becomes less.
+        binoms: [n_max, n_max], as in `compute_relocation`.
+        min_opacity: lower limit of the new opacities.
     """
     dead, alive = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
     if len(alive) == 0:
-        raise StrategyError(f"none of the {len(mask)} Gaussians is opaque enough for others to move there; lower min_opacity")
+        raise StrategyError(f"none of the {len(mask)} Gaussians is opaque enough as a target to move to; lower min_opacity")
     drawn = alive[_multinomial_sample(params["opacities"][alive].sigmoid().flatten(), len(dead))]
     shared = _shared(params, drawn, binoms, min_opacity)
 
@@ -171,7 +170,7 @@ def sample_add(
     min_opacity: float = 0.005,
     scene: Scene | None = None,
 ) -> None:
-    """Append `n` Gaussians in the places of others, drawn by opacity, which share their opacity and extent with them. New ones
+    """Append `n` Gaussians at the positions of others, drawn by opacity, which share opacity and extent with them. New ones
     start without momentum and with a state of 0. `binoms` and `min_opacity` are as in `relocate`."""
     drawn = _multinomial_sample(params["opacities"].sigmoid().flatten(), n)
     shared = _shared(params, drawn, binoms, min_opacity)
@@ -195,17 +194,17 @@ def inject_noise_to_position(
     t: float = DEFAULT_MCMC_OPACITY_T,
     k: float = DEFAULT_MCMC_OPACITY_K,
 ) -> None:
-    """Add Σ η σ(-k (o - t)) noise_scale to the means, η ~ N(0, 1): noise in the shape of each Gaussian, which only faint ones
-    feel (Kheradmand et al. 2024).
+    """Add Σ η σ(-k (o - t)) noise_scale to the means, η ~ N(0, 1): noise in the shape of each Gaussian, which moves only faint
+    ones (Kheradmand et al. 2024).
 
     Args:
-        noise_scale, scaler: one of the two; gsplat 1.6 and 1.5 call it so.
-        t, k: the opacity where noise ends, and how abruptly.
+        noise_scale, scaler: the name in gsplat 1.6 and in 1.5; give one.
+        t, k: the opacity at which the noise ends, and the steepness of that end.
     """
     if noise_scale is None:
         noise_scale = scaler
     if noise_scale is None or scaler not in (None, noise_scale):
-        raise StrategyError("inject_noise_to_position takes noise_scale or, with the same meaning, scaler")
+        raise StrategyError("inject_noise_to_position needs noise_scale, or scaler with the same meaning; give one")
     means, rotations = params["means"], normalized_quat_to_rotmat(normalize(params["quats"], dim=-1))
     faint = torch.sigmoid(-k * (params["opacities"].flatten().sigmoid() - t))
     noise = torch.randn_like(means) * faint[:, None] * noise_scale
@@ -219,7 +218,7 @@ def _multinomial_sample(weights: Tensor, n: int, replacement: bool = True) -> Te
     if len(weights) <= _MAX_MULTINOMIAL:
         return torch.multinomial(weights, n, replacement=replacement)
     if not replacement:
-        # The smallest of exponential variables of these rates (Efraimidis and Spirakis 2006).
+        # The indices of the smallest exponential variables with these rates (Efraimidis and Spirakis 2006).
         return (weights / torch.empty_like(weights).exponential_()).topk(n).indices
     total = _float64(weights).cumsum(0)
     positions = torch.rand(n, dtype=total.dtype, device=total.device) * total[-1]
@@ -234,16 +233,16 @@ def _update_param_with_optimizer(
     optimizers: Optimizers,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Replace parameters, and what their optimisers keep of them.
+    """Replace parameters and their optimiser states.
 
     Args:
-        param_fn: the new parameter, from a name and the old one [N, ...].
-        optimizer_fn: the new value of an optimiser's state, from its key and the old one. Called for tensors with N rows.
-        names: which parameters; all by default.
+        param_fn: returns the new parameter for a name and the old one [N, ...].
+        optimizer_fn: returns the new value of an optimiser's state for its key and old value; called for tensors with N rows.
+        names: the parameters to replace; all by default.
     """
     names = list(params.keys()) if names is None else names
     if missing := [name for name in names if params[name].requires_grad and name not in optimizers]:
-        raise StrategyError(f"optimizers: none for the trainable parameters {missing}; give each one of its own")
+        raise StrategyError(f"optimizers lacks the trainable parameters {missing}; give each its own optimiser")
     for name in names:
         old = params[name]
         new = params[name] = param_fn(name, old)
@@ -266,8 +265,8 @@ def _append_rows(
     source: Tensor,
     changed: dict[str, Tensor],
 ) -> None:
-    """Keep the rows `kept` (all, if None) and append copies of the rows `source`: of parameters those in `changed`, if there;
-    of moments zeros."""
+    """Keep the rows `kept` (all if None) and append rows: parameters from `changed`, otherwise copies of the rows `source`;
+    zeros for moments."""
 
     def rows(values: Tensor) -> Tensor:
         return values if kept is None else values[kept]
@@ -284,7 +283,7 @@ def _append_rows(
 
 
 def _shared(params: Parameters, drawn: Tensor, binoms: Tensor, min_opacity: float) -> dict[str, Tensor]:
-    """Raw scales and opacities of the Gaussians `drawn` [n], shared by the new ones there and the one that was."""
+    """Raw scales and opacities of the Gaussians `drawn` [n], divided among each of them and its new ones."""
     opacities, scales = compute_relocation(
         opacities=params["opacities"][drawn].sigmoid(),
         scales=params["scales"][drawn].exp(),
@@ -296,7 +295,7 @@ def _shared(params: Parameters, drawn: Tensor, binoms: Tensor, min_opacity: floa
 
 
 def _rows(values: dict[str, Any], count: int | None = None) -> dict[str, Tensor]:
-    """The values that are tensors with rows; with `count` of them, if given."""
+    """The values that are tensors with rows; only those with `count` rows, if given."""
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.dim() > 0}
     return {name: value for name, value in tensors.items() if count in (None, len(value))}
 
@@ -308,7 +307,7 @@ def _parameter(values: Tensor, like: Tensor) -> Parameter:
 def compute_relocation(
     opacities: Tensor, scales: Tensor, ratios: Tensor, binoms: Tensor, min_opacity: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Opacities and scales with which n Gaussians in one place look as much as possible like the one that was there.
+    """Opacities and scales for n Gaussians in one place that together look as much as possible like the original one.
 
     With o' = 1 - (1 - o)^(1/n), scales are multiplied by o / Σᵢ Σₖ C(i-1, k) (-1)ᵏ o'ᵏ⁺¹ / √(k+1), i from 1 to n and k from 0
     to i - 1.
@@ -316,15 +315,15 @@ def compute_relocation(
     Args:
         opacities: [N] or [N, 1] o, between 0 and 1.
         scales: [N, 3] standard deviations.
-        ratios: [N] n; taken as 1 below and as n_max above the table's range.
-        binoms: [n_max, n_max] the coefficients C(row, column), 0 above the diagonal.
-        min_opacity: if given, o' is at least this and less than 1 before scales are computed, as in gsplat 1.6.
+        ratios: [N] n, clamped to 1 to n_max.
+        binoms: [n_max, n_max] coefficients C(row, column), 0 above the diagonal.
+        min_opacity: if given, clamp o' to at least this and below 1 before computing scales, as gsplat 1.6 does.
 
     Returns:
-        New opacities, of the shape of `opacities`, and scales [N, 3]. No gradients.
+        New opacities in the shape of `opacities`, and scales [N, 3], without gradients.
 
     Raises:
-        SplatError: shapes do not fit together.
+        SplatError: the shapes do not match.
     """
     count = len(opacities)
     if opacities.numel() != count or scales.shape != (count, 3) or ratios.shape != (count,):
@@ -336,14 +335,14 @@ def compute_relocation(
         raise SplatError(f"binoms must be square, [n_max, n_max], not {list(binoms.shape)}")
     if count == 0:
         return opacities.detach().clone(), scales.detach().clone()
-    # The sum alternates between terms that are much larger than itself: float32 would lose it at large n.
-    # At an opacity of 1, which sigmoid returns for logits above 17, even float64: hence the largest one below.
+    # The terms alternate in sign and are much larger than their sum, which float32 would lose at large n.
+    # At an opacity of 1, which sigmoid returns for logits above 17, even float64 would: hence the limit below 1.
     old = _float64(opacities.detach().flatten()).clamp(max=1 - 2**-24)
     copies = ratios.to(old.device, torch.int64).clamp(1, len(binoms))
     new = -torch.expm1(torch.log1p(-old) / copies)
     if min_opacity is not None:
         new = new.clamp(min_opacity, 1 - torch.finfo(torch.float32).eps)
-    # Over i the binomials add up once for all, which leaves a polynomial in o', of degree n.
+    # Summing the binomials over i first leaves a polynomial of degree n in o'.
     k = torch.arange(len(binoms), dtype=torch.float64, device=old.device)
     coefficients = _float64(binoms).to(old.device).cumsum(0) * (-1) ** k / (k + 1).sqrt()
     total = torch.zeros_like(new)
@@ -355,18 +354,18 @@ def compute_relocation(
 
 
 def _float64(values: Tensor) -> Tensor:
-    """In double precision, which MPS lacks: from there they go to the CPU."""
+    """Convert to double precision; MPS lacks it, so its tensors move to the CPU."""
     return (values.cpu() if values.device.type == "mps" else values).double()
 
 
 class SelectiveAdam(torch.optim.Adam):
-    """Adam whose rows learn only while they are visible: those of others, and their moments, stay as they are.
+    """Adam that updates only visible rows; other rows and their moments stay unchanged.
 
-    As in gsplat, moments are not corrected for their start at zero: the first steps are larger than those of
-    `torch.optim.Adam` (three times the first one with the usual betas); after some thousands they are the same.
+    As in gsplat, there is no bias correction of the moments: the first steps are larger than those of `torch.optim.Adam`
+    (the first three times as large with the usual betas); after some thousands of steps they are equal.
 
     Args:
-        params: parameters [N, ...], one in each group, or such groups.
+        params: parameters [N, ...], or groups with one parameter each.
         eps: added to the root of the second moment.
         betas: decay rates of the two moments.
     """
@@ -379,15 +378,15 @@ class SelectiveAdam(torch.optim.Adam):
         """Update the visible rows of each parameter that has a gradient.
 
         Args:
-            visibility: [N] which rows are visible.
+            visibility: [N], true for visible rows.
         """
         rows = visibility.flatten().nonzero().squeeze(1)
         for group in self.param_groups:
             if len(group["params"]) != 1:
-                raise SplatError(f"SelectiveAdam: a group has {len(group['params'])} parameters; give each a group of its own")
+                raise SplatError(f"SelectiveAdam: a group has {len(group['params'])} parameters; give each its own group")
             param = group["params"][0]
             if len(param) != visibility.numel():
-                raise SplatError(f"visibility has {visibility.numel()} values for a parameter of {len(param)} rows")
+                raise SplatError(f"visibility has {visibility.numel()} values for a parameter with {len(param)} rows")
             if param.grad is not None:
                 self._update(param, param.grad[rows], rows, group)
 

@@ -1,1 +1,1 @@
-"""Files of Gaussians that other programs write and read, a format or a few a module; `gaussians.py` chooses."""
+"""Encoders and decoders of scene files that other programs share; `gaussians.py` selects one by ending."""

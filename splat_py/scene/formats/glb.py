@@ -1,8 +1,8 @@
-"""GLB with KHR_gaussian_splatting: points of glTF 2.0 with an attribute for each property (github.com/KhronosGroup/glTF).
+"""GLB with KHR_gaussian_splatting: glTF 2.0 points with an attribute for each property (github.com/KhronosGroup/glTF).
 
-All is float32 as we write it, so nothing is lost. Scales are linear, quaternions x y z w, harmonics as in a PLY. Axes are left,
-up, front, those of a PLY right, down, front. Read are the integers that the extension allows as well, and nodes that move, turn
-and scale; drafts of the extension had logarithms of scales, which are told by numbers below zero.
+The writer stores float32, so nothing is lost. Scales are linear, quaternions x y z w, harmonics as in a PLY. Axes are left, up,
+front; a PLY has right, down, front. The reader also accepts the extension's integer types, nodes that move, turn and scale, and
+the log scales of earlier drafts, which it recognises by negative numbers.
 """
 
 import json
@@ -24,7 +24,7 @@ _HEADER, _CHUNK = struct.Struct("<III"), struct.Struct("<II")
 _FLOAT, _BYTE, _POINTS, _ARRAY_BUFFER = 5126, 5121, 0, 34962
 _KINDS = {5120: "i1", 5121: "u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", _FLOAT: "<f4"}
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
-# Half a turn about z: from right, down, front to left, up, front, and the other way round.
+# Half a turn about z, which swaps right, down, front and left, up, front.
 _FLIP = Similarity(rotation=np.diag([-1.0, -1.0, 1.0]))
 _MOST_NODES = 10_000
 
@@ -82,15 +82,15 @@ def encode(gaussians: StoredGaussians) -> bytes:
 
 
 def _harmonics(count: int) -> list[str]:
-    """Names of the attributes of so many coefficients."""
+    """Attribute names of the first `count` coefficients."""
     return [f"{EXTENSION}:SH_DEGREE_{degree}_COEF_{i}" for degree in range(4) for i in range(2 * degree + 1)][:count]
 
 
 def decode(data: bytes) -> StoredGaussians:
-    """The Gaussians of all of a file's nodes."""
+    """The Gaussians of all nodes in a file."""
     magic, version, size = _HEADER.unpack_from(data)
     if magic != _MAGIC or version != 2 or size > len(data):
-        raise ValueError("it does not begin as a whole GLB of version 2 does")
+        raise ValueError("it does not begin like a complete GLB of version 2")
     chunks: dict[int, bytes] = {}
     at = _HEADER.size
     while at < size:
@@ -108,7 +108,7 @@ def decode(data: bytes) -> StoredGaussians:
                 parts.append(where.of_arrays(_primitive(tree, primitive, chunks.get(_BINARY, b""))))
                 count += len(parts[-1].means)
                 if count > len(data):
-                    raise ValueError(f"its nodes repeat the same points, to {count:,} Gaussians and more")
+                    raise ValueError(f"its nodes repeat the same points, to at least {count:,} Gaussians")
     if not parts:
         raise ValueError(f"it has no points with {EXTENSION}")
     return _FLIP.of_arrays(packing.joined(parts))
@@ -116,12 +116,12 @@ def decode(data: bytes) -> StoredGaussians:
 
 def _index(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"it has {str(value)[:60]!r} where a number of an element should be")
+        raise ValueError(f"it has {str(value)[:60]!r} instead of an index")
     return value
 
 
 def _meshes(tree: dict[str, Any]) -> Iterator[tuple[Similarity, int]]:
-    """The meshes of the scene's nodes, and where they are."""
+    """The transform and mesh index of each of the scene's nodes that has a mesh."""
     nodes, seen = tree.get("nodes", []), 0
     scene = tree["scenes"][_index(tree.get("scene", 0))]
     stack = [(node, np.eye(4)) for node in scene.get("nodes", [])]
@@ -129,7 +129,7 @@ def _meshes(tree: dict[str, Any]) -> Iterator[tuple[Similarity, int]]:
         index, above = stack.pop()
         node, seen = nodes[_index(index)], seen + 1
         if seen > _MOST_NODES:
-            raise ValueError(f"it has more than {_MOST_NODES:,} nodes, or they go round in circles")
+            raise ValueError(f"it has more than {_MOST_NODES:,} nodes, or they form a cycle")
         matrix = above @ _matrix(node)
         stack += [(child, matrix) for child in node.get("children", [])]
         if "mesh" in node:
@@ -148,10 +148,10 @@ def _matrix(node: dict[str, Any]) -> NDArray[np.float64]:
 
 
 def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -> StoredGaussians:
-    """The Gaussians of a primitive, in its node's frame."""
+    """The Gaussians of a primitive in its node's frame."""
     described = primitive["extensions"][EXTENSION]
     if described.get("extensions") or described.get("kernel", "ellipse") != "ellipse":
-        raise ValueError("its Gaussians are compressed or of a kernel that is not read here")
+        raise ValueError("its Gaussians are compressed or have an unsupported kernel")
     attributes = primitive["attributes"]
     degree = max((degree for degree in (1, 2, 3) if f"{EXTENSION}:SH_DEGREE_{degree}_COEF_0" in attributes), default=0)
 
@@ -167,14 +167,14 @@ def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -
         sh=np.stack([column(name, 3) for name in _harmonics((degree + 1) ** 2)], 1),
     )
     if len({len(part) for part in arrays[:5]}) > 1:
-        raise ValueError("its attributes are of different lengths")
+        raise ValueError("its attributes have different lengths")
     return arrays
 
 
 def _accessor(tree: dict[str, Any], index: object, binary: bytes, width: int) -> NDArray[np.float32]:
     accessor = tree["accessors"][_index(index)]
     if "sparse" in accessor or "bufferView" not in accessor or _WIDTHS[accessor["type"]] != width:
-        raise ValueError("an attribute is sparse, empty or of another width")
+        raise ValueError("an attribute is sparse, empty or of a wrong width")
     view = tree["bufferViews"][_index(accessor["bufferView"])]
     if _index(view.get("buffer", 0)) != 0 or "uri" in tree["buffers"][0]:
         raise ValueError("its numbers are in another file")
@@ -183,7 +183,7 @@ def _accessor(tree: dict[str, Any], index: object, binary: bytes, width: int) ->
     stride = _index(view.get("byteStride", 0)) or width * dtype.itemsize
     end = start + stride * (count - 1) + width * dtype.itemsize if count else start
     if stride < width * dtype.itemsize or end > len(binary):
-        raise ValueError("an attribute goes on beyond the file's end")
+        raise ValueError("an attribute extends beyond the end of the file")
     values = np.ndarray((count, width), dtype, binary, start, (stride, dtype.itemsize)).astype(np.float32)
     if accessor.get("normalized") is True and dtype.kind in "iu":
         values = np.maximum(values / np.iinfo(dtype).max, -1)

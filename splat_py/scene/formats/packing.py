@@ -1,5 +1,5 @@
-"""Common parts of the formats: the arrays they hold, numbers in few bits, quaternions of three numbers, orders that compress
-well, files in parts."""
+"""Common parts of the formats: their arrays, quantised numbers, packed quaternions, an order that compresses well, and files
+in parts."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,14 +12,14 @@ Float32Array = NDArray[np.float32]
 
 # Y_0: rgb = 0.5 + Y_0 · sh[0].
 SH_C0 = 0.28209479177387814
-# The usual types of splats and colours: name, and no source.
+# The default types of splats and colours: a name and an empty source.
 USUAL_TYPES = {"splat": ("Gaussian", ""), "color": ("SphericalHarmonics", "")}
-# Logarithms of the least and the largest deviation that is float32.
+# Logarithms of the smallest and the largest standard deviation in float32.
 FLOAT32_LOGS = (float(np.log(np.finfo(np.float32).tiny)), float(np.log(np.finfo(np.float32).max)))
-# Opacities of exactly 0 and 1 have no finite logarithm.
+# Opacities of exactly 0 and 1 would have infinite logits.
 _LEAST_OPACITY = 1e-6
 _SQRT2 = 2**0.5
-# The numbers that are stored when the first, second … of a quaternion is left out.
+# Indices of the stored components if component 0, 1, 2 or 3 is left out.
 _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 
@@ -31,17 +31,17 @@ class StoredGaussians(NamedTuple):
     log_scales: Float32Array  # [N, 3]
     logit_opacities: Float32Array  # [N]
     sh: Float32Array  # [N, K, 3]
-    params: Mapping[str, Float32Array] = MappingProxyType({})  # [N] each, of splats that have any
-    features: Float32Array | None = None  # [N, F], of colours that are no harmonics
+    params: Mapping[str, Float32Array] = MappingProxyType({})  # [N] each, parameters of the splat type
+    features: Float32Array | None = None  # [N, F], for colours other than harmonics
     weights: Float32Array | None = None  # [W]
-    # "splat" and "color": the name of a built-in type and "", or that of the user's and its source.
+    # "splat" and "color": the name of a built-in type and "", or a user's type and its source.
     types: Mapping[str, tuple[str, str]] = MappingProxyType(USUAL_TYPES)
-    # True if they were trained to be rendered with `antialiased`.
+    # True if trained with `antialiased` rendering.
     antialiased: bool = False
 
     @property
     def scales(self) -> Float32Array:
-        """Standard deviations [N, 3], none above the largest float32."""
+        """Standard deviations [N, 3], clamped to the largest float32."""
         with np.errstate(over="ignore"):
             return np.minimum(np.exp(self.log_scales), np.finfo(np.float32).max)
 
@@ -51,23 +51,23 @@ class StoredGaussians(NamedTuple):
 
     @property
     def colors(self) -> NDArray[np.float64]:
-        """The rgb [N, 3] that the harmonic of degree 0 makes, between 0 and 1 unless it is beyond."""
+        """The rgb [N, 3] of the harmonic of degree 0, not clamped to 0 to 1."""
         return self.sh[:, 0].astype(np.float64) * SH_C0 + 0.5
 
 
 def logits_of(opacities: NDArray[Any]) -> Float32Array:
-    """The logarithms of o / (1 - o), finite for 0 and 1 too."""
+    """The logits log(o / (1 - o)), finite for 0 and 1 too."""
     safe = np.clip(opacities.astype(np.float64), _LEAST_OPACITY, 1 - _LEAST_OPACITY)
     return np.log(safe / (1 - safe)).astype(np.float32)
 
 
 def to_levels(values: NDArray[Any], levels: int) -> NDArray[np.uint32]:
-    """Numbers from 0 to 1 as whole numbers from 0 to `levels`, the nearest ones."""
+    """Round numbers from 0 to 1 to whole numbers from 0 to `levels`."""
     return np.rint(np.clip(values, 0, 1) * levels).astype(np.uint32)
 
 
 def log_scales_of(scales: NDArray[Any]) -> NDArray[Any]:
-    """Natural logarithms of standard deviations as files have them: zero is the smallest number, below and NaN stay NaN."""
+    """Natural logarithms of a file's standard deviations: zero counts as the smallest float32, negative and NaN give NaN."""
     with np.errstate(invalid="ignore"):
         return np.log(np.where(scales == 0, np.finfo(np.float32).tiny, scales).astype(np.float32))
 
@@ -78,14 +78,14 @@ def base_of(colors: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def normalized(quats: NDArray[Any]) -> NDArray[np.float64]:
-    """Quaternions of length 1; those that are zero become no rotation."""
+    """Quaternions of length 1; zero quaternions become the identity."""
     quats = quats.astype(np.float64)
     lengths = np.linalg.norm(quats, axis=1, keepdims=True)
     return np.where(lengths > 0, quats / np.where(lengths > 0, lengths, 1), [1.0, 0, 0, 0])
 
 
 def drop_largest(quats: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The number [N] of the largest component, made positive, and the other three [N, 3] over √½, -1 to 1."""
+    """The index [N] of the largest component, made positive, and the other three [N, 3] divided by √½, -1 to 1."""
     quats = normalized(quats)
     largest = np.abs(quats).argmax(1)
     rows = np.arange(len(quats))
@@ -103,7 +103,7 @@ def restore_largest(largest: NDArray[Any], others: NDArray[Any]) -> Float32Array
 
 
 def joined(parts: Sequence[StoredGaussians]) -> StoredGaussians:
-    """The Gaussians of all of a file's parts, which are at least one; coefficients that a part lacks are zero."""
+    """Concatenate the Gaussians of one or more parts of a file; missing coefficients are zero."""
     most = max(part.sh.shape[1] for part in parts)
     sh = [np.pad(part.sh, ((0, 0), (0, most - part.sh.shape[1]), (0, 0))) for part in parts]
     means, quats, log_scales, logits = (np.concatenate(columns) for columns in zip(*(part[:4] for part in parts), strict=True))
@@ -111,7 +111,7 @@ def joined(parts: Sequence[StoredGaussians]) -> StoredGaussians:
 
 
 def morton_order(means: Float32Array) -> NDArray[np.intp]:
-    """An order [N] along a Z-curve through means [N, 3], in which neighbours are similar."""
+    """The order [N] of means [N, 3] along a Z-curve, which puts similar Gaussians next to each other."""
     if not len(means):
         return np.zeros(0, np.intp)
     lowest = means.min(0).astype(np.float64)

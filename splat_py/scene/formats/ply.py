@@ -4,15 +4,15 @@ Inria's layout has one vertex a Gaussian, all float32, little endian: x y z, nx 
 (logit), scale_0..2 (log), rot_0..3 (w x y z, not normalised). f_rest runs channel by channel: every red
 coefficient, then every green one, then every blue one.
 
-Splats that are no Gaussians have comments, `splat_py splat TYPE NAME …` and, line by line as JSON has strings, the source of a
-type of the user's, `splat_py splat_source "…"`; and for each of the names a property `splat_NAME`. Colours that are no
-harmonics have the same, `splat_py color TYPE` and `splat_py color_source "…"`, properties color_0 …, and an element of weights.
-A comment `splat_py antialiased` says that they were trained to be rendered so.
+Splats other than Gaussians add a comment `splat_py splat TYPE NAME …` and a property `splat_NAME` for each name. The source of
+a user's type follows line by line as JSON strings, `splat_py splat_source "…"`. Colours other than harmonics likewise add
+`splat_py color TYPE`, `splat_py color_source "…"`, properties color_0 … and an element of weights. A comment
+`splat_py antialiased` marks Gaussians that were trained with antialiased rendering.
 
-The compressed layout of PlayCanvas and SuperSplat has 16 bytes a Gaussian, relative to the bounds of its chunk, and one a
-harmonic. An element `chunk` has the least and the largest position, log scale and rgb of 256 Gaussians, an element `vertex`
+The compressed layout of PlayCanvas and SuperSplat has 16 bytes a Gaussian, relative to the bounds of its chunk, and one byte a
+harmonic. The element `chunk` has the lowest and highest position, log scale and rgb of 256 Gaussians. The element `vertex` has
 four words: position and scale in 11, 10 and 11 bits, the rotation without its largest component in 2 + 3 · 10, rgb and opacity
-in 8 each. An element `sh` has f_rest_*, from -4 to 4, channel by channel (developer.playcanvas.com, "Compressed PLY").
+in 8 each. The element `sh` has f_rest_*, from -4 to 4, channel by channel (developer.playcanvas.com, "Compressed PLY").
 """
 
 import io
@@ -32,17 +32,17 @@ from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import USUAL_TYPES, Float32Array, StoredGaussians
 from splat_py.shaders.declarations import MOST_PARAMS, MOST_SOURCE, SlangSource, require_name
 
-# A header line.
+# The longest header line.
 _MOST_LINE_BYTES = 1 << 20
 _REST_OF_DEGREE = {0: 0, 9: 1, 24: 2, 45: 3}
 _WEIGHTS, _MOST_FEATURES, _MOST_WEIGHTS = "color_weights", 192, 1 << 16
 _ANTIALIASED = "splat_py antialiased"
-# The compressed layout: Gaussians a chunk, and the range of harmonics.
+# Compressed layout: Gaussians a chunk, and the width of the harmonics' range.
 _CHUNK, _SH_RANGE = 256, 8.0
 _WORDS = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
-# Beyond these, scales would only widen a chunk's bounds.
+# Log scales are clamped to these: more extreme ones would only widen their chunk's bounds.
 COMPRESSED_LOG_SCALES = (-20.0, 20.0)
-# Properties with a chunk's least values and with its largest ones, by what they bound.
+# Names of the properties with a chunk's lowest and highest values.
 _BOUNDS = {
     kind: tuple([f"{end}_{prefix}{axis}" for axis in axes] for end in ("min", "max"))
     for kind, prefix, axes in (("means", "", "xyz"), ("scales", "scale_", "xyz"), ("colors", "", "rgb"))
@@ -54,7 +54,7 @@ def _names(prefix: str, count: int) -> list[str]:
 
 
 def write_gaussians(path: str | os.PathLike[str], gaussians: StoredGaussians) -> None:
-    """Write `gaussians` to `path` in Inria's layout; the file appears complete or not at all."""
+    """Write `gaussians` to `path` in Inria's layout, atomically."""
     means, quats, log_scales, logit_opacities, sh, params, features, weights, types, antialiased = gaussians
     features = np.zeros((len(means), 0), np.float32) if features is None else features
     count, rest = len(means), 3 * (sh.shape[1] - 1)
@@ -85,8 +85,8 @@ def write_gaussians(path: str | os.PathLike[str], gaussians: StoredGaussians) ->
 
 
 def read_gaussians(path: str | os.PathLike[str]) -> StoredGaussians:
-    """Read Gaussians by the names of their properties: any order, any number type, any further properties; or compressed ones.
-    Numbers that are not finite are not looked for, but that opacities may have infinite logarithms."""
+    """Read Gaussians in the compressed layout, or in Inria's by property names: any order, any number type, any extra
+    properties. Infinite opacity logits are clamped; other numbers that are not finite pass."""
     vertices, ply = _read_vertices(path)
     present = set(vertices.dtype.names or ())
     if "chunk" in ply and "packed_position" in present:
@@ -96,7 +96,7 @@ def read_gaussians(path: str | os.PathLike[str]) -> StoredGaussians:
     has_features = types["color"] != USUAL_TYPES["color"]
     features = sum(name.startswith("color_") for name in present) if has_features else 0
     if features > _MOST_FEATURES or has_features > features:
-        raise SplatError(f"{path} has {features} color_ properties; its colours need from 1 to {_MOST_FEATURES}")
+        raise SplatError(f"{path} has {features} color_ properties; its colours need 1 to {_MOST_FEATURES}")
     rest = sum(name.startswith("f_rest_") for name in present)
     if rest not in _REST_OF_DEGREE:
         raise SplatError(
@@ -113,10 +113,10 @@ def read_gaussians(path: str | os.PathLike[str]) -> StoredGaussians:
 
     def gather(names: list[str], most: float | None = None) -> Float32Array:
         block = np.empty((count, len(names)), dtype=np.float32)
-        with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
+        with np.errstate(over="ignore"):  # doubles beyond float32 become infinite
             for i, name in enumerate(names):
                 block[:, i] = vertices[name]
-        # Programs that unpack opacities of exactly 0 and 1 write the logarithm's infinities.
+        # Programs that unpack opacities of exactly 0 and 1 write infinite logits.
         if most is not None:
             np.clip(block, -most, most, out=block, where=np.isinf(block))
         return block
@@ -125,7 +125,7 @@ def read_gaussians(path: str | os.PathLike[str]) -> StoredGaussians:
     if has_features and _WEIGHTS in ply:
         data = ply[_WEIGHTS].data
         if len(data) > _MOST_WEIGHTS or data.dtype.names != ("weight",) or data.dtype["weight"].kind not in "fiu":
-            raise SplatError(f"{path} is damaged in its element {_WEIGHTS}; export it again")
+            raise SplatError(f"{path} has a damaged element {_WEIGHTS}; export it again")
         with np.errstate(over="ignore"):
             weights = data["weight"].astype(np.float32)
     higher = gather(_names("f_rest", rest)).reshape(count, 3, rest // 3).transpose(0, 2, 1)
@@ -144,7 +144,7 @@ def read_gaussians(path: str | os.PathLike[str]) -> StoredGaussians:
 
 
 def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """The types of splats and colours, name and source, and the names of the splats' parameters."""
+    """The name and source of the splat and colour types, and the names of the splat's parameters."""
     types, params = dict(USUAL_TYPES), []
     for slot in USUAL_TYPES:
         head, start = f"splat_py {slot} ", f"splat_py {slot}_source "
@@ -152,7 +152,7 @@ def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[
         lines = [comment.removeprefix(start) for comment in comments if comment.startswith(start)]
         if not heads and not lines:
             continue
-        with refusing(f"{path} is damaged in what it says of its {slot}", "export it again", ValueError):
+        with refusing(f"{path} has a damaged {slot} type", "export it again", ValueError):
             ((kind, *names),) = heads
             for name in (kind, *names):
                 require_name("a type or a parameter", name)
@@ -162,7 +162,7 @@ def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[
                 raise ValueError("the Slang source is too long")
             texts = [parse_json(line) for line in lines]
             if not all(isinstance(text, str) for text in texts):
-                raise ValueError("a line of the source is no string")
+                raise ValueError("a line of the source is not a string")
             source = "\n".join(texts)
             if source:
                 SlangSource(kind, source)
@@ -172,7 +172,7 @@ def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[
 
 
 def write_points(path: str | os.PathLike[str], points: Float32Array, colors: NDArray[np.uint8]) -> None:
-    """Write a point cloud, xyz [P, 3] and rgb [P, 3]; the file appears complete or not at all."""
+    """Write a point cloud, xyz [P, 3] and rgb [P, 3], atomically."""
     columns = [(axis, "<f4") for axis in "xyz"] + [(channel, "u1") for channel in ("red", "green", "blue")]
     vertices = np.empty(len(points), columns)
     for (name, _), column in zip(columns, [*points.T, *colors.T], strict=True):
@@ -182,7 +182,7 @@ def write_points(path: str | os.PathLike[str], points: Float32Array, colors: NDA
 
 
 def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.uint8]]:
-    """Read a point cloud: xyz [P, 3] float32 and rgb [P, 3] uint8, mid-grey where the file has no colour."""
+    """Read a point cloud: xyz [P, 3] float32 and rgb [P, 3] uint8, mid-grey if the file has no colours."""
     vertices, _ = _read_vertices(path)
     present = vertices.dtype.names or ()
     if not {"x", "y", "z"} <= set(present):
@@ -197,13 +197,13 @@ def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.
 
 
 def _checked(file: BinaryIO) -> BinaryIO:
-    """The file for plyfile to read, or a copy with a header that it takes: without elements that have no properties, as gsplat
-    writes harmonics of degree 0, and with question marks for letters that are not ASCII, say of a comment."""
+    """The file, or a copy with a header that plyfile accepts: without elements that have no properties, which gsplat writes for
+    harmonics of degree 0, and with question marks for characters that are not ASCII, as in comments."""
     size, rows, copied = os.fstat(file.fileno()).st_size, 0, False
     lines: list[bytes] = []
     for line in iter(lambda: file.readline(_MOST_LINE_BYTES), b""):
         if len(line) == _MOST_LINE_BYTES:
-            raise ValueError(f"its header has a line of more than {_MOST_LINE_BYTES} bytes")
+            raise ValueError(f"its header has a line with more than {_MOST_LINE_BYTES} bytes")
         words = line.split()
         if words[:1] in ([b"element"], [b"end_header"]) and lines[-1:] and lines[-1].startswith(b"element"):
             rows, copied = rows - int(lines.pop().split()[-1]), True
@@ -222,17 +222,17 @@ def _checked(file: BinaryIO) -> BinaryIO:
 
 
 def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyData]:
-    """The vertices, and all that there is."""
+    """The vertices and the whole file. SplatError if it is missing or damaged."""
     if not is_file(Path(path)):
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
-    # plyfile lets the decoder's and NumPy's own errors through where a header is damaged.
+    # With a damaged header, plyfile also raises errors of the decoder and of NumPy.
     what = f"{path} is not a PLY file or is damaged"
     with refusing(what, "export it again", Exception), Path(path).open("rb") as file:
         stream = _checked(file)
         ply = PlyData.read(stream)
         rest = b"" if ply.text else stream.read(1)
     if rest:
-        raise SplatError(f"{path} goes on after its last row: its header is of fewer rows; export it again")
+        raise SplatError(f"{path} has data after its last row: its header states fewer rows; export it again")
     if "vertex" not in ply:
         raise SplatError(f"{path} has no element named vertex; pass a PLY of points or Gaussians")
     vertices: NDArray[np.void] = ply["vertex"].data
@@ -242,7 +242,7 @@ def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyD
 
 
 def encode_compressed(gaussians: StoredGaussians) -> bytes:
-    """A compressed PLY, in an order that keeps chunks small."""
+    """Encode Gaussians as a compressed PLY, in an order that keeps the extent of chunks small."""
     order = packing.morton_order(gaussians.means)
     count, chunks = len(order), -(-len(order) // _CHUNK)
     words = np.zeros(count, [(name, "<u4") for name in _WORDS])
@@ -271,7 +271,7 @@ def encode_compressed(gaussians: StoredGaussians) -> bytes:
 
 
 def _within_chunks(table: NDArray[np.void], kind: str, values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Where values [N, 3] are between their chunk's bounds, 0 to 1; the bounds go into `table`."""
+    """Positions of values [N, 3] between their chunk's bounds, 0 to 1; writes the bounds into `table`."""
     starts = np.arange(0, len(values), _CHUNK)
     low, high = (f.reduceat(values.astype(np.float32), starts) if len(values) else values for f in (np.minimum, np.maximum))
     for names, bounds in zip(_BOUNDS[kind], (low, high), strict=True):
@@ -289,7 +289,7 @@ def _decode_compressed(ply: PlyData) -> StoredGaussians:
         raise ValueError(f"{count} Gaussians have {len(table)} chunks")
     for name in _WORDS:
         if words.dtype[name] != np.uint32:
-            raise ValueError(f"{name} is no uint")
+            raise ValueError(f"{name} is not a uint")
     chunk = np.arange(count) // _CHUNK
 
     def between(kind: str, where: NDArray[np.float64]) -> Float32Array:
@@ -320,11 +320,11 @@ def _higher(ply: PlyData, count: int) -> Float32Array:
     rows = ply["sh"].data
     rest = len(rows.dtype.names or ())
     if len(rows) != count or rest not in _REST_OF_DEGREE:
-        raise ValueError(f"{len(rows)} rows of {rest} harmonics go with {count} Gaussians")
+        raise ValueError(f"{count} Gaussians have {len(rows)} rows of {rest} harmonics")
     columns = [rows[f"f_rest_{i}"] for i in range(rest)]
     if any(column.dtype != np.uint8 for column in columns):
-        raise ValueError("harmonics are no bytes")
+        raise ValueError("harmonics are not bytes")
     levels = np.stack(columns, 1) if columns else np.zeros((count, 0), np.uint8)
-    # The lowest and highest level are the range's ends, those between the middles of theirs.
+    # The lowest and highest level decode to the ends of the range, the others to the middle of their interval.
     share = np.where(levels == 0, 0.0, np.where(levels == 255, 1.0, (levels + 0.5) / 256))
     return ((share - 0.5) * _SH_RANGE).astype(np.float32).reshape(count, 3, rest // 3).transpose(0, 2, 1)

@@ -1,8 +1,8 @@
-"""SOG of PlayCanvas, version 2: lossless WebP pictures with a pixel a Gaussian, and meta.json, in a zip or a folder.
+"""PlayCanvas's SOG, version 2: lossless WebP pictures with one pixel a Gaussian, and meta.json, in a zip or a folder.
 
-Positions are 16-bit numbers between bounds of sign(x) log(|x| + 1), in two pictures; rotations three of four components in
-bytes; scales and colours index codebooks of 256, opacities are bytes. Harmonics from degree 1 are one of up to 65,536 vectors
-in a palette, whose numbers index a codebook (developer.playcanvas.com, "SOG format").
+Positions are 16-bit numbers between bounds of sign(x) log(|x| + 1), in two pictures. Rotations are three of four components in
+bytes. Scales and colours index codebooks of 256 numbers; opacities are bytes. Harmonics from degree 1 index a palette of up to
+65,536 vectors, whose entries index a codebook (developer.playcanvas.com, "SOG format").
 """
 
 import io
@@ -26,28 +26,28 @@ from splat_py.scene.formats.packing import Float32Array, StoredGaussians
 from splat_py.scene.pictures import decode as decode_picture
 
 _COEFFICIENTS = {1: 3, 2: 8, 3: 15}
-# Vectors in a row of the palette's picture, and in the palette.
+# The most vectors in a row of the palette's picture, and in the palette.
 _PALETTE_COLUMNS, _MOST_PALETTE = 64, 1 << 16
-# Pixels of a WebP's side.
+# The longest side of a WebP picture, pixels.
 _MOST_SIDE = 16383
-# The fourth byte of a rotation is this and the number of the component that is left out.
+# The fourth byte of a rotation is this plus the index of the omitted component.
 _LARGEST = 252
-# WebP does not pack further: a file that unpacks to so many times the zip, and to more than a little, is no scene's.
+# WebP is already compressed: refuse a file that unpacks to more than this multiple of the zip and more than this many bytes.
 _MOST_RATIO, _LITTLE = 16, 1 << 20
-# A codebook's numbers.
+# Entries of a codebook.
 _BOOK = 256
-# Iterations of k-means, of numbers and of vectors.
+# Iterations of k-means for numbers and for vectors.
 _ROUNDS, _VECTOR_ROUNDS = 12, 6
 
 
 def encode(gaussians: StoredGaussians) -> bytes:
     count = len(gaussians.means)
     if not count:
-        raise SplatError("SOG has no way to say that there are no Gaussians; write another format")
+        raise SplatError("SOG cannot hold a scene without Gaussians; write another format")
     width = -(-int(np.ceil(np.sqrt(count))) // 4) * 4
     height = -(-count // width // 4) * 4
     if max(width, height) > _MOST_SIDE:
-        raise SplatError(f"SOG holds {_MOST_SIDE**2:,} Gaussians at most, not {count:,}")
+        raise SplatError(f"SOG holds at most {_MOST_SIDE**2:,} Gaussians, not {count:,}; write another format")
     order = packing.morton_order(gaussians.means)
     files: dict[str, bytes] = {}
 
@@ -82,7 +82,7 @@ def encode(gaussians: StoredGaussians) -> bytes:
     }
     if gaussians.sh.shape[1] > 1:
         higher = gaussians.sh[order, 1:]
-        # In proportion to the Gaussians: for few, the palette would be most of the file.
+        # Proportional to the number of Gaussians: a full palette would dominate a small file.
         size = min(_MOST_PALETTE, max(1024, 1 << int(np.log2(count))))
         vectors, labels = palette(higher.reshape(count, -1), size)
         book, indices = codebook(vectors)
@@ -101,14 +101,14 @@ def encode(gaussians: StoredGaussians) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as bundle:
         for name, data in {"meta.json": json.dumps(meta).encode(), **files}.items():
-            # No time of writing: the same scene gives the same file.
+            # No timestamp: the same scene gives the same file.
             bundle.writestr(zipfile.ZipInfo(name), data)
     return packed.getvalue()
 
 
 def _webp(pixels: NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
-    # Colours of transparent pixels count as well.
+    # `exact` keeps the colours of transparent pixels.
     Image.fromarray(pixels).save(file, "WEBP", lossless=True, exact=True, quality=100, method=4)
     return file.getvalue()
 
@@ -121,18 +121,18 @@ def decode(data: bytes) -> StoredGaussians:
             with bundle.open(name) as file:
                 content = file.read(most + 1)
             if len(content) > most:
-                raise ValueError(f"{name[:60]!r} is of more than {most:,} bytes")
+                raise ValueError(f"{name[:60]!r} has more than {most:,} bytes")
             return content
 
         return _decode(read)
 
 
 def decode_folder(meta: Path) -> StoredGaussians:
-    """The Gaussians of a folder's meta.json. Raises as `decode`, and OSError."""
+    """Decode an unzipped SOG from its meta.json. Raises OSError and the errors of `decode`."""
 
     def read(name: str) -> bytes:
         if name in ("", ".", "..") or Path(name).name != name:
-            raise ValueError(f"it names a file that is not beside it, {name[:60]!r}")
+            raise ValueError(f"it names a file in another folder, {name[:60]!r}")
         return (meta.parent / (meta.name if name == "meta.json" else name)).read_bytes()
 
     return _decode(read)
@@ -144,7 +144,7 @@ def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
         raise ValueError("its meta.json is not of version 2")
     count = meta["count"]
     if not isinstance(count, int) or not 0 < count <= _MOST_SIDE**2:
-        raise ValueError("its count is no number of Gaussians")
+        raise ValueError("its count is not a number of Gaussians")
 
     def pixels(part: str, index: int) -> NDArray[np.uint8]:
         return _pixels(read, meta[part]["files"][index])
@@ -152,7 +152,7 @@ def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
     def rows(part: str, index: int = 0) -> NDArray[np.uint8]:
         flat = pixels(part, index).reshape(-1, 4)
         if len(flat) < count:
-            raise ValueError(f"{count:,} Gaussians have {len(flat):,} pixels in {part}")
+            raise ValueError(f"{part} has {len(flat):,} pixels for {count:,} Gaussians")
         return flat[:count]
 
     low, high = (_numbers(meta["means"][name], 3) for name in ("mins", "maxs"))
@@ -161,7 +161,7 @@ def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
         logs = low + levels / 65535 * (high - low)
         means = (np.sign(logs) * np.expm1(np.abs(logs))).astype(np.float32)
     quats, colors = rows("quats"), rows("sh0")
-    # Other values of the fourth byte are kept for what is not defined yet.
+    # Smaller values of the fourth byte are reserved; read them as the identity.
     quats = np.where(quats[:, 3:] < _LARGEST, [128, 128, 128, _LARGEST], quats)
     scale_book, color_book = _numbers(meta["scales"]["codebook"], _BOOK), _numbers(meta["sh0"]["codebook"], _BOOK)
     sh = color_book[colors[:, None, :3]]
@@ -178,40 +178,40 @@ def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
 
 
 def _harmonics(meta: dict[str, Any], centroids: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Float32Array:
-    """Coefficients from degree 1, [N, K - 1, 3], of the labels' pixels [N, 4]."""
+    """Coefficients from degree 1, [N, K - 1, 3], for label pixels [N, 4]."""
     coefficients = _COEFFICIENTS[meta["bands"]]
     if centroids.shape[1] != _PALETTE_COLUMNS * coefficients:
         raise ValueError(f"its palette of harmonics is {centroids.shape[1]} pixels wide")
     vectors = _numbers(meta["codebook"], _BOOK)[centroids[..., :3]].reshape(-1, coefficients, 3)
     label = labels[:, 0] + 256 * labels[:, 1].astype(np.int64)
     if label.max() >= len(vectors):
-        raise ValueError(f"it has {len(vectors)} vectors of harmonics and asks for number {label.max()}")
+        raise ValueError(f"it has {len(vectors)} vectors of harmonics but refers to vector {label.max()}")
     return vectors[label]
 
 
 def _pixels(read: Callable[[str], bytes], name: object) -> NDArray[np.uint8]:
     if not isinstance(name, str):
-        raise ValueError("a picture's name is no text")
+        raise ValueError("a picture's name is not text")
     image = decode_picture(Path(name[:60]), read(name), cv2.IMREAD_UNCHANGED)
     if image is None or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (3, 4):
-        raise ValueError(f"{name[:60]!r} is no picture in colours")
+        raise ValueError(f"{name[:60]!r} is not a colour picture of 8 bits")
     rgb = image[..., 2::-1]
     alpha = image[..., 3:] if image.shape[2] == 4 else np.full_like(image[..., :1], 255)
     return np.concatenate([rgb, alpha], 2)
 
 
 def _numbers(values: object, count: int) -> Float32Array:
-    """A list of so many finite numbers; fewer than 256 are filled up with the last one."""
+    """An array of `count` finite numbers from a list; a shorter list is padded with its last number."""
     if not isinstance(values, list) or not 0 < len(values) <= count:
         raise ValueError(f"a list of {count} numbers is missing")
     if not all(isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38 for value in values):
-        raise ValueError(f"a list of {count} numbers has something else")
+        raise ValueError(f"a list of {count} numbers holds other values")
     return np.array(values + values[-1:] * (count - len(values)), np.float32)
 
 
 def codebook(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """256 numbers in ascending order, and which of them each of `values` [...] is nearest to. Lloyd's iterations begin at
-    quantiles mixed with even steps: for rare values, and for where there are many."""
+    """256 numbers in ascending order, and for each of `values` [...] the index of the nearest. Lloyd's iterations begin at
+    quantiles, for the frequent values, mixed with even steps, for the rare ones."""
     flat = np.sort(values.reshape(-1).astype(np.float64))
     if not len(flat):
         return np.zeros(_BOOK, np.float32), values.astype(np.uint8)
@@ -231,19 +231,19 @@ def codebook(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.uint
 
 
 def palette(vectors: NDArray[np.float32], size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """At most `size` vectors [P, D] for those in [N, D], and which of them stands for each, [N]: √size groups, then in each as
-    many vectors as its share, since all N against all of 65,536 would take hours without a GPU."""
+    """At most `size` vectors [P, D] that represent `vectors` [N, D], and the index [N] of each one's representative. k-means
+    makes √size groups, then a share of vectors in each: all N against all 65,536 would take hours without a GPU."""
     if len(vectors) <= size:
         return vectors.copy(), np.arange(len(vectors))
     generator = np.random.default_rng(0)
     groups = max(1, round(size**0.5))
-    with warnings.catch_warnings(action="ignore"):  # of groups that nothing is in
+    with warnings.catch_warnings(action="ignore"):  # SciPy warns of empty groups
         _, group = kmeans2(vectors, groups, iter=_VECTOR_ROUNDS, minit="points", rng=generator)
         centers: list[NDArray[np.float32]] = []
         labels, at = np.empty(len(vectors), np.int64), 0
         for number in np.unique(group):
             rows = np.flatnonzero(group == number)
-            # At least one each, and together no more than there may be.
+            # At least one vector a group, and at most `size` in all.
             share = 1 + int((len(rows) - 1) * (size - groups) / max(1, len(vectors) - groups))
             own, label = kmeans2(vectors[rows], min(share, len(rows)), iter=_VECTOR_ROUNDS, minit="points", rng=generator)
             centers.append(own)

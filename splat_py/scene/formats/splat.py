@@ -1,19 +1,19 @@
-"""Quantised formats: .splat and .ksplat of two web viewers, and SPZ of Niantic.
+"""Quantised formats: .splat and .ksplat of two web viewers, and Niantic's SPZ.
 
-.splat, of antimatter15's viewer (github.com/antimatter15/splat): 32 bytes a Gaussian and no header. Position and standard
-deviations as float32, rgb and opacity as bytes, and a rotation w x y z of bytes: 128 + 128 q. Colours do not depend on the
-direction.
+.splat, the format of antimatter15's viewer (github.com/antimatter15/splat), has 32 bytes a Gaussian and no header: position and
+standard deviations as float32, rgb and opacity as bytes, and the rotation w x y z as bytes 128 + 128 q. Colours do not depend
+on the direction.
 
-.ksplat, of mkkellogg's GaussianSplats3D (github.com/mkkellogg/GaussianSplats3D, KSplatLoader and SplatBuffer): a header of
-4,096 bytes, one of 1,024 for each section, then the sections. At compression level 0 all is float32; at 1 positions are 16-bit
-numbers relative to the centre of their bucket and the rest is float16; at 2 harmonics are bytes between two bounds. Colours and
-opacities are bytes always. Harmonics have a band after the other, and in each channel by channel. The viewer knows them up to
-degree 2, so no more is written.
+.ksplat, the format of mkkellogg's GaussianSplats3D (github.com/mkkellogg/GaussianSplats3D, KSplatLoader and SplatBuffer), has a
+header of 4,096 bytes, one of 1,024 for each section, then the sections. Level 0 stores float32; level 1 stores positions as
+16-bit numbers relative to the centre of their bucket and the rest as float16; level 2 stores harmonics as bytes between two
+bounds. Colours and opacities are always bytes. Harmonics run band by band, in each channel by channel. The viewer supports
+degree 2 at most, so no higher degree is written.
 
-SPZ, versions 1 to 4 (github.com/nianticlabs/spz): a header and a column for each property. Positions are fixed-point numbers of
-24 bits, opacities and rgb bytes, log scales bytes in steps of 1/16, rotations x y z in bytes (version 2) or three of four
-components in ten bits each (3, 4), harmonics bytes of which only the upper bits count. Axes are right, up, back; those of a PLY
-are right, down, front. Up to version 3 all is one gzip stream, in version 4 each column is one of zstd.
+SPZ, versions 1 to 4 (github.com/nianticlabs/spz), has a header and a column for each property: positions as 24-bit fixed-point
+numbers, opacities and rgb as bytes, log scales as bytes in steps of 1/16, rotations as x y z in bytes (version 2) or three of
+four components in ten bits each (3, 4), harmonics as bytes with only the upper bits in use. Axes are right, up, back; a PLY has
+right, down, front. Up to version 3 the file is one gzip stream; in version 4 each column is a zstd stream.
 """
 
 import itertools
@@ -32,19 +32,19 @@ from splat_py.scene.similarity import rotate_harmonics
 _ROW = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 3), ("opacity", "u1"), ("quat", "u1", 4)])
 SPZ_VERSIONS = (2, 3, 4)
 SPZ_DEFAULT_VERSION = 3
-# The range of a byte, in steps of 1/16.
+# The log scales that a byte covers, in steps of 1/16.
 SPZ_LOG_SCALES = (-10.0, 255 / 16 - 10)
 _MAGIC = 0x5053474E
 _SPZ_HEADER, _SPZ_HEADER_4 = struct.Struct("<IIIBBBx"), struct.Struct("<IIIBBBBI12x")
 _ANTIALIASED = 1
 _COEFFICIENTS = {0: 1, 1: 4, 2: 9, 3: 16, 4: 25}
-# Half a turn about x: from right, down, front to right, up, back, and the other way round.
+# Half a turn about x, which swaps right, down, front and right, up, back.
 _FLIP = np.array([1.0, -1.0, -1.0])
-# A colour's scale in its byte, and the most bits of a position's fraction.
+# The scale of a colour in its byte, and the most fraction bits of a position.
 _COLOR_SCALE, _MOST_FRACTION_BITS = 0.15, 16
-# A file that unpacks to more than this many times its size, and to more than a little, is no scene's.
+# A file is refused if it unpacks to more than this multiple of its size and more than this many bytes.
 _MOST_RATIO, _LITTLE = 64, 1 << 24
-# Bits that are kept of a harmonic of degree 1 and above; Niantic's writer keeps 5 and 4, too few for captures (docs/files.md).
+# Bits of a harmonic of degree 1, and of higher degrees; Niantic's writer keeps 5 and 4, too few for captures (docs/files.md).
 _SH_BITS = (6, 5)
 
 
@@ -60,7 +60,7 @@ def encode_splat(gaussians: StoredGaussians) -> bytes:
 
 def decode_splat(data: bytes) -> StoredGaussians:
     if len(data) % _ROW.itemsize:
-        raise ValueError(f"{len(data)} bytes are no whole number of rows of {_ROW.itemsize}")
+        raise ValueError(f"its {len(data)} bytes are not a multiple of {_ROW.itemsize}")
     rows = np.frombuffer(data, _ROW)
     return StoredGaussians(
         means=rows["mean"].astype(np.float32),
@@ -72,13 +72,13 @@ def decode_splat(data: bytes) -> StoredGaussians:
 
 
 _HEADER_BYTES, _SECTION_BYTES = 4096, 1024
-# Versions, sections (most, are), Gaussians (most, are), level, then the scene's centre and the harmonics' bounds.
+# Version (2), sections (maximum, actual), Gaussians (maximum, actual), level, the scene's centre, the harmonics' bounds.
 _HEADER = struct.Struct("<BBxxIIIIHxx3f2f")
-# Gaussians (are, most), of a bucket, buckets, block's side, bytes of a centre, range, bytes; full, partial buckets; degree.
+# Gaussians (actual, maximum, per bucket), buckets, block side, bytes of a centre, range, bytes; full, partial buckets; degree.
 _SECTION = struct.Struct("<IIIIfHxxIIIIHxx")
 _BUCKET, _RANGE, _BLOCKS = 256, 32767, 64
 _SH_BOUNDS = (-1.5, 1.5)
-# Least and largest deviation of float16.
+# The smallest and the largest standard deviation in float16.
 _LEAST_SCALE, _MOST_SCALE = 2.0**-24, 65504.0
 KSPLAT_LOG_SCALES = (float(np.log(_LEAST_SCALE)), float(np.log(_MOST_SCALE)))
 
@@ -90,7 +90,7 @@ def _row(level: int, harmonics: int) -> np.dtype:
 
 
 def encode_ksplat(gaussians: StoredGaussians) -> bytes:
-    """A .ksplat of level 1."""
+    """Encode Gaussians as a .ksplat of level 1."""
     sh = gaussians.sh[:, :9]
     means = gaussians.means.astype(np.float64)
     lowest, highest = (f(means, 0) if len(means) else np.zeros(3) for f in (np.min, np.max))
@@ -126,12 +126,12 @@ def encode_ksplat(gaussians: StoredGaussians) -> bytes:
 def _buckets(
     means: NDArray[np.float64], lowest: NDArray[np.float64], side: float
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Gaussians in blocks of a grid, up to 256 a bucket: their order [N], the buckets' sizes, full ones first, and centres."""
+    """Sort Gaussians by grid block into buckets of up to 256. Returns their order [N] and the buckets' sizes and centres."""
     cells = np.floor((means - lowest) / side).astype(np.int64)
     blocks, block, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(block.reshape(-1), kind="stable")
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    # The bucket of each Gaussian in the order: the partial ones last.
+    # The bucket of each Gaussian in that order, partial buckets last.
     own = block.reshape(-1)[order]
     partial = rank // _BUCKET >= counts[own] // _BUCKET
     bucket = np.stack([partial, own, rank // _BUCKET], 1)
@@ -144,8 +144,8 @@ def decode_ksplat(data: bytes) -> StoredGaussians:
     """The Gaussians of a .ksplat of any level."""
     major, minor, sections, _, _, total, level, *_, low, high = _HEADER.unpack_from(data)
     if major != 0 or minor < 1 or level > 2 or sections > 4096:
-        raise ValueError(f"it says that it is of version {major}.{minor} and level {level}")
-    # Zero in files of before there were bounds.
+        raise ValueError(f"its version is {major}.{minor} and its level {level}")
+    # Older files without bounds have zeros here.
     bounds = low or _SH_BOUNDS[0], high or _SH_BOUNDS[1]
     at, parts = _HEADER_BYTES + sections * _SECTION_BYTES, []
     for i in range(sections):
@@ -153,15 +153,15 @@ def decode_ksplat(data: bytes) -> StoredGaussians:
         parts.append(part)
     count = sum(len(part.means) for part in parts)
     if count != total or not parts:
-        raise ValueError(f"its sections have {count:,} of {total:,} Gaussians")
+        raise ValueError(f"its sections hold {count:,} of {total:,} Gaussians")
     return packing.joined(parts)
 
 
 def _read_section(data: bytes, at: int, header: int, level: int, bounds: tuple[float, float]) -> tuple[StoredGaussians, int]:
-    """The Gaussians of the section that begins at `at`, with its header at `header`, and where the next one begins."""
+    """The Gaussians of the section at `at`, whose header is at `header`, and the position of the next section."""
     count, most, bucket, buckets, side, center_bytes, levels, _, full, partial, degree = _SECTION.unpack_from(data, header)
     if degree > 3 or count > most or (buckets and center_bytes != 12):
-        raise ValueError(f"a section says that it has {count:,} Gaussians with harmonics of degree {degree}")
+        raise ValueError(f"a section claims {count:,} Gaussians with harmonics of degree {degree}")
     harmonics = _band_order((degree + 1) ** 2 - 1)
     row = _row(level, len(harmonics))
     start = at + 4 * partial + center_bytes * buckets
@@ -174,11 +174,11 @@ def _read_section(data: bytes, at: int, header: int, level: int, bounds: tuple[f
         sizes = np.frombuffer(data, "<u4", partial, at).astype(np.int64)
         sizes = np.concatenate([np.full(full, bucket), sizes]) if full <= buckets else sizes
         if len(sizes) != buckets or sizes.max(initial=0) > len(data):
-            raise ValueError("a section's buckets are others than it says")
+            raise ValueError("a section's buckets do not match its header")
         centers = np.frombuffer(data, "<f4", 3 * buckets, at + 4 * partial).reshape(-1, 3)
         ends = np.cumsum(sizes)
         if count > ends.max(initial=0):
-            raise ValueError("a section has Gaussians in no bucket")
+            raise ValueError("a section has Gaussians without a bucket")
         levels = levels or _RANGE
         own = np.searchsorted(ends, np.arange(count), side="right")
         means = centers[own] + (means - levels) * (side / 2 / levels)
@@ -198,15 +198,15 @@ def _read_section(data: bytes, at: int, header: int, level: int, bounds: tuple[f
 
 
 def _band_order(coefficients: int) -> NDArray[np.intp]:
-    """Where the file's numbers are among coefficients [K - 1, 3]: a band after the other, each channel by channel."""
+    """Indices into flattened coefficients [K - 1, 3] in the file's order: band by band, each channel by channel."""
     bands = np.split(np.arange(3 * coefficients).reshape(coefficients, 3), [3, 8])
     return np.concatenate([band.T.ravel() for band in bands])
 
 
 def require_version(version: int) -> None:
-    """Raise SplatError for one that is not written."""
+    """Raise SplatError unless this version of SPZ can be written."""
     if version not in SPZ_VERSIONS:
-        raise SplatError(f"the version of SPZ is {version}; use 2, 3 or 4")
+        raise SplatError(f"the SPZ version is {version}; use 2, 3 or 4")
 
 
 def encode_spz(gaussians: StoredGaussians, version: int = SPZ_DEFAULT_VERSION) -> bytes:
@@ -214,7 +214,7 @@ def encode_spz(gaussians: StoredGaussians, version: int = SPZ_DEFAULT_VERSION) -
     count, farthest = len(gaussians.means), float(np.abs(gaussians.means).max(initial=1e-9))
     bits = min(_MOST_FRACTION_BITS, int(np.floor(np.log2(((1 << 23) - 1) / farthest))))
     if bits < 0:
-        raise SplatError(f"a Gaussian is at {farthest:g}; SPZ has positions below {1 << 23:,}, scale or crop the scene first")
+        raise SplatError(f"a Gaussian is at {farthest:g}; SPZ holds positions below {1 << 23:,}, scale or crop the scene first")
     fixed = np.rint(gaussians.means.astype(np.float64) * _FLIP * (1 << bits)).astype("<i4")
     rgb = gaussians.sh[:, 0].astype(np.float64) * _COLOR_SCALE + 0.5
     columns = [
@@ -229,7 +229,7 @@ def encode_spz(gaussians: StoredGaussians, version: int = SPZ_DEFAULT_VERSION) -
     parts = [np.ascontiguousarray(column).tobytes() for column in columns]
     numbers = (_MAGIC, version, count, degree, bits, _ANTIALIASED * gaussians.antialiased)
     if version < 4:
-        # No time of writing: the same scene gives the same file.
+        # No timestamp: the same scene gives the same file.
         packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
         return packer.compress(_SPZ_HEADER.pack(*numbers) + b"".join(parts)) + packer.flush()
     packer = _zstandard().ZstdCompressor(level=12)
@@ -242,9 +242,9 @@ def encode_spz(gaussians: StoredGaussians, version: int = SPZ_DEFAULT_VERSION) -
 def decode_spz(data: bytes) -> StoredGaussians:
     magic, version, count, degree, bits, flags = _SPZ_HEADER.unpack(_unpacked(data, _SPZ_HEADER.size))
     if magic != _MAGIC or version not in (1, *SPZ_VERSIONS):
-        raise ValueError("it does not begin as versions 1 to 4 do")
+        raise ValueError("it does not begin like SPZ of version 1 to 4")
     if degree not in _COEFFICIENTS or bits > 30:
-        raise ValueError(f"it says that its harmonics are of degree {degree} and its positions have {bits} bits of fractions")
+        raise ValueError(f"its harmonics are of degree {degree} and its positions have {bits} fraction bits")
     rest = _COEFFICIENTS[degree] - 1
     sizes = [count * size for size in (6 if version == 1 else 9, 1, 3, 3, 4 if version > 2 else 3, 3 * rest)]
     if sum(sizes) > max(_LITTLE, _MOST_RATIO * len(data)):
@@ -263,10 +263,10 @@ def decode_spz(data: bytes) -> StoredGaussians:
     else:
         wide = np.zeros((count, 3, 4), np.uint8)
         wide[:, :, 1:] = positions.reshape(count, 3, 3)
-        # In the upper bytes, shifting down keeps the sign.
+        # The value sits in the upper bytes, so the shift extends the sign.
         means = (wide.view("<i4")[..., 0] >> 8) / float(1 << bits)
     base = ((colors.reshape(count, 3) / 255 - 0.5) / _COLOR_SCALE).astype(np.float32)
-    # Only degrees up to 3 are drawn here.
+    # The rasteriser supports degrees up to 3.
     higher = ((harmonics.reshape(count, rest, 3) - 128.0) / 128).astype(np.float32)[:, :15]
     return StoredGaussians(
         means=(means * _FLIP).astype(np.float32),
@@ -279,7 +279,7 @@ def decode_spz(data: bytes) -> StoredGaussians:
 
 
 def _unpacked(data: bytes, size: int) -> bytes:
-    """The first bytes of what a file holds, in gzip or as it is."""
+    """The first `size` bytes of a file's contents, unpacked if they are gzip."""
     if data[:2] == b"\x1f\x8b":
         data = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, size)
     if len(data) < size:
@@ -288,12 +288,12 @@ def _unpacked(data: bytes, size: int) -> bytes:
 
 
 def _rotations(quats: Float32Array, version: int) -> NDArray[np.uint8]:
-    """[N, 3] or [N, 4] bytes."""
+    """Pack rotations into bytes, [N, 3] in version 2, otherwise [N, 4]."""
     flipped = packing.normalized(quats)[:, [1, 2, 3, 0]] * [*_FLIP, 1]
     if version == 2:
         flipped *= np.where(flipped[:, 3:] < 0, -1, 1)
         return packing.to_levels(flipped[:, :3] / 2 + 0.5, 255).astype(np.uint8)
-    # The components' order is x y z w here; normalising is no longer needed, and would be of another order.
+    # The order is x y z w here, as SPZ numbers the components.
     largest, others = packing.drop_largest(flipped)
     word: NDArray[Any] = largest.astype(np.uint32)
     for axis in range(3):
@@ -314,7 +314,7 @@ def _quats(rotations: NDArray[np.uint8], version: int) -> Float32Array:
 
 
 def _harmonics(sh: Float32Array) -> NDArray[np.uint8]:
-    """[N, K - 1, 3] bytes, with steps of 1/32 of degree 1, of 1/16 above."""
+    """Pack harmonics from degree 1 into bytes [N, K - 1, 3], in steps of 1/32 for degree 1 and 1/16 above."""
     higher = rotate_harmonics(sh, np.diag(_FLIP))[:, 1:]
     bits = np.where(np.arange(higher.shape[1]) < 3, *_SH_BITS)[None, :, None]
     step = 1 << (8 - bits)
@@ -325,12 +325,12 @@ def _harmonics(sh: Float32Array) -> NDArray[np.uint8]:
 def _streams(data: bytes, sizes: list[int]) -> list[bytes]:
     *_, streams, contents = _SPZ_HEADER_4.unpack(data[: _SPZ_HEADER_4.size])
     if streams != len(sizes) or not _SPZ_HEADER_4.size <= contents <= len(data):
-        raise ValueError(f"it says that it has {streams} streams")
+        raise ValueError(f"it claims {streams} streams")
     unpacker, at, parts = _zstandard().ZstdDecompressor(), contents + 16 * streams, []
     for i, size in enumerate(sizes):
         packed, unpacked = struct.unpack_from("<QQ", data, contents + 16 * i)
         if unpacked != size or packed > len(data) - at:
-            raise ValueError(f"stream {i} has another size")
+            raise ValueError(f"stream {i} has a wrong size")
         try:
             part = unpacker.stream_reader(data[at : at + packed]).read(size)
         except _zstandard().ZstdError as error:
@@ -346,5 +346,5 @@ def _zstandard():  # type: ignore[no-untyped-def]  # a module
     try:
         import zstandard
     except ImportError as error:
-        raise SplatError("SPZ of version 4 needs a package more: pip install 'slang-splat[files]'") from error
+        raise SplatError("SPZ version 4 needs another package: pip install 'slang-splat[files]'") from error
     return zstandard

@@ -1,1 +1,1 @@
-"""Web pages with a scene inside, which open from disk."""
+"""Web pages that contain a scene and open from disk."""

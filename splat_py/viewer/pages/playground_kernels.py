@@ -1,4 +1,4 @@
-"""The two plans of a playground page: a frame of a scene, and a step of a picture's fit."""
+"""The two plans of a playground page: a frame of a scene, and a step of fitting a picture."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,8 +18,8 @@ from splat_py.render.splats import GaussianArrays, Splats
 from splat_py.render.tiles import Binning, TileGrid
 from splat_py.viewer.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels, symbol
 
-# Largest sizes, for which plans are recorded: what is compared with symbols comes out as for these. Tiles are sorted by as many
-# bits as these sizes need, so that a page keeps to as many tiles.
+# The largest sizes; plans are recorded for them, and comparisons with symbols use them. The sort has enough bits for the tiles
+# of these sizes, so a page may not have more tiles.
 SCENE_SIZES = {"width": 1280, "height": 800, "capacity": 1 << 20}
 FIT_SIZES = {"width": 512, "height": 512, "blobs": 16384, "capacity": 1 << 20, "step": 10, "steps": 1000, "rate": 1.0}
 
@@ -27,9 +27,9 @@ FIT_SIZES = {"width": 512, "height": 512, "blobs": 16384, "capacity": 1 << 20, "
 def scene_plan(
     kernels: WgslKernels, gaussians: int, degree: int, near: float, antialiased: bool, sizes: Mapping[str, int] = SCENE_SIZES
 ) -> Json:
-    """A frame of a scene of so many Gaussians: the list `frame`.
+    """Return the plan of a frame of a scene with `gaussians` Gaussians: the list `frame`.
 
-    Gaussians come with covariances: with rotations and scales the projection would bind more buffers than WebGPU promises.
+    Gaussians have covariances: with rotations and scales the projection would bind more buffers than WebGPU guarantees.
     """
     width, height, capacity = (symbol(sizes[name], name) for name in ("width", "height", "capacity"))
     plan = Plan(kernels)
@@ -62,7 +62,7 @@ def scene_plan(
 
 
 def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Json:
-    """A fit of a picture by blobs: the lists `step` and `draw`."""
+    """Return the plan of fitting a picture with blobs: the lists `step` and `draw`."""
     width, height, blobs, capacity, step, steps, rate = (symbol(sizes[name], name) for name in FIT_SIZES)
     plan = Plan(kernels)
     device = PlanDevice(plan)
@@ -75,7 +75,7 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     status = memory.full((3,), 0, np.uint32)
     usual = Rates()
     adam = adam_for(width, height)
-    # Python would raise a float to a symbol's power, and forget the symbol.
+    # Make the bases symbols too: a float to the power of a symbol would lose the symbol.
     adam = replace(adam, beta1=symbol(adam.beta1, adam.beta1), beta2=symbol(adam.beta2, adam.beta2))
     rates = Rates(usual.center * rate, usual.shape * rate, usual.color * rate, usual.opacity * rate, usual.final)
 
@@ -93,6 +93,6 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
 
 
 def _most(sizes: Mapping[str, float], tile: int) -> Json:
-    """The largest sizes that a page may take."""
+    """The largest sizes that a page may use."""
     tiles = -(-int(sizes["width"]) // tile) * -(-int(sizes["height"]) // tile)
     return {"tiles": (1 << tiles.bit_length()) - 1, **sizes}

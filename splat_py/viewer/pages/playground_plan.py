@@ -1,10 +1,10 @@
-"""The host's commands for a device, written down as JSON for a page to send to WebGPU.
+"""Recording of the host's device commands as JSON, which a page then sends to WebGPU.
 
-The library's own host code drives a `PlanDevice` and cannot tell: its arrays are numbers in a list, and its commands end up in
-a `Plan`. Sizes may be symbols, numbers that remember how they were computed, so that one plan serves pictures, lists and
-numbers of blobs of any size: host code goes its usual way with the number, and the page evaluates the expression beside it (as
-JSON: a number, the name of a variable, or [operator, operand, operand]) for other variables. Comparisons are those of the
-recorded numbers: a plan holds where they come out alike.
+The library's host code drives a `PlanDevice` like any other device: its arrays are numbers in a list, and its commands go into
+a `Plan`. Sizes may be symbols, which are numbers that remember their computation. One plan then serves pictures, lists and
+blob counts of any size: host code computes with the number, and the page evaluates the expression for its own variables. In
+JSON an expression is a number, the name of a variable, or [operator, operand, operand]. Host code compares the recorded
+numbers, so a plan is valid for sizes for which these comparisons have the same results.
 """
 
 import operator
@@ -26,7 +26,7 @@ from splat_py.gpu.kernels import Kernel, KernelCache, Profile, Recorder, special
 from splat_py.gpu.sources import constant
 
 _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
-# Browsers take the lanes of a subgroup to part where one of them has found nothing; all of ours go the same way.
+# Browsers assume that the lanes of a subgroup may diverge; in these kernels they take the same branches.
 _UNIFORMITY = "diagnostic(off, subgroup_uniformity);\n"
 
 Json = dict[str, Any]
@@ -44,8 +44,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class _Symbol:
-    """A number with its expression. Python asks a float on the left first, which knows nothing of symbols that are whole:
-    such a product or power is a plain number, and tests of plans find it."""
+    """A number with its expression. A float on the left of a whole symbol gives a plain number, since Python asks the float
+    first; tests of plans detect this."""
 
     expression: Expression
 
@@ -71,7 +71,7 @@ def symbol(value: float, expression: Expression) -> Any:
 
 
 def expression_of(value: Any) -> Expression:
-    """A symbol's expression; another number itself."""
+    """The expression of a symbol, or a plain number itself."""
     return value.expression if isinstance(value, _Symbol) else _plain(value)
 
 
@@ -96,7 +96,7 @@ class WgslKernels:
         self.content: list[Json] = []
 
     def number(self, kernel: Kernel) -> tuple[int, WgslKernel]:
-        """Its place in `content`, and what it binds."""
+        """The kernel's index in `content`, and its WGSL with the bindings."""
         module, entry, constants = cast(tuple[str, str, tuple[tuple[str, Any], ...]], kernel.pipeline)
         key = (module, entry, constants)
         if key not in self._kernels:
@@ -124,16 +124,16 @@ def _emitted(module: str, entry: str, constants: tuple[tuple[str, Any], ...]) ->
 
 @dataclass
 class Plan:
-    """Buffers, and lists of commands over them."""
+    """Buffers, and lists of commands that use them."""
 
     kernels: WgslKernels
     buffers: list[Json] = field(default_factory=list)
-    # Numbers of the buffers that the page fills or reads.
+    # Indices of the buffers that the page fills or reads.
     names: dict[str, int] = field(default_factory=dict)
     lists: dict[str, list[Json]] = field(default_factory=dict)
 
     def number(self, array: Array) -> int:
-        """The place of an array among the buffers; it gets one when it is first used."""
+        """The index of an array's buffer, assigned on first use."""
         buffer = cast(_Buffer, array.buffer)
         if buffer.number is None:
             buffer.number = len(self.buffers)
@@ -148,13 +148,13 @@ class Plan:
 
 
 class PlanDevice(Device):
-    """Takes the place of a `Device` of SlangPy's. Without float atomics, which WebGPU does not have."""
+    """A `Device` without SlangPy that records a plan. It has no float atomics, since WebGPU has none."""
 
     def __init__(self, plan: Plan) -> None:
         nothing, features = cast(spy.Device, SimpleNamespace()), [spy.Feature.wave_ops]
         super().__init__(Adapter("webgpu", "a page", ()), nothing, _Memory(), _Kernels(), features)
         self.plan = plan
-        # A plan has as many passes of the sort at every size: three for the tiles of frames that it is made for.
+        # A plan has the same number of sort passes at every size: three suffice for the tiles of its largest frame.
         self.tuning = replace(_GPU_TUNING, sort_digit_bits=4, sort_threads=256, sort_items=16)
 
     def record(self, profile: Profile | None = None) -> "PlanRecorder":
@@ -162,7 +162,7 @@ class PlanDevice(Device):
 
 
 class PlanRecorder(Recorder):
-    """Commands for the plan."""
+    """Records commands into the plan."""
 
     def __init__(self, device: PlanDevice) -> None:
         self._plan = device.plan
@@ -177,7 +177,7 @@ class PlanRecorder(Recorder):
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
         number, emitted = self._plan.kernels.number(kernel)
-        # Rows of workgroups as `linear_groups` makes them; other grids are never so wide.
+        # Rows of workgroups as in `linear_groups`; other grids are never this wide.
         width = min(groups[0], _GROUPS_PER_ROW)
         if isinstance(groups[0], _Symbol):
             width = symbol(width, ["min", expression_of(groups[0]), _GROUPS_PER_ROW])
@@ -185,7 +185,7 @@ class PlanRecorder(Recorder):
             {
                 "kernel": number,
                 "groups": [expression_of(n) for n in (width, *groups[1:])],
-                # A uniform that constants have switched off has no value, though it may still be named.
+                # A uniform that constants switch off has no value, but the WGSL may still declare it.
                 "uniforms": {item.name: expression_of(uniforms[item.name]) for item in emitted.fields if item.name in uniforms},
                 "buffers": {name: self._plan.number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
@@ -203,7 +203,7 @@ class PlanRecorder(Recorder):
 
 
 class _Kernels(KernelCache):
-    """Kernels without programs, bound as their sources declare."""
+    """Kernels without programs, with the bindings that their sources declare."""
 
     def __init__(self) -> None:
         super().__init__(cast(spy.Device, None))
@@ -237,7 +237,7 @@ class _Memory(Memory):
         return cast(spy.Buffer, _Buffer({"bytes": expression_of(nbytes)}))
 
     def give_back(self, buffer: spy.Buffer) -> None:
-        """Nothing: no two arrays share an entry."""
+        """Do nothing: arrays never share an entry."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Pages that open from disk with a scene inside."""
+"""Writing of web pages that contain a scene and open from disk."""
 
 import base64
 import gzip
@@ -29,28 +29,28 @@ from splat_py.viewer.pages.playground_plan import Json, WgslKernels
 
 _FOLDER = Path(__file__).parent
 _VIEWER = _FOLDER / "supersplat-viewer"
-# Field of view if no camera is known.
+# Field of view without a camera.
 _FOV_DEGREES = 60.0
-# The viewer's world from a PLY's axes.
+# Signs that turn a PLY's axes into the viewer's world.
 _TURN = np.array([-1.0, -1.0, 1.0])
-# In the text of a script these would end it, or hide its end, whatever the language.
+# Character sequences that would end a script element, or hide its end, in any language.
 _ENDS = re.compile(r"<(?=/script|!--|script)", re.IGNORECASE)
-# In this order; a file uses those before it.
+# In order of dependence: a file uses those before it.
 SCRIPTS = ("plan.js", "fit.js", "main.js")
 _MODULES = re.compile(r'^import .*? from "\./\w+\.js";\n|^export ', re.MULTILINE)
-# Most buffers that a kernel binds, and bytes that the radix sort shares in a workgroup.
+# The most buffers that a kernel binds, and the bytes of group-shared memory that the radix sort uses.
 MOST_BUFFERS, _SHARED_BYTES = 10, 16384
-# The largest finite number of 16 bits.
+# The largest finite float16.
 _LARGEST_HALF = 65504.0
 
 
 def write_viewer(
     path: str | os.PathLike[str], gaussians: Gaussians, cameras: Sequence[Camera] = (), background: ArrayLike = (0.0, 0.0, 0.0)
 ) -> list[str]:
-    """Write a page, complete or not at all, that begins with the view of the first camera, upright.
+    """Write a page, atomically, that begins with the view of the first camera, made upright.
 
     Args:
-        cameras: of the capture; without any, the page begins with the whole scene, and a PLY's -y up.
+        cameras: the capture's cameras; without any, the page begins with the whole scene and -y up, as in a PLY.
         background: rgb [3] from 0 to 1.
 
     Returns:
@@ -61,12 +61,12 @@ def write_viewer(
     losses = []
     if gaussians.splat != "Gaussian":
         name = gaussians.types["splat"][0]
-        raise SplatError(f"the page's viewer draws Gaussians only, and these splats are of type {name}; export a .ply")
+        raise SplatError(f"the page's viewer draws Gaussians only, but these splats are of type {name}; export a .ply")
     if gaussians.color != "SphericalHarmonics":
-        losses.append(f"colours of type {gaussians.types['color'][0]}, which look the same from all directions in it")
+        losses.append(f"colours of type {gaussians.types['color'][0]}: they look the same from all directions")
         gaussians = Gaussians(*(getattr(gaussians, n) for n in ("means", "quats", "log_scales", "logit_opacities", "sh")))
     if not len(gaussians):
-        raise SplatError("there are no Gaussians to look at")
+        raise SplatError("the scene has no Gaussians; export another")
     first, target, up = _beginning(gaussians, cameras)
     low, high = np.quantile(gaussians.positions, (0.02, 0.98), axis=0)
     upright = _upright(first, up, target)
@@ -77,7 +77,7 @@ def write_viewer(
         "background": [float(x) for x in np.asarray(background, np.float64).reshape(3)],
         "tangents": [first.width / first.K[0, 0] / 2, first.height / first.K[1, 1] / 2],
         "antialiased": gaussians.antialiased,
-        # Among the Gaussians, as in a room, or before them, as before a table.
+        # Fly if the camera is among the Gaussians, as in a room; orbit if it is in front of them.
         "mode": "fly" if ((first.position > low) & (first.position < high)).all() else "orbit",
     }
     scene = sog.encode(transform(gaussians, upright).arrays())
@@ -96,7 +96,7 @@ def write_viewer(
 
 
 def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
-    """The camera that a page begins with: the first one, made upright, or one that has the whole scene in view."""
+    """A page's initial camera: the first one, made upright, or one with the whole scene in view."""
     if not cameras:
         means = gaussians.positions
         middle = np.median(means, axis=0)
@@ -112,7 +112,7 @@ def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera
 
 
 def _beginning(gaussians: Gaussians, cameras: Sequence[Camera]) -> tuple[Camera, NDArray[np.float64], NDArray[np.float64]]:
-    """The camera that a page begins with, the point [3] on its axis that it orbits, nearest to what all look at, and up [3]."""
+    """A page's initial camera, the point [3] that it orbits, on its axis nearest to the cameras' focus, and up [3]."""
     first = first_camera(gaussians, cameras)
     focus = find_focus(cameras)[0] if len(cameras) > 1 else np.median(gaussians.positions, axis=0)
     up = mean_up(cameras) if cameras else np.array([0.0, -1.0, 0.0])
@@ -122,7 +122,7 @@ def _beginning(gaussians: Gaussians, cameras: Sequence[Camera]) -> tuple[Camera,
 
 
 def _upright(first: Camera, up: NDArray[np.float64], target: NDArray[np.float64]) -> Similarity:
-    """The scene with its up as -y, the first camera's direction along +z, and what it looks at near the origin."""
+    """The transform that turns up to -y and the first camera's level direction to +z, and moves `target` to the origin."""
     ahead = first.forward - (first.forward @ up) * up
     if np.linalg.norm(ahead) < 1e-6:
         ahead = -first.viewmat[1, :3] + (first.viewmat[1, :3] @ up) * up
@@ -132,7 +132,7 @@ def _upright(first: Camera, up: NDArray[np.float64], target: NDArray[np.float64]
 
 
 def _in_script(text: str) -> str:
-    """Text of JSON or JavaScript, in whose strings `<` can be written otherwise, as a page's script may have it."""
+    """Escape JSON or JavaScript for a page's script, where `<` in strings may be written as an escape."""
     return _ENDS.sub(r"\\u003c", text)
 
 
@@ -146,21 +146,21 @@ def write_playground(
     near: float = NEAR,
     antialiased: bool = False,
 ) -> None:
-    """Write a page whose kernels draw the scene, of Gaussians with harmonics, and fit pictures.
+    """Write a page whose kernels draw a scene of Gaussians with harmonics, and fit pictures.
 
     Args:
         cameras: as in `write_viewer`.
-        title: what the page calls the scene; any text.
+        title: the scene's title on the page; any text.
         background: rgb from 0 to 1.
         near, antialiased: as in `render`.
     """
     if gaussians.splat != "Gaussian" or gaussians.color != "SphericalHarmonics":
-        raise SplatError("the scene has splats or colours of another type, and a playground draws Gaussians with harmonics")
+        raise SplatError("the scene has splats or colours of another type; a playground draws Gaussians with harmonics")
     if not len(gaussians):
-        raise SplatError("the scene has no Gaussians, and a playground would show nothing")
+        raise SplatError("the scene has no Gaussians; a playground would show nothing")
     arrays = scene_arrays(gaussians)
     first, target, up = _beginning(gaussians, cameras)
-    # Half of what the picture's shorter side covers, as a tangent.
+    # The tangent of half the angle of the picture's shorter side.
     tangent = min(first.width / first.K[0, 0], first.height / first.K[1, 1]) / 2
     kernels = WgslKernels()
     plans: Json = {
@@ -178,9 +178,9 @@ def write_playground(
         "title": html.escape(title),
         "count": f"{len(gaussians):,}",
         "style": _read("style.css"),
-        # No text in it may end the script that it lies in.
+        # Escaped so that no text ends the script element.
         "plans": json.dumps(plans, separators=(",", ":")).replace("<", "\\u003c"),
-        # To be read where one looks at the page's source.
+        # Readable in the page's source.
         "kernels": "\n".join(
             f'<script type="text/wgsl" id="kernel-{i}" title="{html.escape(kernel["name"])}">\n{kernel["source"]}</script>'
             for i, kernel in enumerate(kernels.content)
@@ -194,7 +194,7 @@ def write_playground(
 
 
 def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
-    """The scene's arrays as kernels read them, in the order of the page: coefficients of colours rounded to 16 bits."""
+    """The scene's arrays for the kernels, in the order of the page; colour coefficients are rounded to float16."""
     with torch.no_grad():
         rotations = torch.from_numpy(rotation_matrices(gaussians.quats.detach().cpu())).to(gaussians.quats.device)
         axes = rotations * gaussians.log_scales.double().exp()[:, None, :]

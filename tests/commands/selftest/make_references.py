@@ -1,7 +1,7 @@
 """Make the references of `splat selftest` from the float64 renderer: `python -m tests.commands.selftest.make_references`.
 
-Where float32 may decide otherwise than float64 on a threshold, results are stored as NaN: nobody compares them, and gradients
-do not begin there.
+Results are stored as NaN if float32 and float64 may decide differently at a threshold. NaN is not compared, and no gradient
+starts there.
 """
 
 from itertools import product
@@ -63,7 +63,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
 
 
 def stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As small as is exact: float32, or as few bits as whole numbers take."""
+    """The smallest exact form: float32, or the fewest bits that hold the whole numbers."""
     if array.dtype.kind == "f":
         return np.ascontiguousarray(array, np.float32)
     return np.ascontiguousarray(array, np.min_scalar_type(int(array.max())))
@@ -84,14 +84,14 @@ def radix_sort() -> Arrays:
 
 
 def by_kind(results: Arrays) -> Arrays:
-    """With cameras' gradients, which differ by orders of magnitude, apart."""
+    """The results with the gradients of cameras split by kind, as these differ by orders of magnitude."""
     v_viewmats, v_Ks = results.pop("v_viewmats"), results.pop("v_Ks", None)
     results |= {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
     return results if v_Ks is None else results | {"v_focal": v_Ks[:, (0, 1), (0, 1)], "v_principal": v_Ks[:, :2, 2]}
 
 
 def differentiated(outputs: dict[str, Tensor], leaves: dict[str, Tensor], seed: int, unsure: Any = ()) -> Arrays:
-    """Outputs, NaN where they are unsure, and the gradients of leaves, from adjoints `inputs.v(seed + i, …)`."""
+    """Outputs, NaN where they are unsure, and the gradients of leaves, for the adjoints `inputs.v(seed + i, …)`."""
     results: Arrays = {name: output.detach().numpy().copy() for name, output in outputs.items()}
     for array in results.values():
         array[unsure] = np.nan if len(unsure) else array[unsure]
@@ -135,14 +135,14 @@ def tiles(size: int) -> Arrays:
     for row, column in product(range(-(-HEIGHT // size)), range(-(-WIDTH // size))):
         low = np.array([column, row]) * size + 0.5
         alphas = largest_alphas(*splats, low, low + size - 1) / MIN_ALPHA
-        # The kernels list a splat too many rather than one too few.
+        # The kernels list one splat too many rather than one too few.
         assert not ((alphas > 0.998) & (alphas < 1.0001)).any(), "no splat so close to the threshold that rounding decides"
         lists.append(order[alphas >= 1])
     return {"offsets": np.concatenate([[0], np.cumsum([len(ids) for ids in lists])]), "ids": np.concatenate(lists)}
 
 
 def largest_alphas(means: Array, conics: Array, opacities: Array, low: Array, high: Array) -> Array:
-    """Over a rectangle: at the mean, if that lies inside, else somewhere on its sides, where σ is a parabola."""
+    """The largest α over a rectangle: at the mean if it lies inside, else on a side, where σ is a parabola."""
     (x, y), (a, b, c) = means.T, conics.T
     points: list[Any] = [np.clip(means, low, high).T]
     points += [(u, np.clip(y - b / c * (u - x), low[1], high[1])) for u in (low[0], high[0])]
@@ -155,7 +155,7 @@ def rasterize(s: SimpleNamespace, width: int, height: int, absgrad: bool = True,
     parts = [f64(a[0]) for a in (s.means2d, s.conics, s.opacities, s.colors, s.depths)]
     background = f64(s.backgrounds[0])
     out = ref.rasterize(*parts, width, height, background)
-    # Depths are given, not computed: their order is not in doubt.
+    # Depths are inputs, so their order is certain.
     unsure = ref.near_threshold(*parts[:3], parts[4], width, height, margin=margin, depth_margin=0)
     assert unsure.mean() < 0.1
     image, alphas = out.colors.copy()[None], out.alphas.copy()[None, ..., None]
@@ -168,7 +168,7 @@ def rasterize(s: SimpleNamespace, width: int, height: int, absgrad: bool = True,
 
 
 def crowd() -> Arrays:
-    # On so few pixels positions are more exact than on many.
+    # Few pixels make positions more exact than many.
     results = rasterize(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, absgrad=False, margin=1e-5)
     for name in ("v_means2d", "v_conics", "v_opacities", "v_colors"):
         results[name] = results[name][:, :: inputs.CROWD_EVERY]
@@ -282,7 +282,7 @@ def mcmc() -> Arrays:
 
 
 def smoothing_filter() -> Arrays:
-    """Of one camera: √0.2 / the smaller singular value of the projection's Jacobian."""
+    """The 3D filter of one camera: √0.2 / the smaller singular value of the projection's Jacobian."""
     state, camera = inputs.stored_gaussians(), inputs.camera()
     t = f64(state["means"]) @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
     pixels = t / t[:, 2:] @ camera.K.T
@@ -299,7 +299,7 @@ def smoothing_filter() -> Arrays:
 
 
 def depth() -> Arrays:
-    """λ s mean |1 / D - 1 / D*|, by torch."""
+    """λ s mean |1 / D - 1 / D*|, computed by torch."""
     render, alphas, known, _ = map(leaf, train_cases.depth_inputs())
     depths, weights = render[0, ..., 3], alphas[0, ..., 0]
     errors = (weights / depths - 1 / known.detach())[known > 0].abs()
@@ -313,7 +313,7 @@ def exposure() -> Arrays:
     colors, v_shown = f64(train_cases.image(100, 0))[0], f64(train_cases.image(101, -1))[0]
     own = state["exposures"][train_cases.PHOTOGRAPH]
     v_own, v_colors = exposure_ref.expose_backward(own, colors, v_shown)
-    # The geometric mean of the first and the last learning rate: half of the run is done.
+    # Half of the run is done, so the rate is the geometric mean of the first and the last one.
     lr = np.sqrt(0.05 * 0.001)
     after = exposure_ref.updated(state, train_cases.PHOTOGRAPH, v_own, train_cases.EPOCH, lr=lr, weight=1e-3)
     return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
@@ -341,7 +341,7 @@ def cameras() -> Arrays:
 
 
 def learn(state: Arrays, name: str, v: Array, step: int, at: Any = ..., **how: Any) -> None:
-    """A step of Adam for a part of an array and of its moments."""
+    """Take a step of Adam for a part of an array and of its moments."""
     arrays = [state[name + suffix] for suffix in ("", ".m", ".v")]
     values, first, second = (array[at] for array in arrays)
     for array, after in zip(arrays, ref.adam_step(values, v, first, second, step, **how), strict=True):
@@ -376,7 +376,7 @@ def training() -> Arrays:
     view = ref.Camera(np.asarray(camera.viewmat), np.asarray(camera.K), WIDTH, HEIGHT)
     rendered = ref.render(scene, view, background=f64(inputs.scene().backgrounds[0]))
     v_image = ref.l1_ssim_loss_backward(rendered.colors, photograph[..., :3] / 255, photograph[..., 3] / 255)
-    # Nobody can leave pixels out of a training step: there must be none whose error weighs.
+    # A training step cannot leave pixels out, so few may be unsure and their errors may not weigh.
     unsure = ref.untrusted_pixels(rendered)
     v = ref.render_backward(rendered, v_image)
     assert unsure.mean() < 0.02, unsure.mean()
@@ -395,7 +395,7 @@ def training() -> Arrays:
 
 
 def first_step(values: Array, v: Array, step: int, doubt: float = 1e-3, axis: Any = None, **how: Any) -> tuple[Array, Array]:
-    """Adam's, and the first moments. It goes by the gradient's sign: where that is in doubt, so is the result."""
+    """Adam's first step, and the first moments. The step follows the gradient's sign and is NaN if the sign is unsure."""
     zero = np.zeros(values.shape)
     after, m, _ = ref.adam_step(values, v, zero, zero, step, **how)
     return np.where(np.abs(v) > doubt * np.abs(v).max(axis=axis, keepdims=True), after, np.nan), m

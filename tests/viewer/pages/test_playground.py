@@ -1,4 +1,4 @@
-"""`splat export --playground` in a browser: the kernels as WGSL against the same on Vulkan, without a network."""
+"""`splat export --playground` in a browser, offline: the kernels as WGSL against the same on Vulkan."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 100, 70
 BACKGROUND = (0.2, 0.1, 0.3)
-# A title that a page must show, and not run.
+# A title that a page must show without running it.
 TITLE = '</title></script><img src=x onerror="document.title=1"> {script} & fox'
 STEPS, BLOBS = 20, 128
-# What WebGPU promises of a workgroup's memory.
+# WebGPU's guaranteed size of a workgroup's memory.
 MOST_SHARED_BYTES = 16384
 
 
@@ -63,7 +63,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(page_file: Path) -> Iterator[Page]:
-    """The page, drawn; nothing is fitted unless a test says so."""
+    """The page, drawn; it fits nothing unless a test starts it."""
     with open_page() as page:
         page.goto(page_file.as_uri() + "?still")
         page.wait_for_selector("body.ready, body.broken", timeout=60_000)
@@ -98,7 +98,7 @@ def expected(seen: Camera) -> Any:
 def test_the_scene_is_vulkans(page: Page) -> None:
     seen = camera()
     np.testing.assert_allclose(drawn(page, seen), expected(seen), atol=1e-3)
-    # Rounding coefficients of colours to 16 bits changes less than a screen shows.
+    # 16-bit rounding of colour coefficients changes less than a screen shows.
     assert np.abs(expected(seen) - render(scene(), seen, BACKGROUND)).max() < 2 / 255
 
 
@@ -111,8 +111,8 @@ def test_lists_grow_and_sizes_change(page: Page) -> None:
 
 
 def until(page: Page, condition: str, every: int = 50) -> None:
-    """Wait until JavaScript is true, asked every so many ms. Playwright's own way evaluates text, which the page forbids."""
-    deadline = time.monotonic() + 120  # a page in software, on a machine that does other things
+    """Wait until JavaScript is true, polling in ms. Playwright's own way evaluates text, which the page forbids."""
+    deadline = time.monotonic() + 120  # a page in software, on a busy machine
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(every)
@@ -139,7 +139,7 @@ def test_a_drag_turns_the_scene(page: Page) -> None:
     turned = np.reshape(page.evaluate("Array.from(playground.orbit.camera(8, 8).viewmat)"), (4, 4))
     assert page.screenshot() != before
     np.testing.assert_allclose(turned[:3, :3] @ turned[:3, :3].T, np.eye(3), atol=1e-5)
-    # The point that the camera turns around stays in the middle, as far away.
+    # The target of the turn stays in the middle, at the same distance.
     np.testing.assert_allclose(turned[:3, :3] @ target + turned[:3, 3], view[:3, :3] @ target + view[:3, 3], atol=1e-5)
     assert abs(turned[0, 0] - view[0, 0]) > 0.1
     page.wait_for_timeout(400)
@@ -149,7 +149,7 @@ def test_a_drag_turns_the_scene(page: Page) -> None:
 
 
 def picture() -> Any:
-    """Not of whole tiles."""
+    """A picture whose sides are no multiples of the tile."""
     y, x = np.mgrid[0:120, 0:141] / 100
     return np.stack([0.5 + 0.5 * np.sin(9 * x * y), x / 1.5, np.hypot(x - 0.7, y - 0.6) < 0.4], -1).astype(np.float32)
 
@@ -199,7 +199,7 @@ def test_blobs_begin_as_pythons_do(page: Page) -> None:
         as_json(goal),
     )
     theirs = np.array(raw, np.float32).reshape(9, -1)
-    # Drawn from the same distribution: as the medians of every row, and as good a picture.
+    # Drawn from the same distribution: medians of every row agree, and the pictures are equally good.
     np.testing.assert_allclose(np.median(theirs, 1), np.median(mine, 1), atol=0.25)
     pictures = [draw(device, device.memory.array(params), width, height).numpy() for params in (mine, theirs)]
     a, b = (float(((image - goal) ** 2).mean()) for image in pictures)
@@ -213,7 +213,7 @@ def test_a_name_is_text(page: Page) -> None:
 
 
 def test_fitting_by_hand(page: Page, page_file: Path, tmp_path: Path) -> None:
-    """What a visitor does: the page fits the scene's view at once, then a picture of theirs, and stops when it is told to."""
+    """A visitor's steps: the page fits the scene's view at once, then the visitor's picture, and stops on request."""
     import imageio.v3 as iio
 
     own, text = tmp_path / "own.png", tmp_path / "text.png"
@@ -232,10 +232,10 @@ def test_fitting_by_hand(page: Page, page_file: Path, tmp_path: Path) -> None:
     until(visit, f"{tall} && playground.fit.step > 0")
     assert visit.evaluate("playground.fit.blobs") == 64
     visit.locator("#pause").click()
-    until(visit, "document.getElementById('pause').textContent === 'Go on'")
+    until(visit, "document.getElementById('pause').textContent === 'Resume'")
     visit.set_input_files("#choose", text)
-    until(visit, "document.getElementById('refused').textContent === 'text.png is no picture that the browser can read.'")
-    # The steps that were under way may still end; then it stands.
+    until(visit, "document.getElementById('refused').textContent === 'The browser cannot read text.png as a picture.'")
+    # Steps under way may still end; then the fit stands still.
     until(visit, "playground.fit.step === window.lastStep || (window.lastStep = playground.fit.step, false)", every=500)
     step = visit.evaluate("playground.fit.step")
     visit.wait_for_timeout(1000)
@@ -273,7 +273,7 @@ def test_what_a_browser_lacks(page: Page, page_file: Path, lacking: str, says: s
 
 
 def values_of(plan: Any, sizes: Any) -> Any:
-    """A plan with numbers in the place of its expressions, as plan.js evaluates them."""
+    """A plan with numbers instead of expressions, evaluated as in plan.js."""
     if isinstance(plan, dict):
         return {key: values_of(value, sizes) for key, value in plan.items() if key != "most"}
     if isinstance(plan, str):
@@ -285,7 +285,7 @@ def values_of(plan: Any, sizes: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["scene", "fit"])
 def test_plans_hold_for_every_size(name: str) -> None:
-    """A plan that is recorded for other sizes is the same plan: no number has lost its expression on the way."""
+    """A plan recorded for other sizes is the same plan, so no number has lost its expression."""
     kernels = WgslKernels()
     if name == "scene":
         usual, small = SCENE_SIZES, {"width": 1153, "height": 801, "capacity": 7777}

@@ -1,4 +1,4 @@
-"""The page with SuperSplat's viewer: opened from disk, without a network, it shows what we render."""
+"""The page with SuperSplat's viewer: opened from disk, offline, it shows the same as the library's renderer."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ SIDE = 256
 
 
 def table() -> tuple[Gaussians, list[Camera]]:
-    """A scene whose up is none of the axes, and cameras around it, not upright and not at the same height."""
+    """A scene whose up is no axis, and cameras around it, tilted and at different heights."""
     arrays = random_gaussians(1500, seed=2)
     arrays = arrays._replace(means=arrays.means * np.float32([1, 0.4, 0.7]))
     up = np.array([0.3, 0.5, 0.8])
@@ -39,10 +39,10 @@ def table() -> tuple[Gaussians, list[Camera]]:
 
 
 def screenshot(path: Path, width: int, height: int) -> np.ndarray:
-    """What a browser draws, rgb from 0 to 1, once the scene is there and nothing moves."""
+    """The browser's picture, rgb from 0 to 1, once the scene is loaded and nothing moves."""
     with open_page(width, height) as page:
         page.goto(f"{path.as_uri()}?noui")
-        # A marker of the page's: its policy forbids the polling scripts of other ways to wait.
+        # The page sets a marker: its policy forbids the polling scripts of other ways to wait.
         page.wait_for_selector("html[data-loaded]", state="attached", timeout=60_000)
         shots = [page.screenshot() for _ in range(2)]
         while shots[-1] != shots[-2]:
@@ -53,7 +53,7 @@ def screenshot(path: Path, width: int, height: int) -> np.ndarray:
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
-    """The same view in a window of another size, all of it."""
+    """The whole view, in a window of another size."""
     focal = camera.K[0, 0] / camera.width * min(width, height)
     return Camera(camera.viewmat, np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]]), width, height)
 
@@ -96,7 +96,7 @@ def test_a_page_holds_the_scene_turned_upright(tmp_path: Path) -> None:
     settings, scene = parts((tmp_path / "page.html").read_text(encoding="utf-8"))
     read = sog.decode(scene)
     assert len(read.means) == len(gaussians) and read.antialiased and settings["antialiased"]
-    # The cameras are above, and the viewer's up is +y; what it looks at is its origin.
+    # The cameras are above, and the viewer's up is +y; it looks at its origin.
     assert settings["position"][1] > 0.5
     np.testing.assert_allclose(settings["target"], 0, atol=1e-9)
     assert settings["mode"] == "orbit"
@@ -106,7 +106,7 @@ def test_a_page_holds_the_scene_turned_upright(tmp_path: Path) -> None:
 
 def test_what_the_viewer_cannot_draw_is_refused(tmp_path: Path) -> None:
     gaussians, _ = table()
-    refused("no Gaussians to look at", write_viewer, tmp_path / "page.html", Gaussians.of_arrays(random_gaussians(0)))
+    refused("the scene has no Gaussians", write_viewer, tmp_path / "page.html", Gaussians.of_arrays(random_gaussians(0)))
     betas = replace(gaussians, splat="BetaKernel", params={"b": gaussians.logit_opacities})
     refused(r"BetaKernel; export a \.ply", write_viewer, tmp_path / "page.html", betas)
     assert not list(tmp_path.iterdir())

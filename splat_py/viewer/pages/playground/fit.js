@@ -1,8 +1,8 @@
-/** Fits blobs to a picture: every step is the list `step` of the plan, wholly on the GPU; and draws the loss over the steps. */
+/** Fits blobs to a picture, with each step, the plan's list `step`, entirely on the GPU; and draws the loss curve. */
 
 import { Plan, Screen } from "./plan.js";
 
-// Intersections of blobs with tiles that lists begin with space for.
+// Initial capacity of the lists of intersections between blobs and tiles.
 const FIT_LISTS = 1 << 14;
 
 export class Fit {
@@ -15,9 +15,9 @@ export class Fit {
   }
 
   /**
-   * Begin anew.
+   * Start over.
    * @param picture width, height and values [height, width, 3] from 0 to 1
-   * @param blobs how many, or where they begin: raw, [9, N]
+   * @param blobs their number, or their raw initial parameters [9, N]
    */
   start(picture, blobs) {
     const raw = typeof blobs === "number" ? blobsOnDetail(picture, blobs, this.plan.content.constants) : blobs;
@@ -38,7 +38,7 @@ export class Fit {
     return this.step >= this.steps;
   }
 
-  /** Do some steps, show what the last of them saw, and return its loss: the mean squared error. */
+  /** Do `count` steps, show the picture of the last one, and return its loss: the mean squared error. */
   async advance(count) {
     const { width, height, values } = this.picture;
     for (let i = 0; i < count && !this.done; i++) {
@@ -49,7 +49,7 @@ export class Fit {
     const [status, content] = await this.plan.read("status", "picture");
     const [needed, step] = new Uint32Array(status);
     if (needed) {
-      // From the first step whose lists did not fit nothing has changed (slang/kernels/status.slang): go on from there.
+      // Nothing has changed since the first step whose lists did not fit (slang/kernels/status.slang): continue from there.
       this.capacity = Math.ceil(needed * 1.5);
       this.reserve(true);
       this.plan.write("status", new Uint32Array(3));
@@ -84,8 +84,8 @@ const OPACITY = 0.9;
 const MARGIN_OF_RANGE = 0.02;
 
 /**
- * Where blobs start, raw, [9, count], as splat_py/image/initial.py says it: small and close where the picture has detail, large and
- * far apart elsewhere, in its colours; the smaller in front. Constants are those of slang/splat/blob2d.slang.
+ * Initial raw parameters [9, count] of blobs, as in splat_py/image/initial.py: small and close in detailed areas, large and far
+ * apart elsewhere, in the picture's colours, smaller ones in front. Constants are from slang/splat/blob2d.slang.
  */
 function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
   const { MARGIN, LARGEST_DEVIATION, PIXEL_VARIANCE } = constants;
@@ -114,7 +114,7 @@ function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
   return raw;
 }
 
-/** The gradient's magnitude, a little blurred, and some everywhere. */
+/** The slightly blurred magnitude of the gradient, mixed with a uniform density. */
 function densityOf(width, height, values) {
   const at = (x, y, k) => values[(Math.min(Math.max(y, 0), height - 1) * width + Math.min(Math.max(x, 0), width - 1)) * 3 + k];
   const detail = new Float64Array(width * height);
@@ -130,7 +130,7 @@ function densityOf(width, height, values) {
   return blurred.map((x) => ((1 - EVEN_SHARE) * x) / sum + EVEN_SHARE / blurred.length);
 }
 
-/** Along one axis, by a Gaussian of one pixel. */
+/** Blur along one axis with a Gaussian of one pixel. */
 function blur(values, width, height, dx, dy) {
   const weights = [-3, -2, -1, 0, 1, 2, 3].map((d) => [d, Math.exp((-d * d) / 2) / Math.sqrt(2 * Math.PI)]);
   return values.map((_, i) => {
@@ -159,7 +159,7 @@ function logit(share, least = MARGIN_OF_RANGE) {
   return Math.log(inside / (1 - inside));
 }
 
-/** Numbers from 0 to 1 that are the same each time: Marsaglia's xorshift (2003), seeded. */
+/** Reproducible random numbers from 0 to 1: Marsaglia's xorshift (2003) with a seed. */
 function random(seed) {
   let state = seed >>> 0 || 1;
   return () => {
@@ -170,7 +170,7 @@ function random(seed) {
   };
 }
 
-// Ends of the curve's axis of steps.
+// End values of the curve's step axis.
 const ENDS = [50, 100, 200, 500, 1000];
 
 export class Curve {
@@ -182,7 +182,7 @@ export class Curve {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  /** @param steps that there will be */
+  /** @param steps total number of steps */
   clear(steps) {
     this.steps = steps;
     this.points = [];

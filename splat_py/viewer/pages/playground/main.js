@@ -1,4 +1,4 @@
-/** The page: its camera, its two canvases, and what mouse, fingers, keys, buttons and sliders do. */
+/** The page: its camera, its two canvases, and its handlers for mouse, touch, keys, buttons and sliders. */
 
 import { Curve, Fit } from "./fit.js";
 import { compileKernels, openDevice, Scene } from "./plan.js";
@@ -11,13 +11,13 @@ const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
 const cross = (a, b) => [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
 const unit = (a) => scale(a, 1 / Math.hypot(...a));
 
-// Steepest view, and how far one may go, as parts of where one began.
+// The steepest elevation, radians, and the limits of the distance as shares of the initial one.
 const STEEPEST = 1.5;
 const NEAREST = 0.02;
 const FARTHEST = 20;
 
 class Orbit {
-  /** @param view eye, target and up in the world, and half the angle that the shorter side of the picture covers, as a tangent */
+  /** @param view eye, target and up in the world, and the tangent of half the angle of the picture's shorter side */
   constructor(view) {
     this.view = view;
     this.reset();
@@ -30,14 +30,14 @@ class Orbit {
     const offset = subtract(eye, target);
     this.distance = Math.hypot(...offset);
     this.elevation = clamp(Math.asin(clamp(dot(unit(offset), this.up), -1, 1)), -STEEPEST, STEEPEST);
-    // Azimuth 0 is where one began.
+    // Azimuth 0 is the initial direction.
     let north = subtract(offset, scale(this.up, dot(offset, this.up)));
     if (Math.hypot(...north) < 1e-6 * this.distance) north = cross(this.up, Math.abs(this.up[0]) < 0.9 ? [1, 0, 0] : [0, 1, 0]);
     this.north = unit(north);
     this.azimuth = 0;
   }
 
-  /** Swap up and down, which may be wrong in a capture that nobody has levelled. */
+  /** Swap up and down, which may be wrong in a capture that was not levelled. */
   turnOver() {
     this.view = { ...this.view, up: scale(this.view.up, -1) };
     this.reset();
@@ -53,7 +53,7 @@ class Orbit {
     this.distance = clamp(this.distance * factor, usual * NEAREST, usual * FARTHEST);
   }
 
-  /** Move the target, by parts of the picture's shorter side. */
+  /** Move the target by shares of the picture's shorter side. */
   pan(x, y) {
     const { right, down } = this.axes();
     const length = 2 * this.view.tangent * this.distance;
@@ -143,10 +143,10 @@ function clamp(value, least, most) {
   return Math.min(Math.max(value, least), most);
 }
 
-// Pixels of a picture that is fitted, and of a frame.
+// The most pixels of a fitted picture and of a frame.
 const PICTURE_PIXELS = 96 * 1024;
 const FRAME_PIXELS = 1 << 20;
-// As long as the page may be busy with steps, milliseconds.
+// The longest batch of steps, milliseconds.
 const PATIENCE = 40;
 
 const at = (id) => document.getElementById(id);
@@ -195,7 +195,7 @@ class FitPanel {
     at("blobs").addEventListener("input", () => this.showValues());
     at("blobs").addEventListener("change", () => this.restart());
     at("rate").addEventListener("input", () => this.showValues());
-    // Does as the button said when it was pressed, after a restart that may be under way.
+    // Act on the button's text at the time of the click, after any running restart.
     at("pause").addEventListener("click", () => this.inTurn(this.wanted ? () => this.pause() : () => this.go()));
     at("reset").addEventListener("click", () => this.restart());
     at("take-view").addEventListener("click", () => this.takeView(scene).catch(complain));
@@ -229,13 +229,13 @@ class FitPanel {
     try {
       picture = await readPicture(file, PICTURE_PIXELS);
     } catch {
-      at("refused").textContent = `${file.name} is no picture that the browser can read.`;
+      at("refused").textContent = `The browser cannot read ${file.name} as a picture.`;
       return;
     }
     await this.begin(picture);
   }
 
-  /** Fit what the scene's canvas shows. */
+  /** Fit the scene's current view. */
   async takeView(scene) {
     const { width, height, values } = await scene.picture();
     const pixels = new ImageData(width, height);
@@ -252,7 +252,7 @@ class FitPanel {
     await this.restart();
   }
 
-  /** One after another, however fast a slider moves. */
+  /** Queue an action: actions run one after another, however fast a slider moves. */
   inTurn(act) {
     this.turn = (this.turn ?? Promise.resolve()).then(act).catch(complain);
     return this.turn;
@@ -268,18 +268,18 @@ class FitPanel {
     });
   }
 
-  /** End the loop, whatever the button says. */
+  /** End the loop; the button stays unchanged. */
   async halt() {
     this.running = false;
     await this.loop;
   }
 
   async pause() {
-    this.show(false, "Go on");
+    this.show(false, "Resume");
     await this.halt();
   }
 
-  /** Set the button's text, and whether steps are wanted meanwhile. */
+  /** Set the button's text and `wanted`, true if steps should run. */
   show(wanted, text) {
     this.wanted = wanted;
     at("pause").textContent = text;
@@ -293,7 +293,7 @@ class FitPanel {
     }
     this.running = true;
     this.show(true, "Pause");
-    // Behind a loop that may still be in its last steps.
+    // Start after a previous loop has finished its last steps.
     this.loop = (this.loop ?? Promise.resolve()).then(() => this.run()).catch(complain);
   }
 
@@ -320,14 +320,14 @@ class FitPanel {
   }
 }
 
-/** Plans and kernels, which the page carries as text. */
+/** The plans and kernels, stored in the page as text. */
 function readPlans() {
   const plans = JSON.parse(document.getElementById("plans").textContent);
   const kernels = plans.kernels.map((kernel, i) => ({ ...kernel, source: document.getElementById(`kernel-${i}`).textContent }));
   return { ...plans, kernels };
 }
 
-/** The arrays that `layout` names, one after another: [name, "f32" or "f16", numbers]. */
+/** The arrays of the scene, stored one after another; `layout` has [name, "f32" or "f16", count] for each. */
 async function readScene(layout) {
   const packed = await fetch(`data:;base64,${document.getElementById("scene").textContent.trim()}`);
   const bytes = await new Response(packed.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
@@ -340,7 +340,7 @@ async function readScene(layout) {
   return parts;
 }
 
-/** Floats of 16 bits (IEEE 754) as such of 32: their exponents' difference is a factor of 2¹¹². */
+/** Convert 16-bit floats (IEEE 754) to 32-bit ones: the difference of their exponent biases is a factor of 2¹¹². */
 function halves(bits) {
   const floats = new Float32Array(bits.length);
   const integers = new Int32Array(floats.buffer);
@@ -348,7 +348,7 @@ function halves(bits) {
   return floats.map((x) => x * 2 ** 112);
 }
 
-/** A picture of about so many pixels from a file or an ImageData. */
+/** A picture of at most about `pixels` pixels from a file or an ImageData. */
 async function readPicture(file, pixels) {
   const bitmap = await createImageBitmap(file);
   const scale = Math.min(Math.sqrt(pixels / (bitmap.width * bitmap.height)), 512 / Math.max(bitmap.width, bitmap.height));
@@ -367,13 +367,13 @@ async function readPicture(file, pixels) {
 async function main() {
   const { kernels, scene: scenePlan, fit: fitPlan, layout, view, background, limits } = readPlans();
   const device = await openDevice(limits);
-  device.lost.then(({ message }) => complain(new Error(`The graphics device is gone; load the page again. ${message}`)));
+  device.lost.then(({ message }) => complain(new Error(`The graphics device was lost; reload the page. ${message}`)));
   device.addEventListener("uncapturederror", ({ error }) => complain(error));
   const [compiled, parts] = await Promise.all([compileKernels(device, kernels), readScene(layout)]);
   const scene = new Scene(device, compiled, scenePlan, { ...parts, background: Float32Array.from(background) }, at("scene-canvas"));
   const fit = new Fit(device, compiled, fitPlan, at("fit-canvas"));
   const orbit = new Orbit(view);
-  // For the console, and for tests.
+  // For the console and for tests.
   globalThis.playground = { device, scene, orbit, fit };
   const panel = new FitPanel(fit, scene);
   await drawScenes(scene, orbit);

@@ -1,30 +1,30 @@
 /**
- * A WebGPU device, and what Python has recorded for it (splat_py/viewer/pages/playground_plan.py): buffers whose sizes are expressions, and
- * lists of commands, each a dispatch of a kernel with its buffers and uniforms, or a buffer to clear. Nothing here knows what the
- * kernels do.
+ * Runs plans that Python recorded (splat_py/viewer/pages/playground_plan.py) on a WebGPU device. A plan has buffers, whose
+ * sizes are expressions, and lists of commands: each dispatches a kernel with its buffers and uniforms, or clears a buffer.
+ * The code is independent of what the kernels compute.
  */
 
-// Limits that browsers must be asked for.
 // slang/parallel/wave.slang counts lanes in two words.
 const MOST_LANES = 64;
+// Limits that a page must request explicitly.
 const WANTED_LIMITS = ["maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize"];
 
-/** @param needed least values of the adapter's limits, by name */
+/** @param needed minimum values of the adapter's limits, by name */
 export async function openDevice(needed) {
   if (!navigator.gpu) {
     throw new Error(
-      "This browser has no WebGPU. Use a recent Chrome, Edge or Safari; on Linux WebGPU may have to be switched on " +
+      "This browser has no WebGPU. Use a recent Chrome, Edge or Safari; on Linux you may need to enable WebGPU " +
         "(chrome://flags/#enable-unsafe-webgpu).",
     );
   }
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
   if (!adapter) throw new Error("This browser has WebGPU, but no graphics adapter for it. Update the graphics driver.");
   if (!adapter.features.has("subgroups")) {
-    throw new Error("WebGPU of this browser lacks the feature “subgroups”, which the kernels use. A newer one has it.");
+    throw new Error("This browser's WebGPU lacks the feature “subgroups”, which the kernels need. Update the browser.");
   }
   if (adapter.info?.subgroupMaxSize > MOST_LANES) {
     const { subgroupMaxSize } = adapter.info;
-    throw new Error(`This graphics adapter works in groups of ${subgroupMaxSize} threads; the kernels know ${MOST_LANES} at most.`);
+    throw new Error(`This graphics adapter has subgroups of ${subgroupMaxSize} threads; the kernels support at most ${MOST_LANES}.`);
   }
   for (const [name, least] of Object.entries(needed)) {
     if (adapter.limits[name] < least) {
@@ -35,7 +35,7 @@ export async function openDevice(needed) {
   return adapter.requestDevice({ requiredFeatures: ["subgroups"], requiredLimits });
 }
 
-/** Compile every kernel, side by side. */
+/** Compile all kernels in parallel. */
 export async function compileKernels(device, kernels) {
   return Promise.all(
     kernels.map(async (kernel) => {
@@ -47,7 +47,7 @@ export async function compileKernels(device, kernels) {
   );
 }
 
-/** Values of expressions (splat_py/viewer/pages/playground_plan.py): a number, a variable's name, or [operator, a, b]. */
+/** Operators of expressions; an expression is a number, a variable's name, or [operator, a, b]. */
 const operators = {
   "+": (a, b) => a + b,
   "-": (a, b) => a - b,
@@ -79,7 +79,7 @@ export class Plan {
     this.bindGroups = {};
   }
 
-  /** Make buffers for these sizes. With `keep`, those that stay as large keep what they hold. */
+  /** Create buffers for these sizes. With `keep`, buffers of unchanged size keep their contents. */
   allocate(sizes, keep = false) {
     this.sizes = sizes;
     const before = this.buffers;
@@ -94,13 +94,13 @@ export class Plan {
     for (const [name, commands] of Object.entries(this.content.lists)) this.bind(name, commands);
   }
 
-  /** A buffer's first content: zeros, unless the plan says a number, or 0, 1, 2 … */
+  /** Fill a new buffer if the plan gives a value or the range 0, 1, 2 …; otherwise it stays zero. */
   fill(buffer, { value, type, range }) {
     if (range) this.device.queue.writeBuffer(buffer, 0, Uint32Array.from({ length: buffer.size / 4 }, (_, i) => i));
     else if (value) this.device.queue.writeBuffer(buffer, 0, new ARRAYS[type](buffer.size / 4).fill(evaluate(value, this.sizes)));
   }
 
-  /** Bind groups of a list's dispatches, and one buffer for all their uniform blocks. */
+  /** Make the bind groups of a list's dispatches, and one buffer for all their uniform blocks. */
   bind(name, commands) {
     const alignment = this.device.limits.minUniformBufferOffsetAlignment;
     const block = Math.ceil(Math.max(...this.kernels.map((kernel) => kernel.bytes), 16) / alignment) * alignment;
@@ -130,7 +130,7 @@ export class Plan {
     this.device.queue.writeBuffer(this.buffer(name), 0, values);
   }
 
-  /** Send a list to the device, with values of the variables that sizes do not give. */
+  /** Submit a list to the device; `variables` adds to the variables in the sizes. */
   run(name, variables = {}) {
     const values = { ...this.sizes, ...variables };
     this.writeUniforms(name, values);
@@ -163,7 +163,7 @@ export class Plan {
     this.device.queue.writeBuffer(buffer, 0, data.buffer);
   }
 
-  /** The buffers' content once all that was sent is done: an ArrayBuffer each. */
+  /** Read buffers after all submitted work, as one ArrayBuffer each. */
   async read(...names) {
     const encoder = this.device.createCommandEncoder();
     const copies = names.map((name) => {
@@ -185,7 +185,7 @@ export class Plan {
   }
 }
 
-// GPUBufferUsage is not there where WebGPU is not.
+// Numbers, because GPUBufferUsage does not exist without WebGPU.
 const USAGE = 0x80 | 0x04 | 0x08; // STORAGE, COPY_SRC, COPY_DST
 
 const SOURCE = `
@@ -202,7 +202,7 @@ const SOURCE = `
   return vec4<f32>(picture[i], picture[i + 1u], picture[i + 2u], 1.0);
 }`;
 
-/** Shows a picture that lies in a buffer, [height, width, 3] floats, on a canvas. */
+/** Shows a picture from a buffer of floats [height, width, 3] on a canvas. */
 export class Screen {
   constructor(device, canvas) {
     this.device = device;
@@ -240,11 +240,11 @@ export class Screen {
   }
 }
 
-// Intersections of splats with tiles that lists begin with space for.
+// Initial capacity of the lists of intersections between splats and tiles.
 const FRAME_LISTS = 1 << 16;
 
 export class Scene {
-  /** @param parts means, covars, opacities, features and background, as the kernels take them */
+  /** @param parts means, covars, opacities, features and background, in the kernels' layout */
   constructor(device, kernels, content, parts, canvas) {
     this.plan = new Plan(device, kernels, content);
     this.screen = new Screen(device, canvas);
@@ -253,7 +253,7 @@ export class Scene {
     this.busy = null;
   }
 
-  /** The size nearest to what is asked for that the plan has tiles for, pixels. */
+  /** The size in pixels, shrunk until the plan has enough tiles for it. */
   fittingSize(width, height) {
     const { tile, most } = this.plan.content;
     const tiles = (a, b) => Math.ceil(a / tile) * Math.ceil(b / tile);
@@ -269,7 +269,7 @@ export class Scene {
     }
   }
 
-  /** One frame, once those before are done. */
+  /** Draw a frame after the previous ones are done. */
   async draw(camera, width, height) {
     while (this.busy) await this.busy;
     this.busy = this.drawNow(camera, width, height).finally(() => (this.busy = null));
@@ -286,7 +286,7 @@ export class Scene {
       this.plan.run("frame");
       const [count] = new Uint32Array((await this.plan.read("count"))[0]);
       if (count <= this.capacity) break;
-      if (count > most) throw new Error(`From here the scene touches ${count} tiles, more than this adapter has memory for.`);
+      if (count > most) throw new Error(`The scene touches ${count} tiles here, more than the adapter can hold; move away.`);
       this.capacity = Math.min(Math.ceil(count * 1.5), most);
       this.reserve(width, height);
     }
