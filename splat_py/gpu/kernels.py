@@ -33,6 +33,9 @@ from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
 
+# A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
+# among more kernels than these sessions hold compiles some of them again.
+_SESSIONS, _KERNELS_PER_SESSION = 3, 64
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -165,11 +168,13 @@ class Kernel:
 
 
 class KernelCache:
-    """The kernels of one device, each compiled when it is first asked for."""
+    """The kernels of one device, each compiled when it is first asked for. When the newest of its compiler sessions is full, it
+    opens another and frees the oldest with its kernels."""
 
     def __init__(self, device: spy.Device) -> None:
         self._device = device
-        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        # The oldest first.
+        self._sessions: list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]] = []
         # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
         self.observers: list[Callable[[str], None]] = []
 
@@ -178,29 +183,39 @@ class KernelCache:
         values of its `extern` names; SplatError if a caller's own code cannot be compiled in it."""
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
-        if key not in self._kernels:
-            for observer in self.observers:
-                observer(entry)
-            try:
-                self._kernels[key] = self._compile(module, entry, constants)
-            except Exception as error:
-                own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
-                if own is None or isinstance(error, BindingError) or "error" not in str(error):
-                    raise
-                # The compiler refuses some code only when a kernel is linked with it.
-                raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
-        return self._kernels[key]
+        for _, kernels in self._sessions:
+            if key in kernels:
+                return kernels[key]
+        if not self._sessions or len(self._sessions[-1][1]) == _KERNELS_PER_SESSION:
+            self._sessions = [*self._sessions, (self._open_session(), {})][-_SESSIONS:]
+        session, kernels = self._sessions[-1]
+        for observer in self.observers:
+            observer(entry)
+        try:
+            kernels[key] = self._compile(session, module, entry, constants)
+        except Exception as error:
+            own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
+            if own is None or isinstance(error, BindingError) or "error" not in str(error):
+                raise
+            # The compiler refuses some code only when a kernel is linked with it.
+            raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
+        return kernels[key]
 
-    def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
-        modules = [self._device.load_module(f"kernels/{module}")]
+    def _open_session(self) -> spy.SlangSession:
+        # The first is the device's own, whose modules functions of Slang share.
+        own = self._device.slang_session
+        return self._device.create_slang_session(own.desc.compiler_options) if self._sessions else own
+
+    def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
+        modules = [session.load_module(f"kernels/{module}")]
         for value in constants.values():
             if isinstance(value, UserType):
-                modules.append(self._device.load_module_from_source(value.module, value.text))
+                modules.append(session.load_module_from_source(value.module, value.text))
         if constants:
             source = specialisation_source(module, constants)
             name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
-            modules.append(self._device.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
-        program = self._device.link_program(modules, [modules[0].entry_point(entry)])
+            modules.append(session.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
+        program = session.link_program(modules, [modules[0].entry_point(entry)])
         bindings = Bindings.of(module, entry, constants, program.layout)
         return Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
 

@@ -124,7 +124,10 @@ class TorchKernels(KernelCache):
         # Placeholder for unset buffers: torch numbers arguments without gaps.
         self._nothing = torch.zeros(16, dtype=torch.uint8, device=device)
 
-    def _compile(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
+    def _open_session(self) -> spy.SlangSession:
+        return cast(spy.SlangSession, None)
+
+    def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
         program = TorchProgram(f"{module}.{entry}", entry, self._emitted.get(module, entry, constants), self._nothing)
         return Kernel(module, entry, cast(spy.ComputePipeline, program), Bindings.of(module, entry, constants))
 
