@@ -74,6 +74,7 @@ class FitImage(OnDevice):
     picture: Annotated[Positional[Path], arg(metavar="PICTURE")]
     # Folder for the results.
     out: Path
+    # Options of the fit.
     options: OmitArgPrefixes[ImageOptions] = field(default_factory=ImageOptions)
     # Also write a video of the fit.
     video: bool = False

@@ -34,13 +34,14 @@ _SMOOTHING = 0.95
 class CaptureCommand:
     """Find the camera poses of photographs or of a video's frames, for `splat train`.
 
-    SOURCE is a folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video. Its folder masks may hold pictures with the
-    photographs' names; their black pixels are ignored. A good capture has at least twenty photographs from all around that
-    overlap well; thirty take less than a minute on two cores. Run an interrupted capture again to continue it. Needs pycolmap:
-    pip install 'slang-splat[capture]'.
+    SOURCE may have a folder masks with pictures of the photographs' names, whose black pixels are ignored. A good capture has
+    at least twenty photographs from all around that overlap well; thirty take less than a minute on two cores. Run the command
+    again to continue an interrupted capture. Needs pycolmap: pip install 'slang-splat[capture]'.
+
     Example: splat capture photos/ --out scene/ && splat train scene/ --out run/
     """
 
+    # A folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video.
     source: Annotated[Positional[Path], arg(metavar="SOURCE")]
     # Folder for the capture: upright photographs, and a COLMAP model whose +z is up.
     out: Path

@@ -97,7 +97,7 @@ def test_pixels_that_no_point_can_reach_do_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("coefficients", [(), (0.1,), (0.1, 0.2, 0.3, 0.4), (float("nan"),) * 5])
 def test_what_is_no_distortion(coefficients: tuple[float, ...]) -> None:
-    refused("it needs 5 or 8 finite numbers", Distortion, coefficients)
+    refused("pass 5 or 8 finite numbers", Distortion, coefficients)
 
 
 def known_gaussians() -> Gaussians:
