@@ -24,9 +24,9 @@ _DEMO = Path("runs/demo/run")
 class Export:
     """Write a scene to a file for other viewers, or to a web page that contains a viewer.
 
-    SCENE is a file, or a run's folder, whose last checkpoint is exported. The ending of OUT selects the format: .ply, lossless;
-    .compressed.ply, .spz, .sog, .splat or .ksplat, smaller and less exact (docs/files.md); .glb; or .html, a page that opens
-    from disk in any browser without a network.
+    SCENE is a file, or a run's folder, whose last checkpoint is exported. The ending of OUT selects the format: .ply or .glb;
+    the smaller and less exact .compressed.ply, .spz, .sog, .splat and .ksplat (docs/files.md); or .html, a page that opens from
+    disk in any browser without a network.
 
     With --playground, write a page whose kernels, as WGSL on WebGPU, draw the scene and fit pictures.
 

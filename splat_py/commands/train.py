@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LISTED = 20
 # Subfolder of the run for a capture made from photographs without poses.
 _CAPTURED = "captured"
-# Smoothing of the progress bar's PSNR, the share of the last value: photographs differ by several dB.
+# Share of the last value in the progress bar's smoothed PSNR: photographs differ by several dB.
 _SMOOTHING = 0.95
 
 
@@ -174,7 +174,7 @@ class Train(OnDevice):
         self._write_page()
 
     def _write_page(self) -> None:
-        """Write the page scene.html if it is outdated and its viewer can draw the scene."""
+        """Write scene.html if it is outdated and its viewer can draw the scene."""
         from splat_py.train.run import RunFolder
 
         folder = RunFolder(self.out)
@@ -226,8 +226,7 @@ class _Progress:
         if self._viewer is not None:
             self._viewer.on_step(report)
         if report.divisor != self._divisor:
-            # Restart the average: smaller photographs have a higher PSNR.
-            self._divisor, self._psnr = report.divisor, None
+            self._divisor, self._psnr = report.divisor, None  # smaller photographs have a higher PSNR
         last, psnr = self._psnr, report.values.psnr
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
         if report.step % 20 == 0:
