@@ -8,7 +8,7 @@ BESIDE_LOG := .venv/beside.log
 RUNS := training quality camera_refinement cell_merging memory distorted_photographs evaluation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test fuzz soak refresh_viewer lint clean
+.PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ demo: setup ## render the embedded scene, train on it, write a page of pictures,
 
 docs: setup ## the documents and a reference of all public names as a site in build/site: open build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+
+check: lint ## ruff, mypy, one test of each kernel and public function, a training run, the command line: two minutes
+	@echo "==> pytest, the tests in tests/check.txt"
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile @tests/check.txt
 
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; shader tests also with the oldest SlangPy
 	@echo "==> pytest"

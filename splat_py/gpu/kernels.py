@@ -35,7 +35,7 @@ from splat_py.gpu.sources import Source, constant, declared, extern_defaults, me
 
 # A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
 # among more kernels than these sessions hold compiles some of them again.
-_SESSIONS, _KERNELS_PER_SESSION = 3, 64
+_SESSIONS, _KERNELS_PER_SESSION = 2, 48
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
