@@ -13,10 +13,16 @@ from benchmarks.gpu_recording import kernels
 from benchmarks.gpu_sass import hot_loop
 from benchmarks.gpu_tables import DOCUMENT as GPUS
 from benchmarks.gpu_tables import read, written
+from splat_py.commands.fit import ImageOptions
+from splat_py.gpu.device import tuning_of
+from splat_py.image.rasterizers import _AUTODIFF_BLOBS as AUTODIFF_BLOBS
+from splat_py.scene.data_options import CaptureOptions
+from splat_py.train.config import TrainConfig
 from tests.emulation.compiler import find_clang
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "tests" / "metal" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FOLDERS = ("*.md", "benchmarks/*.md", "docs/**/*.md", "tests/*/*.md")
+DOCUMENTS = [path for pattern in _FOLDERS for path in sorted(ROOT.glob(pattern))]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:slang|splat_py|tests|docs|benchmarks|examples|notebooks)/[\w./*-]*)`")
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -106,6 +112,30 @@ def test_figures_and_tables_are_of_todays_kernels() -> None:
     assert actual == expected, "run python -m benchmarks.gpu_static and python -m benchmarks.gpu_tables"
     text = GPUS.read_text(encoding="utf-8")
     assert text == written(text), "run python -m benchmarks.gpu_tables"
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("docs/photographs.md", f"{TrainConfig().steps:,} unless you say otherwise"),
+        ("docs/geometry.md", f"The default of {TrainConfig().steps:,} steps"),
+        ("docs/captures.md", f"at most {CaptureOptions().size:,} pixels (`--size`)"),
+        ("docs/captures.md", f"at most {CaptureOptions().features:,} each"),
+        ("docs/mac.md", f"more than {tuning_of('metal').segment:,} Gaussians"),
+        ("docs/images-and-volumes.md", f"at most {AUTODIFF_BLOBS} blobs"),
+        ("docs/images-and-volumes.md", f"--blobs {ImageOptions().blobs} --steps {ImageOptions().steps}"),
+        ("README.md", f"in {len((ROOT / 'examples' / 'minimal.slang').read_text().splitlines())} lines"),
+        ("notebooks/00-the-idea.ipynb", f"{len((ROOT / 'examples' / 'minimal.slang').read_text().splitlines())} lines"),
+    ],
+)
+def test_figures_of_the_code(document: str, sentence: str) -> None:
+    assert sentence in (ROOT / document).read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_loop_of_the_page() -> None:
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "examples/minimal.slang"))
+    (loop,) = re.findall(r"^```hlsl\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert loop in page
 
 
 @pytest.mark.parametrize(

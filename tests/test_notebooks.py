@@ -48,7 +48,7 @@ def test_tolerances_are_those_of_the_tests() -> None:
 
 def test_a_changed_cell_makes_figures_stale() -> None:
     """The figures of this and later cells, but of no earlier one."""
-    notebook = nbformat.read(PATHS[0], as_version=4)
+    notebook = nbformat.read(PATHS[1], as_version=4)
     code = notebooks.code_cells(notebook)
     figures = [i for i, cell in enumerate(code) if notebooks.has_figure(cell)]
     code[figures[2]].source += "\n"
