@@ -4,8 +4,11 @@ OLDEST := .venv/slangpy-0.42.0
 # These take as long as all other tests together: kernels run in other languages, notebooks, volumes, damaged files.
 BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py tests/volume tests/fuzz
 BESIDE_LOG := .venv/beside.log
-# Runs of training and other processes. The oldest SlangPy skips them, as it compiles the same kernels in other tests.
-RUNS := training quality camera_refinement cell_merging memory distorted_photographs evaluation
+# With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
+WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sorting.py tests/gpu/test_sessions.py \
+	$(patsubst %,tests/train/test_%.py,adam photometric_loss training) tests/image/test_differentiable.py tests/volume/test_march.py \
+	$(patsubst %,tests/render/test_%.py,accumulation camera_gradients camera_models cameras colors edges eval3d falloffs falloffs2d \
+	features lenses needles packed rasterization smooth stage_gradients surfels)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean
@@ -37,8 +40,7 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every te
 	wait $$beside; beside=$$?; echo "==> pytest $(BESIDE), which ran beside"; cat $(BESIDE_LOG); \
 	[ $$rest = 0 ] && [ $$beside = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" tests/shaders tests/gpu/test_sorting.py \
-	tests/render tests/train tests/image tests/portable tests/volume tests/commands/selftest $(patsubst %,--ignore=tests/train/test_%.py,$(RUNS)) --ignore=tests/render/test_torch_citizen.py; fi
+	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
 soak: setup ## 20,000 steps of a small scene: flat memory, finite numbers; and runs that are killed 400 times; ten minutes
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py
