@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,13 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def interrupted_at(step: int, number: int, *arguments: object, cwd: Path) -> Result:
+def signalled_at(signals: Mapping[int, int], *arguments: object, cwd: Path) -> Result:
+    """Run a command and send its process signals before steps. `signals` has each signal's number by its step."""
     advance = Trainer.advance
 
     def advance_and_signal(trainer: Trainer) -> None:
-        if trainer.step == step:
-            os.kill(os.getpid(), number)
+        if trainer.step in signals:
+            os.kill(os.getpid(), signals[trainer.step])
         advance(trainer)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +49,7 @@ def interrupted_at(step: int, number: int, *arguments: object, cwd: Path) -> Res
 @pytest.fixture(scope="module")
 def broken(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("broken") / "run"
-    result = interrupted_at(4, signal.SIGTERM, "train", capture, *OPTIONS, "--out", out, cwd=out.parent)
+    result = signalled_at({4: signal.SIGTERM}, "train", capture, *OPTIONS, "--out", out, cwd=out.parent)
     assert result.returncode == 128 + signal.SIGTERM
     assert "interrupted; " in result.stderr
     assert Checkpoint.load(RunFolder(out).checkpoint).step == 5
@@ -58,6 +60,21 @@ def broken(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def out(broken: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(broken, tmp_path / "run"))
+
+
+def test_a_background_job_is_left_alone_by_sigint_and_ended_by_sigterm(capture: Path, tmp_path: Path) -> None:
+    """Scripts start background jobs with SIGINT ignored. Ctrl-C in the script's terminal must not end them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        signals = {3: signal.SIGINT, 7: signal.SIGTERM}
+        result = signalled_at(signals, "train", capture, *OPTIONS, "--out", tmp_path / "run", cwd=tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.returncode == 128 + signal.SIGTERM == 143
+    assert "interrupted; " in result.stderr
+    # The step during which SIGTERM comes is finished.
+    assert Checkpoint.load(RunFolder(tmp_path / "run").checkpoint).step == 8
 
 
 def test_the_record_decides(out: Path, capture: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from splat_py.base.fields import dataclass_of
@@ -42,7 +43,32 @@ def save(path: Path, kind: str, change: Change = lambda header, arrays: None) ->
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_whole_files_load(kind: str, tmp_path: Path) -> None:
-    LOADERS[kind](save(tmp_path / "file.safetensors", kind))
+    """Every number of the header and every array comes back as it was written."""
+
+    def numbered(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name, values in arrays.items():
+            if values.dtype == np.float32:
+                arrays[name] = np.arange(values.size, dtype=np.float32).reshape(values.shape) / 64
+
+    path = save(tmp_path / "file.safetensors", kind, numbered)
+    with safe_open(path, "numpy") as file:
+        header = json.loads(file.metadata()[KINDS[kind]])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    loaded = LOADERS[kind](path)
+    fields = {field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)}
+    found = fields.pop("state", None) or {name: fields.pop(name) for name in arrays}
+    if "config" in fields:
+        # A file has lists where a configuration has tuples.
+        fields["config"] = json.loads(json.dumps(dataclasses.asdict(fields["config"])))
+    assert fields == header
+    assert found.keys() == arrays.keys() and sum(array.size for array in arrays.values()) > 40
+    for name, expected in arrays.items():
+        assert found[name].dtype == expected.dtype
+        np.testing.assert_array_equal(found[name], expected, name)
+    if kind == "splats":
+        gaussians = loaded.gaussians()
+        assert (len(gaussians), gaussians.sh.shape) == (GAUSSIANS, (GAUSSIANS, 4, 3))
+        np.testing.assert_array_equal(gaussians.means, arrays["means"])
 
 
 def header(**values: Any) -> Change:

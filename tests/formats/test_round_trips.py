@@ -16,7 +16,7 @@ from splat_py import Camera, Gaussians
 from splat_py.fit.steps import psnr_of
 from splat_py.render.views import render
 from splat_py.scene.formats import sog, splat
-from splat_py.scene.formats.packing import StoredGaussians, morton_order, normalized
+from splat_py.scene.formats.packing import SH_C0, StoredGaussians, morton_order, normalized
 from splat_py.scene.formats.sog import codebook, palette
 from splat_py.scene.gaussians import read_scene, write_scene
 from splat_py.scene.sources import ENDINGS
@@ -35,6 +35,17 @@ TOLERANCES = {
     ".ksplat": (1e-4, 2e-3, 1e-3, 3e-3, 0.01, 1e-3),
 }
 DEGREES = {".splat": 0, ".ksplat": 2}
+# Ranges of log scales, of coefficients of degree 0 and of the others, in formats that have limits.
+ANY, COLORS = (-np.inf, np.inf), (-0.5 / SH_C0, 0.5 / SH_C0)
+RANGES = {
+    ".compressed.ply": ((-20, 20), ANY, (-4, 4)),
+    ".spz": ((-10, 95 / 16), (-0.5 / 0.15, 0.5 / 0.15), (-1, 1)),
+    ".splat": (ANY, COLORS, ANY),
+    # Sizes are halves.
+    ".ksplat": ((np.log(2.0**-24), np.log(65504)), COLORS, ANY),
+}
+# Formats that divide the range of a scene's numbers into steps: the largest step's share of the range.
+STEPS = {".compressed.ply": 2e-3, ".sog": 2e-3, ".ksplat": 2e-3, ".spz": 1e-7}
 
 
 def matrices(quats: np.ndarray) -> np.ndarray:
@@ -43,11 +54,20 @@ def matrices(quats: np.ndarray) -> np.ndarray:
     return np.stack([*rows, 2 * (y * z - w * x)], 1)
 
 
-def assert_same(expected: StoredGaussians, actual: StoredGaussians, tolerances: tuple[float, ...], degree: int = 3) -> None:
-    """Compare scenes up to the order of Gaussians and the tolerances."""
+def assert_same(
+    expected: StoredGaussians,
+    actual: StoredGaussians,
+    tolerances: tuple[float, ...],
+    degree: int = 3,
+    by: str = "means",
+    share: float = 0,
+) -> None:
+    """Compare scenes up to the order of Gaussians and the tolerances. Gaussians with the nearest `by` belong together. A
+    `share` of each array's range is added to its tolerance."""
     coefficients = min(expected.sh.shape[1], (degree + 1) ** 2)
     assert actual.sh.shape == (len(expected.means), coefficients, 3)
-    nearest = np.linalg.norm(expected.means[:, None] - actual.means[None], axis=2).argmin(1)
+    one, other = (np.asarray(getattr(scene, by)) for scene in (expected, actual))
+    nearest = np.linalg.norm(one[:, None] - other[None], axis=2).argmin(1)
     assert len(set(nearest)) == len(nearest)
     parts = [
         (expected.means, actual.means),
@@ -58,7 +78,7 @@ def assert_same(expected: StoredGaussians, actual: StoredGaussians, tolerances: 
         (expected.sh[:, 1:coefficients], actual.sh[:, 1:]),
     ]
     for (a, b), tolerance in zip(parts, tolerances, strict=True):
-        np.testing.assert_allclose(b[nearest], a, rtol=1e-6, atol=tolerance)
+        np.testing.assert_allclose(b[nearest], a, rtol=1e-6, atol=tolerance + share * (np.ptp(a) if a.size else 0))
 
 
 def visible(gaussians: StoredGaussians) -> StoredGaussians:
@@ -148,9 +168,12 @@ def test_none_one_and_coincident_gaussians(tmp_path: Path) -> None:
             np.testing.assert_allclose(read.log_scales, -3, atol=1e-3)
 
 
-def test_extreme_numbers_stay_numbers(tmp_path: Path) -> None:
-    scene = random_gaussians(20)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_extreme_numbers_stay_numbers(ending: str, tmp_path: Path) -> None:
+    """Numbers beyond a format's range become its ends; all others come back."""
+    scene, path = random_gaussians(20), tmp_path / f"scene{ending}"
     extreme = np.array([0, 1e-30, -1e-30, 50, -50, 80, -80, 3e4, -3e4, 1] * 2, np.float32)
+    sizes, constants, others = RANGES.get(ending, (ANY, ANY, ANY))
     for changed in (
         scene._replace(means=scene.means + extreme[:, None]),
         scene._replace(log_scales=np.clip(np.repeat(extreme[:, None], 3, 1), -80, 80)),
@@ -158,9 +181,15 @@ def test_extreme_numbers_stay_numbers(tmp_path: Path) -> None:
         scene._replace(sh=scene.sh + extreme[:, None, None]),
         scene._replace(quats=scene.quats * np.float32(1e-15)),
     ):
-        for ending in ENDINGS:
-            Gaussians.of_arrays(changed).save(tmp_path / f"scene{ending}")
-            Gaussians.load(tmp_path / f"scene{ending}").validate()
+        Gaussians.of_arrays(changed).save(path)
+        Gaussians.load(path).validate()
+        sh = np.concatenate([changed.sh[:, :1].clip(*constants), changed.sh[:, 1:].clip(*others)], 1)
+        expected, actual = changed._replace(log_scales=changed.log_scales.clip(*sizes), sh=sh), read_scene(path)
+        assert all(np.isfinite(array).all() for array in actual[:5])
+        assert ((actual.opacities >= 0) & (actual.opacities <= 1)).all()
+        # Distant means are too coarse in some files to tell Gaussians apart.
+        by = "log_scales" if changed.means is not scene.means else "means"
+        assert_same(expected, actual, TOLERANCES[ending], DEGREES.get(ending, 3), by, STEPS.get(ending, 0))
 
 
 def test_what_formats_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:

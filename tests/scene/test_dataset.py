@@ -10,6 +10,7 @@ from PIL import Image
 from plyfile import PlyData, PlyElement
 
 from splat_py import Camera, Dataset, load_dataset
+from splat_py.scene import transforms
 from tests.refusals import refused
 from tests.scene.captures import (
     HEIGHT,
@@ -153,6 +154,16 @@ def test_a_photograph_that_lies_on_its_side(tmp_path: Path) -> None:
     """The photograph's EXIF orientation matches the poses, but not the stored pixels."""
     write_transforms(tmp_path, ring(1), w=HEIGHT, h=WIDTH)
     refused(r"000\.png has 48×32 pixels but .* 32×48: it lies on its side.*-auto-orient", load_dataset, tmp_path)
+
+
+def test_focal_lengths_that_differ_are_read_and_written(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(2), fl_x=40.0, fl_y=55.0, cx=20.0, cy=17.0)
+    views = load_dataset(tmp_path).views
+    transforms.write_transforms(tmp_path / "transforms.json", views)
+    for view, again in zip(views, load_dataset(tmp_path).views, strict=True):
+        np.testing.assert_array_equal(view.camera.K, [[40, 0, 20], [0, 55, 17], [0, 0, 1]])
+        np.testing.assert_array_equal(again.camera.K, view.camera.K)
+        np.testing.assert_allclose(again.camera.viewmat, view.camera.viewmat, atol=1e-9)
 
 
 def test_every_eighth_by_sorted_name_is_held_out(tmp_path: Path) -> None:

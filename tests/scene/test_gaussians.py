@@ -27,6 +27,7 @@ def test_scales_colours_and_opacities_of_points() -> None:
     np.testing.assert_allclose(gaussians.sh[:, 0].numpy() * SH_C0 + 0.5, rgb / 255, atol=1e-6)
     assert not gaussians.sh[:, 1:].any()
     np.testing.assert_allclose(gaussians.opacities.numpy(), 0.3, rtol=1e-6)
+    np.testing.assert_allclose(Gaussians.from_points(np.eye(3)[:2], rgb).opacities.numpy(), 0.1, rtol=1e-6)
     assert torch.equal(Gaussians.from_points(np.eye(3)[:2], rgb / 255.0, opacity=0.3).sh, gaussians.sh)
     xyz = np.concatenate([np.zeros((5, 3)), np.random.default_rng(1).normal(size=(40, 3)) + 10])
     scales = Gaussians.from_points(xyz, np.zeros(xyz.shape)).scales[:, 0]

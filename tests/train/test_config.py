@@ -112,3 +112,17 @@ def test_schedules_of_full_and_of_shorter_runs() -> None:
     assert TrainConfig(steps=200).densify_interval == 25
     assert TrainConfig(steps=1000).densify_interval == 50
     assert not any(TrainConfig(steps=60, densify_every=1000).densifies_at(step) for step in range(60))
+
+
+def test_defaults_and_ranges() -> None:
+    """The numbers of Kerbl et al. 2023 and of gsplat's trainer, which results in papers are for."""
+    config = TrainConfig()
+    assert (config.steps, config.sh_degree, config.sh_interval, config.ssim_lambda) == (30_000, 3, 1000, 0.2)
+    rates = config.means_lr, config.quats_lr, config.scales_lr, config.opacities_lr, config.sh0_lr
+    assert rates == (1.6e-4, 1e-3, 5e-3, 5e-2, 2.5e-3)
+    thresholds = config.grow_grad2d, config.split_scale, config.prune_opacity, config.prune_scale
+    assert thresholds == (2e-4, 0.01, 0.005, 0.1)
+    when = config.densify_start, config.densify_every, config.densify_stop, config.opacity_reset_every
+    assert when == (500, 100, 15_000, 3000)
+    for name, value in {"sh_degree": 4, "ssim_lambda": 1.1, "steps": 0, "prune_opacity": 0.5, "means_lr": -1.0}.items():
+        refused(f"{name} is", replace(config, **{name: value}).validate)

@@ -150,6 +150,21 @@ def test_views_of_several_sizes_come_in_a_batch_each() -> None:
             assert batch.weight == pytest.approx(pictures[:, 3].sum())
 
 
+def test_rays_go_through_the_middle_of_pixels() -> None:
+    """What a camera draws at a pixel's middle lies on its ray; focal lengths and both principal coordinates differ."""
+    K = np.array([[6, 0, 3.1], [0, 9, 1.7], [0, 0, 1]])
+    camera = replace(Camera.look_at((1.0, -0.5, 2.0), (0, 0, 0), (0, 1, 0), 50, 7, 5), K=K)
+    device = get_device()
+    recorder = device.record()
+    rays = camera_rays(device, recorder, [camera])
+    recorder.submit()
+    points = rays.origins.numpy() + 2 * rays.directions.numpy()
+    seen = (points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]) @ camera.K.T
+    x, y = np.meshgrid(np.arange(7) + 0.5, np.arange(5) + 0.5)
+    np.testing.assert_allclose(seen[:, :2] / seen[:, 2:], np.stack([x.ravel(), y.ravel()], -1), atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(rays.directions.numpy(), axis=-1), 1, atol=1e-6)
+
+
 def test_resumed_fit_is_the_same(capture: Capture, tmp_path: Path) -> None:
     """Stopped within a stage, saved and loaded: equal to the last bit if sums have a fixed order."""
     views = Views.of_arrays(*capture)

@@ -173,6 +173,9 @@ def test_tables_of_a_memory() -> None:
     for mib in (0.5, 4, 32):
         assert 0.25 * mib < HashShape.of_memory(int(mib * 2**20), 256).nbytes / 2**20 <= mib
     assert HashShape.of_memory(1, 256).size == 16
+    cells = np.array(HashShape.of_memory(1 << 20, 256).cells)
+    assert (len(cells), cells[0], cells[-1]) == (8, 16, 256)
+    np.testing.assert_allclose(cells[1:] / cells[:-1], 16 ** (1 / 7), rtol=0.04)
 
 
 def test_configurations_from_files() -> None:
