@@ -28,12 +28,13 @@ def test_runs_and_prints_what_is_stored(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_stored(path: Path) -> None:
-    """It was run to the end in order, without warnings; its figures come from the present code; and it is not too large."""
+    """It was run to the end in order, without warnings; its figures are current, with text to compare; it is not too large."""
     notebook = nbformat.read(path, as_version=4)
     code = notebooks.code_cells(notebook)
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert not [output for cell in code for output in cell.outputs if output.get("name") == "stderr"]
     assert not notebooks.stale_figures(notebook), "run python -m tests.notebooks for these code cells' figures"
+    assert all(notebooks.text_of(cell) for cell in code if notebooks.has_figure(cell)), "print what characterises each figure"
     assert path.stat().st_size < 1_000_000
     assert str(notebooks.FOLDER.parents[1]) not in path.read_text(encoding="utf-8")
 
@@ -60,7 +61,10 @@ def test_a_changed_cell_makes_figures_stale() -> None:
     [
         ("24.97 dB", "24.98 dB", 1e-3, True),
         ("24.97 dB", "24.47 dB", 1e-3, False),
-        ("24.97 dB", "24.47 dB", 0.05, True),
+        ("24.97 dB", "24.48 dB", 0.05, True),
+        ("20.2 dB, 0.903", "20.2 dB, 0.863", 0.05, True),
+        ("20.2 dB", "19.5 dB", 0.05, False),
+        ("20.2 Gaussians", "19.5 Gaussians", 0.05, True),
         ("24.97 dB", "24.97 DB", 0.05, False),
         ("8,607 Gaussians", "8,608 Gaussians", 1e-3, True),
         ("8 bytes", "9 bytes", 1e-3, False),
