@@ -163,7 +163,7 @@ def test_files_that_somebody_has_changed(own: bool, tmp_path: Path, changes: dic
 
 def test_unusable_hash_grids() -> None:
     field, rays = small_field(), (torch.zeros(2, 3), torch.ones(2, 3))
-    refused("sh and box", render, field, torch.zeros(1), *rays)
+    refused("sh, box and contracted", render, field, torch.zeros(1), *rays)
     refused("rays_d has shape", field.march, rays[0], torch.ones(3, 3))
     refused("steps_per_unit", field.march, *rays, steps_per_unit=0)
     refused("table is", HashRadianceField, field.table[1:], field.weights, field.shape, BOX, BACKGROUND)

@@ -112,4 +112,4 @@ def test_unusable_own_fields() -> None:
         refused(message, SlangField.new, shaders.source(source), BOX)
     field = SlangField.new(kind, BOX, seed=1)
     assert field.params[30] == 0.25 and -0.2 <= field.params.min() < -0.1
-    refused("sh and box", render, field, torch.zeros(1), torch.zeros(2, 3), torch.ones(2, 3))
+    refused("sh, box and contracted", render, field, torch.zeros(1), torch.zeros(2, 3), torch.ones(2, 3))
