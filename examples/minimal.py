@@ -7,6 +7,7 @@ The library draws the photographs and reads them; projection, blending and every
 
 import argparse
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def initial(dataset: splat.Dataset, count: int) -> Array:
     return rows
 
 
+def train(
+    renderer: Renderer, cameras: list[Camera], photographs: list[Array], views: Sequence[int], steps: int
+) -> Iterator[tuple[int, Array]]:
+    """Adam on the squared error of one photograph a step, taken from `views`. Yields the step and render - photograph."""
+    gaussians, rng = renderer.gaussians.to_numpy(), np.random.default_rng(0)
+    first, second = np.zeros_like(gaussians), np.zeros_like(gaussians)
+    for step in range(1, steps + 1):
+        view = rng.choice(views)
+        difference = renderer.render(cameras[view]) - photographs[view]
+        v_gaussians = renderer.backward(difference * np.float32(2 / difference.size))
+        first, second = 0.9 * first + 0.1 * v_gaussians, 0.99 * second + 0.01 * v_gaussians**2
+        gaussians -= RATES * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-8)
+        renderer.gaussians.copy_from_numpy(gaussians)
+        yield step, difference
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--gaussians", type=int, default=1000)
@@ -85,17 +102,8 @@ def main() -> None:
         photographs = [dataset.image(view)[..., :3] / np.float32(255) for view in range(len(dataset))]
     cameras = [view.camera for view in dataset.views]
     device = spy.create_device(include_paths=[Path(__file__).resolve().parent])
-    gaussians = initial(dataset, given.gaussians)
-    renderer = Renderer(device, gaussians, cameras[0].width, cameras[0].height)
-
-    rng, first, second = np.random.default_rng(0), np.zeros_like(gaussians), np.zeros_like(gaussians)
-    for step in range(1, given.steps + 1):
-        view = rng.choice(dataset.train)
-        difference = renderer.render(cameras[view]) - photographs[view]
-        v_gaussians = renderer.backward(difference * np.float32(2 / difference.size))
-        first, second = 0.9 * first + 0.1 * v_gaussians, 0.99 * second + 0.01 * v_gaussians**2
-        gaussians -= RATES * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-8)
-        renderer.gaussians.copy_from_numpy(gaussians)
+    renderer = Renderer(device, initial(dataset, given.gaussians), cameras[0].width, cameras[0].height)
+    for step, difference in train(renderer, cameras, photographs, dataset.train, given.steps):
         if step % 25 == 0:
             print(f"step {step:4}: {-10 * np.log10(np.mean(difference**2)):.1f} dB on this step's photograph")
 

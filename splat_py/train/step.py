@@ -87,7 +87,9 @@ class PhotographGradients:
         self.splats = replace(Splats.empty(self._device, 1, count), extras=parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
         self.v_splats = memory.empty((1, count, self._row))
-        self._no_v_depths = memory.array(np.zeros((1, count), np.float32))
+        # With depths, their gradient is the fourth channel's.
+        fourth = StridedRows(self.v_splats, self._row, COLOR_OFFSET + 3)
+        self._v_depths = fourth if self._depth else StridedRows(memory.zeros((1, count)), 1)
         self._binning = None
 
     def reserve_lists(self, overflow: Overflow) -> None:
@@ -153,9 +155,8 @@ class PhotographGradients:
 
         # Backward: splats' gradients, then Gaussians' and the camera's.
         rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
-        v_depths = StridedRows(self.v_splats, self._row, COLOR_OFFSET + 3) if depth else StridedRows(self._no_v_depths, 1)
         v_splats, v_gaussians = StridedRows(self.v_splats, self._row), parameters.v_gaussians
-        projection.record_backward(recorder, v_splats, v_depths, v_gaussians, capture.v_projection)
+        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
         v_colors = replace(v_splats, offset=COLOR_OFFSET)
         v_features, v_weights = replace(features, floats=parameters.v_features), parameters.v_weights
         if v_weights is not None:

@@ -318,7 +318,7 @@ def test_planes_and_radius_clip_cull() -> None:
     seen = everything.any(-1)
     clipped = _radii(scene, camera, near_plane=3.5, far_plane=4.5)
     np.testing.assert_array_equal(clipped.any(-1), seen & (depths >= 3.5) & (depths <= 4.5))
-    # What lies at a plane is seen.
+    # A Gaussian exactly at a plane is seen.
     near, far = map(float, np.sort(depths[seen])[[5, -5]])
     at_planes = _radii(scene, camera, near_plane=near, far_plane=far)
     np.testing.assert_array_equal(at_planes.any(-1), seen & (depths >= near) & (depths <= far))

@@ -151,7 +151,7 @@ def test_views_of_several_sizes_come_in_a_batch_each() -> None:
 
 
 def test_rays_go_through_the_middle_of_pixels() -> None:
-    """What a camera draws at a pixel's middle lies on its ray; focal lengths and both principal coordinates differ."""
+    """A point on a pixel's ray projects to the pixel's middle; focal lengths and both principal coordinates differ."""
     K = np.array([[6, 0, 3.1], [0, 9, 1.7], [0, 0, 1]])
     camera = replace(Camera.look_at((1.0, -0.5, 2.0), (0, 0, 0), (0, 1, 0), 50, 7, 5), K=K)
     device = get_device()
