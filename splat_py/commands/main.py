@@ -38,10 +38,7 @@ Command = (
     | Annotated[Demo, subcommand("demo")]
 )
 _DESCRIPTION = "Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version."
-_INTERRUPTED = (
-    "interrupted; finished work is saved, and `--resume` continues a run of train, fit-image or fit-volume; run a capture's "
-    "command again to continue it"
-)
+_RESUMED = "; `--resume` continues from the last checkpoint, and without one the same command begins again"
 _MEMORY = "not enough memory; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
 
 
@@ -49,7 +46,7 @@ def main() -> None:
     """Entry point. User errors print one sentence on stderr and exit with code 1."""
     terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
-    launch = Launch()
+    launch, interrupted = Launch(), "interrupted"
     try:
         with suppress(SplatError):
             launch = launch_of()
@@ -60,6 +57,10 @@ def main() -> None:
             return
         with terminal.silence() if launch.rank > 0 else nullcontext():
             command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
+        if isinstance(command, Train | FitImage | FitVolume):
+            interrupted += _RESUMED
+        elif isinstance(command, CaptureCommand):
+            interrupted += "; run the command again to continue"
         if not (launch.alone or isinstance(command, Train)):
             raise SplatError(f"WORLD_SIZE is {launch.size}, but only train runs in several processes; start one")
         if isinstance(command, terminal.OnDevice):
@@ -72,7 +73,7 @@ def main() -> None:
     except (SplatError, NotImplementedError) as error:
         _fail(str(error), 1, launch)
     except KeyboardInterrupt as interrupt:
-        _fail(_INTERRUPTED, 128 + getattr(interrupt, "number", signal.SIGINT), launch)
+        _fail(interrupted, 128 + getattr(interrupt, "number", signal.SIGINT), launch)
     except BrokenPipeError:
         # The reader of the output has gone, as after `head`. rich ends the program in the same way.
         terminal.abandon_output()

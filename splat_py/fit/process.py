@@ -64,6 +64,8 @@ class Interrupts:
     def __init__(self) -> None:
         # The signal that was received.
         self.number: int | None = None
+        # True once `act` has raised. Every other interrupt may come in the middle of a step.
+        self.acted = False
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -76,10 +78,12 @@ class Interrupts:
     def __exit__(self, *error: object) -> None:
         self._restore()
 
-    def act(self) -> None:
-        """Raise Interrupted if a signal has come. Call this between steps."""
-        if self.number is not None:
-            raise Interrupted(self.number)
+    def act(self, told: int = 0) -> None:
+        """Raise Interrupted if a signal has come here, or to another process, which `told` its number. Call this between steps."""
+        number = told or self.number
+        if number:
+            self.acted = True
+            raise Interrupted(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
@@ -94,7 +98,7 @@ class Interrupts:
 @contextmanager
 def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator[tuple[Interrupts, Callable[[], None]]]:
     """Wrap a fit's loop. Yields the signals to act on between steps, and a function that saves a checkpoint to `path` if there
-    is one. It is also called when the fit is interrupted, or another of its processes has ended."""
+    is one. It is also called when a signal ends the fit between steps, or another of its processes has ended."""
 
     def keep() -> None:
         if path is not None:
@@ -103,9 +107,9 @@ def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator
     with Interrupts() as interrupts:
         try:
             yield interrupts, keep
-        except KeyboardInterrupt as interrupt:
-            # A second signal may have come in the middle of a step.
-            if interrupts.number is None or isinstance(interrupt, Interrupted):
+        except KeyboardInterrupt:
+            # An interrupt from elsewhere may have left half a step: then the checkpoint before it stays.
+            if interrupts.acted:
                 keep()
             raise
         except RankLostError:

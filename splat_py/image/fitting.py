@@ -207,7 +207,7 @@ def fit(
     Raises:
         SplatError: the image cannot be used, or is not that of the checkpoint, a number is out of range, or the fit has
             diverged.
-        KeyboardInterrupt: a signal was received; the checkpoint is written.
+        KeyboardInterrupt: a signal was received; the checkpoint is written, unless a second one has interrupted a step.
     """
     check_number("blobs", blobs, int, (1, _MOST_BLOBS))
     check_number("steps", steps, int, (1, LARGEST))

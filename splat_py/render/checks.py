@@ -163,6 +163,9 @@ def check_colors(
         raise SplatError("weights are given, but SphericalHarmonics have none; leave weights out")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*viewmats.shape[:-2], 3 if has_features else colors.shape[-1]))
+    for name, shared in {"backgrounds": backgrounds, "weights": weights}.items():
+        if shared is not None and not torch.isfinite(shared).all():
+            raise SplatError(f"{name} holds a number that is not finite; every pixel would be NaN")
 
 
 def check_signals(means: Tensor, viewmats: Tensor, extra_signals: Tensor | None, degree: int | None) -> None:

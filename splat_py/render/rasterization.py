@@ -87,8 +87,9 @@ def rasterization(
 
     Differentiable once, in all tensors. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
     for all tensors. `colors` may be float16: coefficients and features then take half the memory on the device, which still
-    computes in float32 and rounds only the final gradients. Gaussians are culled and get a zero gradient if their projection is
-    not finite, or if they lie nearer than `near_plane`.
+    computes in float32 and rounds only the final gradients. Gaussians are not drawn and get a zero gradient if they lie nearer
+    than `near_plane`, if a number of theirs or their projection is not finite, or if one is so large that gradients would
+    overflow: 1e10 in their geometry, 1e18 in their colours and signals.
 
     Args:
         means: [..., N, 3] centres, world units.

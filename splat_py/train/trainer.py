@@ -9,7 +9,7 @@ import numpy as np
 
 from splat_py.base.errors import SplatError
 from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
-from splat_py.fit.process import Interrupted, Interrupts, kept_checkpoint, launch_of
+from splat_py.fit.process import Interrupts, kept_checkpoint, launch_of
 from splat_py.fit.steps import AHEAD, Overflow, StepsInFlight, check_finite, diverged, views_at
 from splat_py.gpu.device import Device, Operator, get_device
 from splat_py.gpu.kernels import Recorder, UserType
@@ -152,7 +152,8 @@ class Trainer(StepsInFlight):
 
         Raises:
             SplatError: a parameter is no longer finite, or no Gaussian is left. An earlier checkpoint stays.
-            KeyboardInterrupt: a process has received a signal; the checkpoint is written.
+            KeyboardInterrupt: a process has received a signal; the checkpoint is written, unless a second signal or a handler
+                of the caller's own has interrupted a step.
             RankLostError: another process has ended; the checkpoint is written.
         """
         if not self.ranks.first:
@@ -160,11 +161,9 @@ class Trainer(StepsInFlight):
         with kept_checkpoint(checkpoint, self.save_checkpoint) as (interrupts, save):
             self._interrupts = interrupts
             while self.step < self.config.steps:
-                if self.ranks.alone:
-                    interrupts.act()
                 # Several processes end once all know of the signal.
-                elif self._stopped_by:
-                    raise Interrupted(self._stopped_by)
+                if self.ranks.alone or self._stopped_by:
+                    interrupts.act(self._stopped_by)
                 if between_steps is not None:
                     between_steps(interrupts.act)
                 self.advance()

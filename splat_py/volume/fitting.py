@@ -228,7 +228,7 @@ class VolumeTrainer:
 
         Raises:
             SplatError: the field is no longer finite. An earlier checkpoint stays.
-            KeyboardInterrupt: a signal was received; the checkpoint is written.
+            KeyboardInterrupt: a signal was received; the checkpoint is written, unless a second one has interrupted a step.
         """
         with kept_checkpoint(checkpoint, self.save_checkpoint) as (interrupts, save):
             while self.step < self.config.steps:

@@ -191,7 +191,7 @@ def test_interruptions_and_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Export, "run", interrupt)
     result = splat("export", "run", "scene.ply", cwd=tmp_path)
     assert result.returncode == 130
-    assert result.stderr.startswith("splat: interrupted; ") and "--resume" in result.stderr
+    assert result.stderr == "splat: interrupted\n"
     monkeypatch.setattr(Export, "run", lambda command: warnings.warn("mind the [gap]", stacklevel=2))
     with warnings.catch_warnings():
         warnings.simplefilter("always")

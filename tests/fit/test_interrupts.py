@@ -46,29 +46,32 @@ def test_a_signal_waits_for_the_step(number: int) -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_a_second_one_does_not_wait_and_saves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_checkpoint_is_of_a_whole_step(tmp_path: Path, number: int, signals: int) -> None:
+    """The second signal does not wait for the end of the step; a command's own handler raises what `act` raises."""
     saved: list[Path] = []
-
-    def loop() -> None:
-        with kept_checkpoint(tmp_path / "checkpoint", saved.append):
-            send(signal.SIGINT)
-            send(signal.SIGINT)
-            pytest.fail("the second signal was ignored")
-
-    with pytest.raises(KeyboardInterrupt) as error:
-        loop()
-    assert not isinstance(error.value, Interrupted)
-    assert saved == []
-    saved: list[Path] = []
+    signal.signal(number, signal.SIG_DFL)
 
     def loop() -> None:
         with kept_checkpoint(tmp_path / "checkpoint", saved.append) as (interrupts, _):
-            send(signal.SIGTERM)
+            for _ in range(signals):
+                send(number)
             interrupts.act()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted), signals_as_interrupts():
         loop()
-    assert saved == [tmp_path / "checkpoint"]
+    assert saved == [tmp_path / "checkpoint"] * (2 - signals)
+
+
+def test_an_interrupt_of_others_saves_nothing(tmp_path: Path) -> None:
+    def fit(interrupt: BaseException) -> None:
+        with kept_checkpoint(tmp_path / "checkpoint", lambda path: pytest.fail("saved half a step")):
+            raise interrupt
+
+    for interrupt in (KeyboardInterrupt(), Interrupted(signal.SIGALRM)):
+        with pytest.raises(KeyboardInterrupt):
+            fit(interrupt)
 
 
 def test_handlers_of_others_stay() -> None:

@@ -1,6 +1,8 @@
 """Fitting a volume to photographs, its checkpoints, its files and its command."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,7 +189,7 @@ def test_resumed_fit_is_the_same(capture: Capture, tmp_path: Path) -> None:
 def test_an_interrupted_fit_leaves_a_checkpoint(capture: Capture, tmp_path: Path) -> None:
     def interrupt(report: FitReport) -> None:
         if report.step == 4:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
 
     path = tmp_path / "checkpoint.safetensors"
     config = VolumeConfig(resolutions=(8, 16), steps_per_resolution=5, sh_degree=0)
