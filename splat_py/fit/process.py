@@ -79,7 +79,7 @@ class Interrupts:
         self._restore()
 
     def act(self, told: int = 0) -> None:
-        """Raise Interrupted if a signal has come here, or to another process, which `told` its number. Call this between steps."""
+        """Raise Interrupted if a signal has come, or if another process `told` the number of its own. Call it between steps."""
         number = told or self.number
         if number:
             self.acted = True

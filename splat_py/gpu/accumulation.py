@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import shown
 
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
@@ -23,10 +24,10 @@ def accumulation(device: "Device", name: Accumulate) -> str:
     the name is unknown."""
     import torch
 
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         return "PerIntersection" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
-    if name not in _SLANG_TYPES:
-        raise SplatError(f"accumulate is {name!r}; use auto, {', '.join(_SLANG_TYPES)}")
+    if not isinstance(name, str) or name not in _SLANG_TYPES:
+        raise SplatError(f"accumulate is {shown(name)}; use auto, {', '.join(_SLANG_TYPES)}")
     return _SLANG_TYPES[name]
 
 

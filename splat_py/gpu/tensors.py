@@ -8,9 +8,15 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 
+# Arguments without which nothing can be rendered.
+_NEEDED = frozenset({"means", "opacities", "viewmats", "Ks"})
+
 
 def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = ()) -> None:
     """Raise SplatError unless all given tensors are float32, or float16 if named in `halves`, on one torch device."""
+    for name in _NEEDED.intersection(tensors):
+        if tensors[name] is None:
+            raise SplatError(f"{name} is None; give a torch tensor")
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(given))
     for name, tensor in given.items():

@@ -1,14 +1,15 @@
 """Checks of the arguments of `rasterization`: each error is one sentence that names the argument."""
 
 import math
-from collections.abc import Mapping
-from numbers import Integral
+from collections.abc import Collection, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import LARGEST, shown
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape
@@ -18,7 +19,14 @@ from splat_py.render.rasterize import MAX_CHANNELS
 from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
-_TILE_SIZES = (4, 8, 16)
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "render_mode": ("RGB", "D", "ED", "RGB+D", "RGB+ED"),
+    "rasterize_mode": ("classic", "antialiased"),
+    "depth_mode": ("expected", "median"),
+    "backend": ("auto", "native", "portable"),
+    "max_alpha": tuple(STOPS),
+    "tile_size": (None, 4, 8, 16),
+}
 # Lens arguments of each camera model, and the numbers of coefficients that each accepts.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
     "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
@@ -26,46 +34,31 @@ _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def check_numbers(
-    width: Any, height: Any, near_plane: float, far_plane: float, radius_clip: float, eps2d: float, tile_size: int | None
-) -> None:
-    """Raise SplatError for a number out of its range."""
-    for name, side in (("width", width), ("height", height)):
-        if not isinstance(side, Integral) or side < 1:
-            raise SplatError(f"{name} is {side!r}; it must be a whole number of pixels, at least 1")
-    if tile_size not in (None, *_TILE_SIZES):
-        raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
-    for name, number in (("eps2d", eps2d), ("radius_clip", radius_clip)):
-        if not 0 <= number < math.inf:
-            raise SplatError(f"{name} is {number!r}; it must be a finite number that is not negative")
-    if not 0 < near_plane < far_plane:
-        raise SplatError(f"near_plane is {near_plane} and far_plane {far_plane}; they must satisfy 0 < near_plane < far_plane")
-
-
-def check_choices(
-    render_mode: str,
-    rasterize_mode: str = "classic",
-    camera_model: Any = "pinhole",
-    max_alpha: float = 0.999,
-    backend: str = "auto",
-    packed: bool = False,
-    sparse_grad: bool = False,
-) -> None:
-    """Raise SplatError for an unknown choice, NotImplementedError for an unknown camera model."""
-    if render_mode not in ("RGB", "D", "ED", "RGB+D", "RGB+ED"):
-        raise SplatError(f"render_mode is {render_mode!r}; use RGB, D, ED, RGB+D or RGB+ED")
-    if isinstance(camera_model, str) and camera_model not in CAMERA_MODELS:
-        raise NotImplementedError(
-            f"splat_py.rasterization does not support camera_model={camera_model!r}; use {', '.join(CAMERA_MODELS)}"
-        )
-    if max_alpha not in STOPS:
-        raise SplatError(f"max_alpha is {max_alpha!r}; use {' or '.join(map(str, STOPS))}")
+def check_settings(near_plane: Any, far_plane: Any, sparse_grad: Any, packed: Any, **others: Any) -> None:
+    """Raise SplatError for a setting of the wrong type or out of its range."""
+    settings = {"near_plane": near_plane, "far_plane": far_plane, "sparse_grad": sparse_grad, "packed": packed, **others}
+    for name, value in settings.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if name in _CHOICES:
+            names = [str(choice) for choice in _CHOICES[name] if choice is not None]
+            right = (is_number or isinstance(value, str | None)) and value in _CHOICES[name]
+            wanted = f"use {', '.join(names[:-1])} or {names[-1]}"
+        elif name in ("width", "height"):
+            right = is_number and isinstance(value, Integral) and 1 <= int(value) <= LARGEST
+            wanted = "it must be a whole number of pixels, at least 1"
+        elif name in ("eps2d", "radius_clip"):
+            right = is_number and 0 <= value < math.inf
+            wanted = "it must be a finite number that is not negative"
+        elif name in ("near_plane", "far_plane"):
+            right, wanted = is_number and value > 0, "it must be a positive number"
+        else:
+            right, wanted = isinstance(value, bool), "it must be True or False"
+        if not right:
+            raise SplatError(f"{name} is {shown(value)}; {wanted}")
+    if not near_plane < far_plane:
+        raise SplatError(f"near_plane is {near_plane} and far_plane {far_plane}; near_plane must be less than far_plane")
     if sparse_grad and not packed:
         raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
-    if rasterize_mode not in ("classic", "antialiased"):
-        raise SplatError(f"rasterize_mode is {rasterize_mode!r}; use classic or antialiased")
-    if backend not in ("auto", "native", "portable"):
-        raise SplatError(f"backend is {backend!r}; use auto, native or portable")
 
 
 def check_gaussians(
@@ -104,7 +97,13 @@ def check_cameras(
     viewmats_rs: Tensor | None = None,
     coefficients: Mapping[str, Tensor | None] | None = None,
 ) -> None:
-    """Raise SplatError unless cameras fit the scenes, poses are finite and focal lengths positive."""
+    """Raise SplatError unless cameras fit the scenes, poses are finite and focal lengths positive; NotImplementedError for an
+    unknown camera model."""
+    _require_type("camera_model", camera_model, CAMERA_MODELS)
+    if isinstance(camera_model, str) and camera_model not in CAMERA_MODELS:
+        raise NotImplementedError(
+            f"splat_py.rasterization does not support camera_model={camera_model!r}; use {', '.join(CAMERA_MODELS)}"
+        )
     scenes = tuple(means.shape[:-2])
     check_shape("viewmats", viewmats, (*scenes, "C", 4, 4))
     c = viewmats.shape[-3]
@@ -210,6 +209,9 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
     Raises:
         SplatError: the splat is unknown, or the parameters do not fit it.
     """
+    if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
+        raise SplatError(f"splat_params is {shown(params)}; give a dictionary of tensors by name")
+    _require_type("splat", splat, SPLATS)
     if isinstance(splat, str):
         if splat not in SPLATS:
             raise SplatError(f"splat is {splat!r}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
@@ -217,8 +219,6 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
         if set(params) != set(names):
             raise SplatError(f"splat_params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
         params = {name: params[name] for name in names}
-    elif not isinstance(splat, UserType | ShaderModule):
-        raise SplatError(f"splat is a {type(splat).__name__}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
     if len(params) > 4:
         raise SplatError(f"splat_params has {len(params)} parameters; a splat has four at most")
     for name, tensor in params.items():
@@ -229,14 +229,20 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
     return torch.stack(list(params.values()), -1) if params else None
 
 
+def _require_type(name: str, value: Any, names: Collection[str]) -> None:
+    """Raise SplatError unless a value is a name, or a type of Slang."""
+    if not isinstance(value, str | UserType | ShaderModule):
+        raise SplatError(f"{name} is {shown(value)}; use {', '.join(names)}, or a type from splat_py.shaders.source")
+
+
 def _check_features(name: str, features: Tensor, degree_name: str, degree: int | None, means: Tensor, viewmats: Tensor) -> None:
     """Check colours, or with `degree` coefficients: one set for all cameras, or one per camera."""
     scenes, n, c = tuple(means.shape[:-2]), means.shape[-2], viewmats.shape[-3]
     if degree is None:
         check_shape(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))
     else:
-        if isinstance(degree, bool) or degree not in (0, 1, 2, 3, 4):
-            raise SplatError(f"{degree_name} is {degree!r}; use 0, 1, 2, 3, 4, or None for plain {name}")
+        if isinstance(degree, bool) or not isinstance(degree, Integral) or not 0 <= degree <= 4:
+            raise SplatError(f"{degree_name} is {shown(degree)}; use 0, 1, 2, 3, 4, or None for plain {name}")
         check_shape(name, features, (*scenes, n, "K", "D"), (*scenes, c, n, "K", "D"), (n, "K", "D"))
         if features.shape[-2] < (degree + 1) ** 2:
             raise SplatError(

@@ -167,7 +167,6 @@ def rasterization(
         quats = scales = None
     if "RGB" not in str(render_mode):
         colors = backgrounds = weights = None
-    extras = checks.stack_params(splat, splat_params or {}, means)
     coefficients = {
         "radial_coeffs": radial_coeffs,
         "tangential_coeffs": tangential_coeffs,
@@ -175,14 +174,18 @@ def rasterization(
         "camera_params": camera_params,
     }
     tensors = {
-        **{"means": means, "quats": quats, "scales": scales, "covars": covars, "opacities": opacities, "extras": extras},
+        **{"means": means, "quats": quats, "scales": scales, "covars": covars, "opacities": opacities},
         **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
     }
     shutter, shading = shutter_of(rolling_shutter), color_type(color)
     check_tensors(tensors, halves=HALVES)
-    checks.check_numbers(width, height, near_plane, far_plane, radius_clip, eps2d, tile_size)
-    checks.check_choices(render_mode, rasterize_mode, camera_model, max_alpha, backend, packed, sparse_grad)
+    planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
+    flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "with_ut": with_ut, "with_eval3d": with_eval3d}
+    modes = {"render_mode": render_mode, "rasterize_mode": rasterize_mode, "max_alpha": max_alpha, "backend": backend}
+    numbers = {"radius_clip": radius_clip, "eps2d": eps2d, "tile_size": tile_size}
+    checks.check_settings(**planes, **sizes, **flags, **modes, **numbers)
+    extras = checks.stack_params(splat, {} if splat_params is None else splat_params, means)
     checks.check_gaussians(means, quats, scales, opacities, covars, with_ut and not with_eval3d)
     checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, weights, shading, render_mode)

@@ -61,8 +61,8 @@ def rasterization_2dgs(
     Differentiable once, in all tensors including intrinsics. Arguments not listed here are those of `rasterization`.
 
     Args:
-        scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third is ignored: the third axis
-            is the surfel's normal.
+        scales: [..., N, 3] standard deviations > 0 along a surfel's two axes, world units. The third axis is the surfel's
+            normal; its scale may be any finite number.
         eps2d: has no effect, as in gsplat.
         distloss: also render depth distortion, Σ 2 w_i w_j (z_i - z_j) over all i and all j in front of i; not with "RGB".
         depth_mode: the depth map whose normals are returned, "expected" (the image's last channel) or "median".
@@ -82,17 +82,18 @@ def rasterization_2dgs(
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can render.
         NotImplementedError: absgrad with more channels than one pass blends, 32 including normals and distortion.
     """
-    if depth_mode not in ("expected", "median"):
-        raise SplatError(f"depth_mode is {depth_mode!r}; use expected or median")
-    if "D" not in str(render_mode) and distloss:
-        raise SplatError(f"distloss needs depth, which render_mode={render_mode!r} does not have; use D, ED, RGB+D or RGB+ED")
     if "RGB" not in str(render_mode):
         colors = backgrounds = None
     tensors: dict[str, Tensor | None] = {"means": means, "quats": quats, "scales": scales, "opacities": opacities}
     tensors |= {"colors": colors, "backgrounds": backgrounds, "viewmats": viewmats, "Ks": Ks}
     check_tensors(tensors, halves=HALVES)
-    checks.check_numbers(width, height, near_plane, far_plane, radius_clip, eps2d, tile_size)
-    checks.check_choices(render_mode, max_alpha=max_alpha, packed=packed, sparse_grad=sparse_grad)
+    planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
+    flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "distloss": distloss}
+    modes = {"render_mode": render_mode, "depth_mode": depth_mode, "max_alpha": max_alpha}
+    numbers = {"radius_clip": radius_clip, "eps2d": eps2d, "tile_size": tile_size}
+    checks.check_settings(**planes, **sizes, **flags, **modes, **numbers)
+    if "D" not in render_mode and distloss:
+        raise SplatError(f"distloss needs depth, which render_mode={render_mode!r} does not have; use D, ED, RGB+D or RGB+ED")
     checks.check_gaussians(means, quats, scales, opacities)
     checks.check_cameras(means, viewmats, Ks)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, render_mode=render_mode)
@@ -112,6 +113,9 @@ def rasterization_2dgs(
         sh_degree=sh_degree,
         stop=STOPS[max_alpha],
     )
+    poses, singular = torch.linalg.inv_ex(viewmats)
+    if singular.any():
+        raise SplatError("viewmats holds a matrix without an inverse; check where the cameras come from")
     size, lead = (int(width), int(height)), viewmats.shape[:-2]
     splats = project(means, quats, scales, opacities, viewmats, Ks, *size, options, device=device)
     densify = torch.zeros_like(splats.means2d, requires_grad=torch.is_grad_enabled())
@@ -124,7 +128,6 @@ def rasterization_2dgs(
         part.unflatten(0, lead) for part in (surface.images, surface.alphas, surface.normals, surface.distortion)
     )
     median = surface.median_of(splats.depths).unflatten(0, lead)
-    poses = torch.linalg.inv(viewmats)
     of_surfels = torch.einsum("...ij,...hwj->...hwi", poses[..., :3, :3], of_surfels)
     if "ED" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)

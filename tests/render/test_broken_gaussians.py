@@ -1,5 +1,5 @@
-"""One rule for every input and every way of rendering: a Gaussian that holds NaN, infinity or a number beyond all bounds leaves no
-trace, and its gradient is zero. Other strange numbers leave all images and gradients finite."""
+"""One rule for every input and every way of rendering: a Gaussian that holds NaN, infinity or a number beyond all bounds leaves
+no trace, and its gradient is zero. Other strange numbers leave all images and gradients finite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ WAYS: dict[str, tuple[Way, dict[str, Any]]] = {
 
 
 def broken_scene(way: str, field: str) -> tuple[dict[str, Array], Array]:
-    """Two Gaussians for each of `VALUES`: one has it in one of its numbers, one in all. Also returns those that are not drawn."""
+    """Two Gaussians for each of `VALUES`: one has it in one of its numbers, one in all. Also returns those not to be drawn."""
     rng = np.random.default_rng(13)
     options = WAYS[way][1]
     scene = scene_of(rng, COUNT, sh_degree=options.get("sh_degree"), channels=9 if "color" in options else 3)
