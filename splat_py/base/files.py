@@ -1,5 +1,6 @@
 """Files and folders that appear complete or not at all, and files with arrays or JSON."""
 
+import errno
 import json
 import os
 import shutil
@@ -122,7 +123,7 @@ def load_tensors(
     """Read the header and arrays that `save_tensors` wrote; without `kind`, the arrays of any file, and no header. `check` gets
     the header and the tensors' layout before any tensor is read. Errors of safetensors, JSON and the system pass
     through."""
-    with path.open("rb") as start:
+    with regular(path).open("rb") as start:
         if int.from_bytes(start.read(8), "little") > _MOST_HEADER_BYTES:
             raise ValueError(f"its header is longer than {_MOST_HEADER_BYTES} bytes")
     with safe_open(path, framework="numpy") as file:
@@ -162,6 +163,22 @@ def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise SplatError(f"{what} ({reason(error)}); {advice}") from error
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The path of a file to read. OSError for a folder, a pipe, a device, which may never end, or a file larger than the free
+    memory."""
+    import psutil
+
+    path = Path(path)
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+    if status.st_size > psutil.virtual_memory().available:
+        raise OSError(errno.EFBIG, f"its {status.st_size:,} bytes are more than the free memory", str(path))
+    return path
 
 
 def is_file(path: Path) -> bool:

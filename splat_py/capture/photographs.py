@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.ExifTags import IFD, Base
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, reason
+from splat_py.base.files import atomic_path, reason, regular
 from splat_py.scene.images import mask_in
 from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
@@ -164,7 +164,7 @@ def _read(path: Path) -> tuple[NDArray[Any], Exif, bytes | None]:
     pixels = read_picture(path, cv2.IMREAD_UNCHANGED)
     if pixels.dtype not in (np.uint8, np.uint16):
         raise SplatError(f"{path} holds {pixels.dtype} values; convert it to 8 or 16 bits per channel")
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     return pixels, read_exif(data), data
 
 
@@ -175,7 +175,7 @@ def _read_heif(path: Path) -> tuple[NDArray[Any], Exif]:
         raise SplatError(f"HEIC photographs need pillow-heif: {INSTALL}; or {CONVERT_HEIC}") from error
     heif.register_heif_opener(thumbnails=False)
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
         # The header's size is checked before anything is decoded.
         if checked_size(path, data) is None:
             raise ValueError("it has no picture")

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import dataclass_of
-from splat_py.base.files import parse_json, write_json
+from splat_py.base.files import parse_json, regular, write_json
 from splat_py.capture.photographs import Photograph
 
 _T = TypeVar("_T")
@@ -206,7 +206,7 @@ class Workspace:
 
     def _read(self) -> dict[str, Any]:
         try:
-            state = parse_json((self.root / _STATE).read_text(encoding="utf-8"))
+            state = parse_json(regular(self.root / _STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:

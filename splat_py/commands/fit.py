@@ -50,11 +50,11 @@ class ImageOptions:
     @classmethod
     def load(cls, path: Path) -> "ImageOptions":
         """The options in a fit's run.json."""
-        from splat_py.base.files import parse_json, refusing
+        from splat_py.base.files import parse_json, refusing, regular
 
         advice = "fit without --resume into another --out"
         with refusing(f"{path} is damaged", advice, ValueError, KeyError, TypeError, OSError):
-            options = dataclass_of(cls, parse_json(path.read_text(encoding="utf-8"))["config"])
+            options = dataclass_of(cls, parse_json(regular(path).read_text(encoding="utf-8"))["config"])
             check_fields(options, _RANGES)
         return options
 

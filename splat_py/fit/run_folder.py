@@ -211,10 +211,10 @@ class RunRecord(Generic[Config]):
     def load(cls, path: Path, config: Callable[[Any], Config]) -> "RunRecord[Config]":
         """Read what `save` wrote, in any version; `config` turns the file's dictionary into a configuration. SplatError if the
         file is missing or damaged."""
-        from splat_py.base.files import parse_json, reason
+        from splat_py.base.files import parse_json, reason, regular
 
         try:
-            content = parse_json(path.read_text(encoding="utf-8"))
+            content = parse_json(regular(path).read_text(encoding="utf-8"))
             dataset = content.get("dataset")
             if not isinstance(dataset, str | None):
                 raise TypeError("its dataset is not a fingerprint")

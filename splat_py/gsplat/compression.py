@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, write_json
+from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, regular, write_json
 from splat_py.gsplat.utils import inverse_log_transform, log_transform
 from splat_py.scene.formats.packing import morton_order
 from splat_py.scene.formats.sog import palette
@@ -67,7 +67,7 @@ def read_entries(folder: Path) -> list[Entry]:
     with refusing(f"{path} cannot be read", _AGAIN, OSError, ValueError, TypeError, KeyError, OverflowError):
         if path.stat().st_size > _MOST_META_BYTES:
             raise ValueError(f"it has more than {_MOST_META_BYTES} bytes")
-        meta = parse_json(path.read_text(encoding="utf-8"))
+        meta = parse_json(regular(path).read_text(encoding="utf-8"))
         if not isinstance(meta, dict):
             raise ValueError("it is not a dictionary")
         entries = [_entry(name, fields) for name, fields in meta.items()]
@@ -113,7 +113,7 @@ def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
     side = math.isqrt(count)
     wanted = (side, side) if channels == 1 else (side, side, channels)
     with refusing(f"{path} cannot be read", _AGAIN, Exception):  # decoders raise many types
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
         checked_size(path, data)
         if side**2 != count or not data.startswith(b"\x89PNG"):
             raise ValueError("it is not a PNG of a square number of Gaussians")
@@ -130,7 +130,7 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: st
         kinds: NumPy's letters for the allowed kinds of numbers.
     """
     # zipfile and NumPy pass on many types of errors from damaged data.
-    with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(path) as archive:
+    with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(regular(path)) as archive:
         return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
 
 

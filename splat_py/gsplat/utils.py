@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path
+from splat_py.base.files import atomic_path, regular
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.surfels import depth_to_normal, depth_to_points
 from splat_py.scene.formats.packing import StoredGaussians
@@ -195,7 +195,7 @@ def load_test_data(
         raise SplatError(f"data_path is {found}, which is not a file; give an .npz file")
     if scene_grid % 2 != 1:
         raise SplatError(f"scene_grid is {scene_grid!r}; give an odd number")
-    with np.load(found) as data:
+    with np.load(regular(found)) as data:
         means, colors, viewmats, Ks = (
             torch.from_numpy(data[name]).float().to(device) for name in ("means3d", "colors", "viewmats", "Ks")
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, load_tensors, save_tensors
+from splat_py.base.files import Layout, load_tensors, regular, save_tensors
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device
@@ -31,7 +31,7 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
         raise SplatError(f"{path} is a folder; name one picture in it")
     if not path.is_file():
         raise SplatError(f"{path} does not exist; name a picture, such as a .png or a .jpg")
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     pixels = decode(path, data, cv2.IMREAD_UNCHANGED)
     if pixels is not None and pixels.ndim == 3 and pixels.shape[2] == 3:
         # OpenCV applies the EXIF orientation only with these flags. Pictures with alpha, 16 bits or one channel rarely have it.

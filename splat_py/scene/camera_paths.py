@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation, RotationSpline
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
-from splat_py.base.files import parse_json, reason, write_json
+from splat_py.base.files import parse_json, reason, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
 
 Float64Array = NDArray[np.float64]
@@ -296,7 +296,7 @@ class KeyframePath:
     def load(cls, path: Path) -> Self:
         """Read and check a file that `save` or another program wrote."""
         try:
-            with path.open("rb") as file:
+            with regular(path).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
             if len(data) > _MOST_BYTES:
                 raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")

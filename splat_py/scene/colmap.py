@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import is_file, refusing
+from splat_py.base.files import is_file, refusing, regular
 from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import find_model
@@ -159,7 +159,7 @@ class _File:
     """A sequential reader of a binary file. It rejects a count of records that do not fit into the rest of the file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._data, self._at = path, path.read_bytes(), 0
+        self._path, self._data, self._at = path, regular(path).read_bytes(), 0
 
     def take(self, code: str) -> tuple[int | float, ...]:
         return struct.unpack_from("<" + code, self._data, self._skip(struct.calcsize("<" + code)))
@@ -227,7 +227,7 @@ def _binary_points(file: _File) -> list[tuple[int | float, ...]]:
 
 def _lines(path: Path) -> Iterator[str]:
     """All lines except comments. Empty lines stay: a photograph without points has one."""
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in regular(path).read_text(encoding="utf-8").split("\n"):
         if not line.startswith("#"):
             yield line.strip()
 

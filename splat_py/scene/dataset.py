@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, require_number
-from splat_py.base.files import refusing
+from splat_py.base.files import refusing, regular
 from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
 from splat_py.scene.images import Capture, ImageStore, Points, View, undistorted
@@ -334,7 +334,7 @@ def _read_picture(path: Path) -> Pixels:
 def _read_array(path: Path) -> Pixels:
     with refusing(f"{path} is not a readable .npy file", "store it again", Exception):  # NumPy raises many types
         # Mapped: a wrong size in the header allocates nothing.
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(regular(path), mmap_mode="r", allow_pickle=False)
     shape: tuple[int, ...] = getattr(array, "shape", ())
     kind = getattr(array, "dtype", np.dtype(object)).kind
     if len(shape) == 3 and shape[2] == 1:

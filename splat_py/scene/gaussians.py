@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, reason
+from splat_py.base.files import atomic_path, reason, regular
 from splat_py.scene.formats import glb, ply, sog, splat
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0
@@ -68,7 +68,7 @@ def read_scene(path: str | os.PathLike[str]) -> StoredGaussians:
                 return sog.decode_folder(path)
             decode = FORMATS[ending].decode
             assert decode is not None
-            return decode(path.read_bytes())
+            return decode(regular(path).read_bytes())
     except SplatError as error:
         raise SplatError(f"{path}: {error}") from error
     except MemoryError:

@@ -26,6 +26,8 @@ from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header
 Points = tuple[NDArray[np.float32], UInt8Array]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp", ".tif", ".tiff", ".bmp")
+# Numbers of a lens, and of a frame in transforms.json, are smaller.
+MOST_NUMBER = 1e9
 # Seconds of loading before a progress bar appears.
 _PATIENCE_SECONDS = 2.0
 
@@ -83,10 +85,11 @@ class Capture:
 
 def open_view(name: str, viewmat: NDArray[np.float64], lens: Lens, path: Path, mask_path: Path | None) -> View:
     """The view of the photograph at `path`, at its stored size; `lens` may be calibrated at another size."""
+    for number in (lens.fx, lens.fy, lens.cx, lens.cy, *lens.distortion):
+        if not abs(number) < MOST_NUMBER:
+            raise SplatError(f"{name}: its lens has the number {number:g}; it must be finite and below {MOST_NUMBER:g}")
     width, height, has_alpha = read_header(path)
     fitted = _fit(lens, width, height, path)
-    if not all(map(math.isfinite, fitted.distortion)):
-        raise SplatError(f"{name}: the distortion coefficients hold NaN or infinity; calibrate the camera again")
     return View(Camera(viewmat, fitted.K, width, height, name), fitted, path, mask_path, has_alpha)
 
 
@@ -143,7 +146,8 @@ def _turn(lens: Lens) -> tuple[float, float]:
     s = Polynomial([0.0, 1.0])
     N, D = Polynomial([1.0, *radial]), Polynomial([1.0, *divisor])
     slope = (N + 2 * s * N.deriv()) * D - 2 * s * N * D.deriv()
-    roots = [complex(root) for polynomial in (slope, D) for root in polynomial.trim().roots()]
+    # A smaller coefficient bends no ray within a degree of a right angle to the axis; its roots could overflow.
+    roots = [complex(root) for polynomial in (slope, D) for root in polynomial.trim(1e-30).roots()]
     turns = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
     if not turns:
         return math.inf, math.inf

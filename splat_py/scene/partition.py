@@ -20,7 +20,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, check_number, dataclass_of
-from splat_py.base.files import atomic_folder, is_file, is_vacant, parse_json, refusing, write_json
+from splat_py.base.files import atomic_folder, is_file, is_vacant, parse_json, refusing, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE, Camera, mean_up
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.dataset import Dataset, fingerprint
@@ -248,7 +248,7 @@ def read_cell(folder: Path) -> Cell:
     with refusing(f"{path} is damaged", "divide the capture again with `splat partition`", OSError, ValueError, TypeError):
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-        cell = dataclass_of(Cell, parse_json(path.read_text(encoding="utf-8")))
+        cell = dataclass_of(Cell, parse_json(regular(path).read_text(encoding="utf-8")))
         _check(cell)
     return cell
 

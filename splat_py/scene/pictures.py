@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path
+from splat_py.base.files import atomic_path, regular
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, require_video_name
 
 UInt8Array = NDArray[np.uint8]
@@ -54,7 +54,7 @@ _FRAME = 0.05
 def read_picture(path: Path, flags: int) -> Pixels:
     try:
         # cv2.imread cannot open every path on Windows and does not report errors.
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise SplatError(f"{path} cannot be read ({error.strerror}); check that it exists and may be read") from error
     pixels = decode(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -77,6 +77,8 @@ def _jpeg_is_cut_off(data: bytes) -> bool:
 def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
     """Read a mask [height, width], true where the photograph counts; white may be 255 or 1, or blurred by JPEG."""
     mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
+    # OpenCV keeps the colours of a PFM.
+    mask = mask.max(axis=2) if mask.ndim == 3 else mask
     if mask.shape != (height, width):
         if abs(mask.shape[1] * height / mask.shape[0] - width) > max(1.0, 0.02 * width):
             raise SplatError(
@@ -90,7 +92,7 @@ def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
 def read_header(path: Path) -> tuple[int, int, bool]:
     """Width, height, and true if there is an alpha channel; read without decoding the pixels."""
     try:
-        shape = iio.improps(path, plugin="pillow").shape
+        shape = iio.improps(regular(path), plugin="pillow").shape
     except Exception:  # Pillow's decoders raise many types; OpenCV knows further formats, or raises SplatError
         shape = read_picture(path, cv2.IMREAD_UNCHANGED).shape
     if len(shape) not in (2, 3):

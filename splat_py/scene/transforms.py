@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import is_file, parse_json, refusing, write_json
+from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE
 from splat_py.scene.formats.ply import read_points
-from splat_py.scene.images import IMAGE_SUFFIXES, Capture, Lens, View, find_mask, open_view
+from splat_py.scene.images import IMAGE_SUFFIXES, MOST_NUMBER, Capture, Lens, View, find_mask, open_view
 from splat_py.scene.pictures import read_header
 
 # SIMPLE_RADIAL and RADIAL are OPENCV with zeros for the other coefficients.
@@ -28,14 +28,12 @@ _FISHEYE = "OPENCV_FISHEYE"
 # Coefficients in OpenCV's order, each with the power of the radius that it scales, minus one; first perspective, then fisheye.
 _COEFFICIENTS = {"k1": 2, "k2": 4, "p1": 1, "p2": 1, "k3": 6, "k4": 2, "k5": 4, "k6": 6}
 _FISHEYE_COEFFICIENTS = {"k1": 2, "k2": 4, "k3": 6, "k4": 8}
-# The limit of a lens's numbers and of the depth unit.
-_MOST = 1e9
 
 
 def read_transforms(file: Path) -> Capture:
     """Read one JSON file; paths of photographs, masks and points are relative to its folder."""
     with refusing(f"{file} is not readable JSON", "export it again", OSError, ValueError):
-        content = parse_json(file.read_text(encoding="utf-8-sig"))
+        content = parse_json(regular(file).read_text(encoding="utf-8-sig"))
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise SplatError(f"{file} has no list of frames; pass a transforms.json of nerfstudio, instant-ngp or NeRF")
@@ -81,8 +79,8 @@ def _read_frame(file: Path, frame: dict[str, Any], path: Path) -> View:
     if "depth_file_path" not in frame:
         return view
     unit = frame.get("depth_unit_scale_factor", 1e-3)  # nerfstudio's default: millimetres
-    if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < _MOST:
-        raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {_MOST:g}")
+    if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < MOST_NUMBER:
+        raise SplatError(f"{where}: depth_unit_scale_factor is {repr(unit)[:40]}; it must be above 0 and below {MOST_NUMBER:g}")
     depth_path = root / _string(file, frame, "depth_file_path").replace("\\", "/")
     return replace(view, depth_path=depth_path, depth_unit=float(unit))
 
@@ -116,8 +114,8 @@ def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
         value = frame.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
-            raise SplatError(f"{where}: {key} is {repr(value)[:40]}; it must be a finite number below {_MOST:g}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST_NUMBER:
+            raise SplatError(f"{where}: {key} is {repr(value)[:40]}; it must be a finite number below {MOST_NUMBER:g}")
         return float(value)
 
     def focal(length_key: str, angle_key: str, side: float) -> float | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.base.errors import DeviceLostError, RankLostError, SplatError
-from splat_py.base.files import parse_json, write_json
+from splat_py.base.files import parse_json, regular, write_json
 from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.run_folder import RunRecord, finished, refuse_existing, removed_without, run_lock
 from splat_py.gpu.device import Device
@@ -62,7 +62,7 @@ class RunFolder:
     def metrics(self) -> dict[str, Any]:
         """Return the content of metrics.json; empty if the file is missing or damaged."""
         try:
-            content = parse_json(self.metrics_file.read_text(encoding="utf-8"))
+            content = parse_json(regular(self.metrics_file).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}

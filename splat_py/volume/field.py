@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, atomic_path, load_tensors, npy_header, reason, save_tensors
+from splat_py.base.files import Layout, atomic_path, load_tensors, npy_header, reason, regular, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for, get_device
@@ -198,7 +198,7 @@ def _field_path(path: str | os.PathLike[str]) -> Path:
 def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> dict[str, NDArray[Any]]:
     """Read the arrays of an .npz; nothing is allocated before all headers are checked."""
     layout: Layout = {}
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(regular(path)) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
             raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")

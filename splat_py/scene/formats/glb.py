@@ -27,6 +27,8 @@ _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 # Half a turn about z, which swaps right, down, front and left, up, front.
 _FLIP = Similarity(rotation=np.diag([-1.0, -1.0, 1.0]))
 _MOST_NODES = 10_000
+# Bytes of a Gaussian in a file whose nodes repeat a mesh a few times.
+_LEAST_BYTES = 8
 
 
 def encode(gaussians: StoredGaussians) -> bytes:
@@ -101,17 +103,19 @@ def decode(data: bytes) -> StoredGaussians:
         chunks.setdefault(kind, data[at : at + length])
         at += length
     tree = parse_json(chunks[_JSON].decode())
-    parts, count = [], 0
-    for where, mesh in _meshes(tree):
-        for primitive in tree["meshes"][_index(mesh)]["primitives"]:
-            if EXTENSION in primitive.get("extensions", {}):
-                parts.append(where.of_arrays(_primitive(tree, primitive, chunks.get(_BINARY, b""))))
-                count += len(parts[-1].means)
-                if count > len(data):
-                    raise ValueError(f"its nodes repeat the same points, to at least {count:,} Gaussians")
-    if not parts:
+    primitives = [
+        (where, primitive)
+        for where, mesh in _meshes(tree)
+        for primitive in tree["meshes"][_index(mesh)]["primitives"]
+        if EXTENSION in primitive.get("extensions", {})
+    ]
+    if not primitives:
         raise ValueError(f"it has no points with {EXTENSION}")
-    return _FLIP.of_arrays(packing.joined(parts))
+    # Nodes may repeat a mesh, and attributes may share numbers.
+    counts = [_index(tree["accessors"][_index(primitive["attributes"]["POSITION"])]["count"]) for _, primitive in primitives]
+    packing.require_room(sum(counts), packing.MOST_NUMBERS, len(data), _LEAST_BYTES)
+    binary = chunks.get(_BINARY, b"")
+    return _FLIP.of_arrays(packing.joined([where.of_arrays(_primitive(tree, part, binary)) for where, part in primitives]))
 
 
 def _index(value: object) -> int:

@@ -6,7 +6,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
+
+from splat_py.base.fields import shown_bytes
 
 Float32Array = NDArray[np.float32]
 
@@ -18,6 +21,10 @@ USUAL_TYPES = {"splat": ("Gaussian", ""), "color": ("SphericalHarmonics", "")}
 FLOAT32_LOGS = (float(np.log(np.finfo(np.float32).tiny)), float(np.log(np.finfo(np.float32).max)))
 # Opacities of exactly 0 and 1 would have infinite logits.
 _LEAST_OPACITY = 1e-6
+# Numbers of a Gaussian with harmonics of degree 3.
+MOST_NUMBERS = 59
+# Gaussians that a file of any size may hold, and copies of all numbers while a file is decoded.
+_FEW, _COPIES = 1 << 18, 3
 _SQRT2 = 2**0.5
 # Indices of the stored components if component 0, 1, 2 or 3 is left out.
 _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
@@ -53,6 +60,16 @@ class StoredGaussians(NamedTuple):
     def colors(self) -> NDArray[np.float64]:
         """The rgb [N, 3] of the harmonic of degree 0, not clamped to 0 to 1."""
         return self.sh[:, 0].astype(np.float64) * SH_C0 + 0.5
+
+
+def require_room(count: int, numbers: int, nbytes: int, each: float) -> None:
+    """Raise ValueError, before arrays of `count` Gaussians are allocated, if a file of `nbytes` is too small for them at `each`
+    bytes a Gaussian, or memory is too small for their `numbers` floats. A few Gaussians always have room."""
+    if count > max(_FEW, nbytes / each):
+        raise ValueError(f"it claims {count:,} Gaussians in {nbytes:,} bytes")
+    needed = _COPIES * 4 * numbers * count
+    if needed > psutil.virtual_memory().available:
+        raise ValueError(f"its {count:,} Gaussians need {shown_bytes(needed)}, more than the free memory")
 
 
 def logits_of(opacities: NDArray[Any]) -> Float32Array:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from plyfile import PlyData, PlyElement
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, is_file, parse_json, refusing
+from splat_py.base.files import atomic_path, is_file, parse_json, refusing, regular
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import USUAL_TYPES, Float32Array, StoredGaussians
 from splat_py.shaders.declarations import MOST_PARAMS, MOST_SOURCE, SlangSource, require_name
@@ -199,21 +199,24 @@ def read_points(path: str | os.PathLike[str]) -> tuple[Float32Array, NDArray[np.
 def _checked(file: BinaryIO) -> BinaryIO:
     """The file, or a copy with a header that plyfile accepts: without elements that have no properties, which gsplat writes for
     harmonics of degree 0, and with question marks for characters that are not ASCII, as in comments."""
-    size, rows, copied = os.fstat(file.fileno()).st_size, 0, False
+    size, rows, least, copied = os.fstat(file.fileno()).st_size, 0, 0, False
     lines: list[bytes] = []
     for line in iter(lambda: file.readline(_MOST_LINE_BYTES), b""):
         if len(line) == _MOST_LINE_BYTES:
             raise ValueError(f"its header has a line with more than {_MOST_LINE_BYTES} bytes")
         words = line.split()
         if words[:1] in ([b"element"], [b"end_header"]) and lines[-1:] and lines[-1].startswith(b"element"):
-            rows, copied = rows - int(lines.pop().split()[-1]), True
+            lines.pop()
+            copied = True
         lines.append(line)
         if words[:1] == [b"end_header"]:
             break
         if words[:1] == [b"element"]:
-            rows += int(words[-1])
-    if not 0 <= rows <= size:
-        raise ValueError(f"{rows} rows in {size} bytes")
+            rows = int(words[-1])
+        # A number has at least one byte.
+        least += max(rows, 0) if words[:1] == [b"property"] else 0
+    if least > size:
+        raise ValueError(f"it claims {least:,} numbers in {size:,} bytes")
     header = b"".join(lines)
     if header.startswith(b"ply") and (copied or not header.isascii()):
         return io.BytesIO(header.decode(errors="replace").encode("ascii", "replace") + file.read())
@@ -227,7 +230,7 @@ def _read_vertices(path: str | os.PathLike[str]) -> tuple[NDArray[np.void], PlyD
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a .ply file")
     # With a damaged header, plyfile also raises errors of the decoder and of NumPy.
     what = f"{path} is not a PLY file or is damaged"
-    with refusing(what, "export it again", Exception), Path(path).open("rb") as file:
+    with refusing(what, "export it again", Exception), regular(path).open("rb") as file:
         stream = _checked(file)
         ply = PlyData.read(stream)
         rest = b"" if ply.text else stream.read(1)

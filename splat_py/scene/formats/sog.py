@@ -20,7 +20,7 @@ from PIL import Image
 from scipy.cluster.vq import kmeans2
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import parse_json
+from splat_py.base.files import parse_json, regular
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import Float32Array, StoredGaussians
 from splat_py.scene.pictures import decode as decode_picture
@@ -34,6 +34,8 @@ _MOST_SIDE = 16383
 _LARGEST = 252
 # WebP is already compressed: refuse a file that unpacks to more than this multiple of the zip and more than this many bytes.
 _MOST_RATIO, _LITTLE = 16, 1 << 20
+# Bytes of a Gaussian in pictures of a very even scene.
+_LEAST_BYTES = 1 / 16
 # Entries of a codebook.
 _BOOK = 256
 # Iterations of k-means for numbers and for vectors.
@@ -124,7 +126,7 @@ def decode(data: bytes) -> StoredGaussians:
                 raise ValueError(f"{name[:60]!r} has more than {most:,} bytes")
             return content
 
-        return _decode(read)
+        return _decode(read, len(data))
 
 
 def decode_folder(meta: Path) -> StoredGaussians:
@@ -133,18 +135,20 @@ def decode_folder(meta: Path) -> StoredGaussians:
     def read(name: str) -> bytes:
         if name in ("", ".", "..") or Path(name).name != name:
             raise ValueError(f"it names a file in another folder, {name[:60]!r}")
-        return (meta.parent / (meta.name if name == "meta.json" else name)).read_bytes()
+        return regular(meta.parent / (meta.name if name == "meta.json" else name)).read_bytes()
 
-    return _decode(read)
+    return _decode(read, sum(path.stat().st_size for path in meta.parent.glob("*.webp")))
 
 
-def _decode(read: Callable[[str], bytes]) -> StoredGaussians:
+def _decode(read: Callable[[str], bytes], nbytes: int) -> StoredGaussians:
+    """Decode the files that `read` returns by name, of `nbytes` in all."""
     meta = parse_json(read("meta.json").decode())
     if not isinstance(meta, dict) or meta.get("version") != 2:
         raise ValueError("its meta.json is not of version 2")
     count = meta["count"]
     if not isinstance(count, int) or not 0 < count <= _MOST_SIDE**2:
         raise ValueError("its count is not a number of Gaussians")
+    packing.require_room(count, packing.MOST_NUMBERS, nbytes, _LEAST_BYTES)
 
     def pixels(part: str, index: int) -> NDArray[np.uint8]:
         return _pixels(read, meta[part]["files"][index])

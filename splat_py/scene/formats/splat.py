@@ -42,8 +42,8 @@ _COEFFICIENTS = {0: 1, 1: 4, 2: 9, 3: 16, 4: 25}
 _FLIP = np.array([1.0, -1.0, -1.0])
 # The scale of a colour in its byte, and the most fraction bits of a position.
 _COLOR_SCALE, _MOST_FRACTION_BITS = 0.15, 16
-# A file is refused if it unpacks to more than this multiple of its size and more than this many bytes.
-_MOST_RATIO, _LITTLE = 64, 1 << 24
+# A file unpacks to at most this multiple of its size.
+_MOST_RATIO = 64
 # Bits of a harmonic of degree 1, and of higher degrees; Niantic's writer keeps 5 and 4, too few for captures (docs/files.md).
 _SH_BITS = (6, 5)
 
@@ -247,8 +247,7 @@ def decode_spz(data: bytes) -> StoredGaussians:
         raise ValueError(f"its harmonics are of degree {degree} and its positions have {bits} fraction bits")
     rest = _COEFFICIENTS[degree] - 1
     sizes = [count * size for size in (6 if version == 1 else 9, 1, 3, 3, 4 if version > 2 else 3, 3 * rest)]
-    if sum(sizes) > max(_LITTLE, _MOST_RATIO * len(data)):
-        raise ValueError(f"{count:,} Gaussians in {len(data):,} bytes")
+    packing.require_room(count, 11 + 3 * (rest + 1), len(data), sum(sizes) / max(count, 1) / _MOST_RATIO)
     if version == 4:
         parts = _streams(data, [size for size in sizes if size])
     else:
