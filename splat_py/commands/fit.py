@@ -1,6 +1,5 @@
 """`splat fit-image` and `splat fit-volume`: fit a picture with 2D Gaussians, or a capture with a radiance field."""
 
-import json
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -244,7 +243,7 @@ class FitVolume(OnDevice):
                 raise run_folder.contradiction(self.out, "box", fitted, self.box, advice)
             FIELD.refuse_another(self.out, recorded.config, checkpoint.config, config)
             record = recorded.resumed(self.out, record, _default_config(), explicit_options(), "resolutions")
-            if checkpoint.step >= record.config.steps == self._steps_of_metrics():
+            if checkpoint.step >= record.config.steps == run_folder.recorded_metrics(self.out / "metrics.json").get("steps"):
                 console.print(run_folder.finished(self.out, "further --resolutions after its own extend it"), soft_wrap=True)
                 if self.export is not None:
                     from splat_py.volume import HashRadianceField, RadianceField, SlangField
@@ -273,12 +272,6 @@ class FitVolume(OnDevice):
             adapter = device.adapter
             console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True)
             self._fit(trainer, dataset, path)
-
-    def _steps_of_metrics(self) -> int | None:
-        try:
-            return int(json.loads((self.out / "metrics.json").read_text(encoding="utf-8"))["steps"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def _fit(self, trainer: "VolumeTrainer", dataset: "Dataset", path: Path) -> None:
         from splat_py.base.files import write_json

@@ -1,6 +1,5 @@
 """The page that `splat demo` writes: four systems with their pictures, curves and times, in one file without scripts."""
 
-import json
 import math
 import os
 import time
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from splat_py.base.files import atomic_path
+from splat_py.fit.run_folder import recorded_metrics
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device
 from splat_py.image.fitting import FitReport, fit
@@ -192,7 +192,7 @@ def image_section(
 
 
 def field_section(folder: Path) -> Section:
-    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metrics = recorded_metrics(folder / "metrics.json")
     first, *others = _pairs((folder / "held-out").glob("*.png"), "radiance field")
     return Section(
         "A radiance field by path replay",

@@ -196,12 +196,15 @@ class RunRecord(Generic[Config]):
     config: Config
     # The dataset's fingerprint; None in the records of older versions.
     dataset: str | None = None
+    # The digests of its files (`contents_of`).
+    files: tuple[str, str] | None = None
 
     def save(self, path: Path, **extra: Any) -> None:
         """Write to a file, atomically, with `extra` entries of a command."""
         from splat_py.base.files import write_json
 
-        write_json(path, {"data": self.data.to_json(), "config": asdict(self.config), "dataset": self.dataset, **extra})  # type: ignore[call-overload]
+        options = {"data": self.data.to_json(), "config": asdict(self.config)}  # type: ignore[call-overload]
+        write_json(path, {**options, "dataset": self.dataset, "files": self.files, **extra})
 
     def changes(self, before: "RunRecord[Config]") -> bool:
         """True if a resumed run is longer than its record says, or its capture was moved."""
@@ -215,10 +218,12 @@ class RunRecord(Generic[Config]):
 
         try:
             content = parse_json(regular(path).read_text(encoding="utf-8"))
-            dataset = content.get("dataset")
-            if not isinstance(dataset, str | None):
+            dataset, files = content.get("dataset"), content.get("files")
+            digests = [dataset, *(files or (None, None))]
+            if len(digests) != 3 or not all(isinstance(digest, str | None) for digest in digests):
                 raise TypeError("its dataset is not a fingerprint")
-            return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset)
+            known = tuple(files) if files else None
+            return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset, known)
         except FileNotFoundError as error:
             raise SplatError(f"{path.parent} is not the folder of a training run: it has no {path.name}") from error
         # Invalid text and JSON raise ValueErrors, and SplatError is one.
@@ -243,7 +248,7 @@ class RunRecord(Generic[Config]):
     def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> "tuple[RunRecord[Config], Dataset]":
         """Load the dataset as `DataOptions.load` does; return it with the record and its fingerprint. SplatError if the run was
         begun with another dataset."""
-        from splat_py.scene.dataset import fingerprint
+        from splat_py.scene.dataset import contents_of, fingerprint
 
         dataset = self.data.load(memory_limit_bytes)
         actual = fingerprint(dataset)
@@ -252,7 +257,13 @@ class RunRecord(Generic[Config]):
                 f"{dataset.root} is not what the run in {out} was begun with: names, sizes, cameras or their split differ; "
                 "resume it with the same capture, or choose another --out"
             )
-        return replace(self, dataset=actual), dataset
+        files = contents_of(dataset, self.files)
+        if self.files is not None and self.files[1] != files[1]:
+            raise SplatError(
+                f"photographs, masks or depths of {dataset.root} have changed since the run in {out} was begun; "
+                "restore them, or choose another --out"
+            )
+        return replace(self, dataset=actual, files=files), dataset
 
 
 @contextmanager
@@ -269,6 +280,32 @@ def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None
         yield
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, MemoryError) as error:
         raise SplatError(f"{path} is not {what} or is damaged; {advice} ({reason(error)})") from error
+
+
+def recorded_metrics(path: Path) -> dict[str, Any]:
+    """Read metrics.json: the `steps`, the `curve`, and perhaps the `held_out` scores. Empty if the file is missing, and with a
+    warning if it is damaged."""
+    from splat_py.base.files import parse_json, reason, regular
+
+    def require(right: bool, what: str) -> None:
+        if not right:
+            raise ValueError(f"its {what} is damaged")
+
+    try:
+        content = parse_json(regular(path).read_text(encoding="utf-8"))
+        require(isinstance(content, dict) and type(content["steps"]) is int, "number of steps")
+        points = content["curve"]
+        require(isinstance(points, list) and all(isinstance(point, dict) for point in points), "curve")
+        require(all(type(point["step"]) is int and type(point["seconds"]) in (int, float) for point in points), "curve")
+        for view in content.get("held_out", {"views": []})["views"]:
+            numbers = [value for name, value in view.items() if name != "name"]
+            require(isinstance(view["name"], str) and all(type(number) in (int, float) for number in numbers), "scores")
+        return content
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        warnings.warn(f"{path} is damaged ({reason(error)}); its curve and scores begin anew", stacklevel=2)
+        return {}
 
 
 def whole_number(header: Mapping[str, Any], name: str, low: int, high: int) -> int:

@@ -5,8 +5,10 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,7 +19,7 @@ from splat_py.base.fields import LARGEST, require_number
 from splat_py.base.files import refusing, regular
 from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
-from splat_py.scene.images import Capture, ImageStore, Points, View, undistorted
+from splat_py.scene.images import Capture, ImageStore, Points, View, late_progress, undistorted
 from splat_py.scene.pictures import Pixels, UInt8Array, read_picture
 from splat_py.scene.sources import Format, find_model, require_capture
 from splat_py.scene.transforms import read_transforms
@@ -250,8 +252,35 @@ def fingerprint(dataset: Dataset) -> str:
         sizes = view.path.stat().st_size, camera.width, camera.height
         lens = [] if camera.distortion is None else [astuple(camera.distortion)]
         views.append((view.name, *sizes, rounded(camera.viewmat), rounded(camera.K), *lens))
-    content = json.dumps([views, dataset.train])
-    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+    return _digest([views, dataset.train])
+
+
+def contents_of(dataset: Dataset, known: tuple[str, str] | None = None) -> tuple[str, str]:
+    """A digest of the names, sizes and times of all files that a training reads, and one of their bytes. `known` has earlier
+    digests; while the first is the same, the second is not computed again."""
+    paths = {path for view in dataset.views for path in (view.path, view.mask_path, view.depth_path) if path is not None}
+    if dataset.model is not None:
+        paths.update(path for path in dataset.model.iterdir() if path.suffix in (".bin", ".txt"))
+    names = sorted((os.path.relpath(path, dataset.root), path) for path in paths)
+    statuses = [(name, path.stat()) for name, path in names]
+    stamps = _digest([(name, status.st_size, status.st_mtime_ns) for name, status in statuses])
+    if known is not None and known[0] == stamps:
+        return known
+
+    def hashed(path: Path) -> str:
+        with regular(path).open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+
+    with late_progress("Checking files", len(names)) as advance, ThreadPoolExecutor() as pool:
+        digests = []
+        for digest in pool.map(hashed, (path for _, path in names)):
+            digests.append(digest)
+            advance()
+    return stamps, _digest([[name, digest] for (name, _), digest in zip(names, digests, strict=True)])
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class KnownDepths:

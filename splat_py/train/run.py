@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from splat_py.base.errors import DeviceLostError, RankLostError, SplatError
-from splat_py.base.files import parse_json, regular, write_json
+from splat_py.base.files import write_json
 from splat_py.fit.distributed import ALONE, Ranks
-from splat_py.fit.run_folder import RunRecord, finished, refuse_existing, removed_without, run_lock
+from splat_py.fit.run_folder import RunRecord, finished, recorded_metrics, refuse_existing, removed_without, run_lock
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import translate_device_lost
@@ -60,12 +60,8 @@ class RunFolder:
         return RunRecord.load(self.record_file, TrainConfig.from_dict)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the content of metrics.json; empty if the file is missing or damaged."""
-        try:
-            content = parse_json(regular(self.metrics_file).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        """Return the content of metrics.json (`recorded_metrics`)."""
+        return recorded_metrics(self.metrics_file)
 
     def gaussians(self) -> Gaussians:
         return Gaussians.load_ply(self.scene)
@@ -133,11 +129,12 @@ def train(
             if recorded.config.parameters() != checkpoint.config.parameters():
                 raise SplatError(f"{folder.checkpoint} and {folder.record_file} are of two runs: their types differ")
             record = recorded.resumed(out, record, TrainConfig(), given, "steps")
-            if checkpoint.step >= record.config.steps == folder.metrics().get("steps"):
+            metrics = folder.metrics()
+            if checkpoint.step >= record.config.steps == metrics.get("steps"):
                 if ranks.first:
                     warnings.warn(finished(out, "a larger --steps extends it"), stacklevel=2)
                 try:
-                    return Scores([ViewScore(**view) for view in folder.metrics()["held_out"]["views"]])
+                    return Scores([ViewScore(**view) for view in metrics["held_out"]["views"]])
                 except (KeyError, TypeError):
                     return None
             checkpoint = replace(checkpoint, config=record.config)

@@ -14,7 +14,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py.fit.run_folder import run_lock
+from splat_py.fit.run_folder import recorded_metrics, run_lock
 from splat_py.image import ImageFit
 from splat_py.image.pictures import FitCheckpoint
 from splat_py.train.checkpoint import Checkpoint
@@ -137,10 +137,38 @@ def test_another_capture_is_refused(out: Path, capture: Path, tmp_path: Path) ->
     assert snapshot(out) == before
 
 
+@pytest.mark.parametrize("changed", ["a photograph", "a mask"])
+def test_a_changed_file_of_the_same_size_is_refused(changed: str, out: Path, capture: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(capture, tmp_path / "moved")
+    photograph = sorted((moved / "images").iterdir())[2]
+    if changed == "a mask":
+        mask = np.full((32, 32), 255, np.uint8)
+        mask[:4] = 0
+        (moved / "masks").mkdir()
+        iio.imwrite(moved / "masks" / photograph.name, mask)
+    else:
+        data = bytearray(photograph.read_bytes())
+        data[-20] ^= 1
+        photograph.write_bytes(data)
+    sentence = "photographs, masks or depths of .*moved have changed since the run in .* was begun; restore them"
+    assert re.search(sentence, refusal("train", moved, "--out", out, "--resume", cwd=tmp_path))
+
+
+def test_damaged_metrics_begin_anew(out: Path, capture: Path, tmp_path: Path) -> None:
+    whole: dict[str, Any] = {"steps": 9, "curve": [], "held_out": {"views": []}}
+    damaged = [{"curve": 3}, {"curve": [3]}, {"curve": [{"step": "a"}]}, {"steps": None}, {"held_out": [{}]}, {"held_out": {}}]
+    for text in ("", "[", "[3]", *(json.dumps(whole | change) for change in damaged)):
+        (out / "metrics.json").write_text(text)
+        with pytest.warns(UserWarning, match=r"metrics.json is damaged \(.*\); its curve and scores begin anew"):
+            assert recorded_metrics(out / "metrics.json") == {}
+    assert "begin anew" in splat("train", capture, "--out", out, "--resume", cwd=tmp_path).stderr
+    assert recorded_metrics(out / "metrics.json")["steps"] == 12
+
+
 def test_a_run_of_an_older_version_goes_on(out: Path, capture: Path, tmp_path: Path) -> None:
     path = out / "run.json"
     content = json.loads(path.read_text())
-    del content["dataset"]
+    del content["dataset"], content["files"]
     path.write_text(json.dumps(content))
     shutil.copytree(capture, tmp_path / "other")
     assert "DATA is other, but" in refusal("train", "other", "--out", out, "--resume", cwd=tmp_path)
