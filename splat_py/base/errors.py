@@ -1,9 +1,23 @@
 """`SplatError`, the one exception that users need to know, with three subclasses that the code distinguishes; and
 `BindingError`, which users should never see."""
 
+import re
+
+# Characters that control a terminal, or the direction of its text; names of files may hold any.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with escape sequences instead of control characters."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
 
 class SplatError(ValueError):
-    """Bad input or an unusable device, told in one sentence: what is wrong, where, and what to do about it."""
+    """Bad input or an unusable device, told in one sentence: what is wrong, where, and what to do about it. Control characters
+    in it are escaped."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class NoDeviceError(SplatError):

@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,17 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 _MOST_HEADER_BYTES = 1 << 20
 # Characters of a reason.
 _MOST_REASON = 200
+# The beginning of a temporary folder's name, and the folders from which this process has removed abandoned ones.
+_TEMPORARY = ".splat_py-"
+_cleaned: set[Path] = set()
 
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in `target`'s folder; on success it is flushed to disk and renamed to `target`.
+    """Yield a temporary path for a file; on success it is flushed to disk and renamed to `target`.
 
-    The temporary name keeps `target`'s suffix, because image and video writers choose their format by it. A device or a pipe,
-    such as /dev/null or /dev/stdout, gets the bytes and is not replaced.
+    The temporary file has `target`'s name, because image and video writers choose their format by its suffix. A device or a
+    pipe, such as /dev/null or /dev/stdout, gets the bytes and is not replaced.
     """
     target = Path(target)
     if _takes_bytes(target):
@@ -46,60 +51,88 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
             except OSError as error:
                 raise SplatError(f"cannot write {target}: {error.strerror}; name a file") from error
         return
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
-    except OSError as error:
-        raise SplatError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        # mkstemp makes files private; outputs are as readable as any other file the user makes.
-        make_public(temporary, 0o666)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except (OSError, SafetensorError) as error:
-        # Errors that other libraries raise themselves have no number, and are not about the disk.
-        if isinstance(error, OSError) and error.errno is None:
-            raise
-        reason = error.strerror if isinstance(error, OSError) else error
-        advice = "free some space or choose another folder; the previous content is unchanged"
-        raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _beside(target) as folder:
+        temporary = folder / target.name
+        try:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except (OSError, SafetensorError) as error:
+            # Errors that other libraries raise themselves have no number, and are not about the disk.
+            if isinstance(error, OSError) and error.errno is None:
+                raise
+            reason = error.strerror if isinstance(error, OSError) else error
+            advice = "free some space or choose another folder; the previous content is unchanged"
+            raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
 
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `target`; on success it is renamed to `target`, which must be missing or empty."""
-    advice = "choose another folder"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    except OSError as error:
-        raise SplatError(f"cannot write {target}: {error.strerror}; {advice}") from error
-    try:
+    with _beside(target) as temporary:
         yield temporary
-        make_public(temporary, 0o777)
+        # mkdtemp makes private folders; this one is as readable as any other that the user makes.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
         try:
             os.replace(temporary, target)
         except OSError as error:
-            raise SplatError(f"cannot write {target}: {error.strerror}; {advice}") from error
+            raise SplatError(f"cannot write {target}: {error.strerror}; choose another folder") from error
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`, which the system locks while this process lives, and remove it in the end."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target.parent)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY))
+    except OSError as error:
+        raise SplatError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
+    handle = _locked(temporary)
+    try:
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder until the returned handle is closed; None if another process holds it, or the system locks no folders."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    handle = None
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if handle is not None:
+            os.close(handle)
+        return None
+    return handle
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders of processes that were killed, once for each folder: no process has locked these."""
+    if folder in _cleaned:
+        return
+    _cleaned.add(folder)
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        # Another process may be faster.
+        with suppress(FileNotFoundError):
+            # A younger one may not be locked yet.
+            if time.time() - path.stat().st_mtime > 1 and (handle := _locked(path)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(handle)
 
 
 def is_vacant(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-
-
-def make_public(path: Path, mode: int) -> None:
-    """Give a file or folder of tempfile's the usual permissions of the user's files: `mode` without the umask."""
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(mode & ~umask)
 
 
 def _takes_bytes(target: Path) -> bool:

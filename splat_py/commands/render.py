@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from splat_py.base.errors import SplatError
+from splat_py.base.errors import SplatError, printable
 from splat_py.commands.terminal import OnDevice, console, print_error, track
 from splat_py.scene.sources import (
     ENDINGS,
@@ -102,7 +102,7 @@ class Evaluate(OnDevice):
         for name, row in rows:
             cells = [f"{row.psnr:.2f}", f"{row.ssim:.4f}", *([] if row.lpips is None else [f"{row.lpips:.4f}"])]
             # A line above the mean.
-            table.add_row(name, *cells, f"{row.corrected_psnr:.2f}", end_section=len(table.rows) + 2 == len(rows))
+            table.add_row(printable(name), *cells, f"{row.corrected_psnr:.2f}", end_section=len(table.rows) + 2 == len(rows))
         console.print(table)
         if self.json is not None:
             write_json(self.json, scores.to_json())

@@ -14,6 +14,8 @@ import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from splat_py.base.errors import printable
+
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
     from splat_py.scene.dataset import Dataset
@@ -23,9 +25,20 @@ _T = TypeVar("_T")
 # Seconds after which the remaining time is reliable, and the remaining time that deserves a warning.
 _SURE_AFTER_SECONDS, _LONG_SECONDS = 2.0, 3600.0
 
-# No markup: names of files may contain brackets.
-console = Console(highlight=False, markup=False, emoji=False)
-_errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+class _PlainConsole(Console):
+    """A console for text with names of files: it shows brackets and control characters instead of acting on them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        lines = ("\n".join(map(printable, part.split("\n"))) if isinstance(part, str) else part for part in objects)
+        super().print(*lines, **options)
+
+
+console = _PlainConsole()
+_errors = _PlainConsole(stderr=True)
 
 
 @dataclass(kw_only=True)
@@ -66,7 +79,7 @@ def abandon_output() -> None:
 
 
 def print_error(message: object) -> None:
-    _errors.print(f"splat: {message}", soft_wrap=True)
+    _errors.print(printable(f"splat: {message}"), soft_wrap=True)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

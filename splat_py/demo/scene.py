@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import imageio.v3 as imageio
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from splat_py.demo.shapes import EPSILON, Array, Surface, Texture, dot, photogra
 from splat_py.scene.camera import look_at_matrix
 from splat_py.scene.formats.ply import write_points
 from splat_py.scene.images import late_progress
+from splat_py.scene.pictures import write_pixels
 
 Point = tuple[float, float, float]
 
@@ -223,7 +223,7 @@ def write_dataset(folder: Path, scenery: Scenery, recipe: dict[str, int]) -> Non
         for i, viewmat in enumerate(viewmats):
             image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
             name = f"images/{i:03}.png"
-            imageio.imwrite(folder / name, image)
+            write_pixels(folder / name, image)
             images.append(image)
             opengl = np.linalg.inv(viewmat) @ np.diag([1.0, -1.0, -1.0, 1.0])
             frames.append({"file_path": name, "transform_matrix": opengl.tolist()})

@@ -3,7 +3,6 @@ options are refused. Files of tensors may come from a stranger, and are checked 
 
 import errno
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,19 +23,13 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 
 _NAME = ".lock"
-# Names of incomplete files: those of `atomic_path` for the files that runs write, and safetensors' within it.
-_TEMPORARY = re.compile(
-    r"\.((checkpoint|run|scene|metrics|field|blobs|fit|turntable|capture)-[a-z0-9_]{8}\.(safetensors|npz|json|ply|png|mp4)"
-    r"|.+-[a-z0-9_]{8}\.png|tmp[A-Za-z0-9]{6})"
-)
-_FOLDERS = (".", "held-out")
 # Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock a run's folder, which is made if it does not exist, and remove what killed processes have left half written.
+    """Lock a run's folder, which is made if it does not exist.
 
     The system holds the lock on a file there only while this process lives, so a killed process never blocks the folder. New
     folders that stay empty are removed again. SplatError if another process holds the folder, or it cannot be written to; a
@@ -46,7 +39,6 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         handle = _take(lock)
         try:
-            _remove_temporary(folder)
             yield
         finally:
             _release(lock, handle)
@@ -65,12 +57,6 @@ def _make(folder: Path) -> list[Path]:
     except OSError as error:
         raise _unwritable(folder, error) from error
     return absent
-
-
-def _remove_temporary(folder: Path) -> None:
-    for path in (path for name in _FOLDERS for path in (folder / name).glob(".*")):
-        if _TEMPORARY.fullmatch(path.name):
-            path.unlink(missing_ok=True)
 
 
 def _take(lock: Path) -> int:

@@ -29,7 +29,7 @@ from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, r
 from splat_py.gsplat.utils import inverse_log_transform, log_transform
 from splat_py.scene.formats.packing import morton_order
 from splat_py.scene.formats.sog import palette
-from splat_py.scene.pictures import checked_size
+from splat_py.scene.pictures import checked_size, write_pixels
 
 # Regular files have a few KiB.
 _MOST_META_BYTES = 1 << 20
@@ -201,12 +201,12 @@ class PngCompression:
         meta = {"shape": list(values.shape), "dtype": str(values.dtype).removeprefix("torch.")}
         if name == "means":
             steps, ranges = _quantize(values.reshape(side, side, -1), 16)
-            _write_picture(folder / "means_l.png", steps & 255)
-            _write_picture(folder / "means_u.png", steps >> 8)
+            write_pixels(folder / "means_l.png", steps & 255)
+            write_pixels(folder / "means_u.png", steps >> 8)
             return meta | ranges
         if name in _PICTURES:
             steps, ranges = _quantize(values.reshape(side, side, -1), 8)
-            _write_picture(folder / f"{name}.png", steps)
+            write_pixels(folder / f"{name}.png", steps)
             return meta | ranges
         if name != "shN":
             _write_arrays(folder / f"{name}.npz", arr=values.cpu().numpy())
@@ -258,12 +258,6 @@ def _quantize(grid: Tensor, bits: int) -> tuple[NDArray[np.uint16], dict[str, li
     low, high = grid.amin((0, 1)), grid.amax((0, 1))
     steps = (grid - low) / torch.where(high == low, 1, high - low) * (2**bits - 1)
     return steps.round().cpu().numpy().astype(np.uint16), {"mins": low.tolist(), "maxs": high.tolist()}
-
-
-def _write_picture(path: Path, pixels: NDArray[np.integer]) -> None:
-    """Write numbers [H, W, C] below 256 as a PNG."""
-    with atomic_path(path) as temporary:
-        iio.imwrite(temporary, pixels.astype(np.uint8).squeeze(2) if pixels.shape[2] == 1 else pixels.astype(np.uint8))
 
 
 def _write_arrays(path: Path, **arrays: NDArray) -> None:

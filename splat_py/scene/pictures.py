@@ -147,8 +147,16 @@ def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 def write_image(path: Path, image: NDArray[np.floating]) -> None:
     """Write an image [H, W, 3] from 0 to 1 in the format of the suffix, atomically."""
+    write_pixels(path, to_bytes(image))
+
+
+def write_pixels(path: Path, pixels: NDArray[np.integer]) -> None:
+    """Write pixels [H, W, C] from 0 to 255 in the format of the suffix, atomically."""
+    values = pixels.astype(np.uint8)
+    # In memory first: on a full disk, imageio's writer fails again when Python deletes it.
+    data = iio.imwrite("<bytes>", values[..., 0] if values.shape[2] == 1 else values, extension=path.suffix)
     with atomic_path(path) as temporary:
-        iio.imwrite(temporary, to_bytes(image))
+        temporary.write_bytes(data)
 
 
 def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_second: int = 30) -> None:

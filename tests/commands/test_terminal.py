@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import splat_py
+from splat_py.base.errors import SplatError
 from splat_py.commands import terminal
 from splat_py.commands.files import Export
 from splat_py.commands.terminal import FitBar
@@ -182,6 +183,17 @@ def test_help_teaches(tmp_path: Path) -> None:
 def test_usage_names_its_positionals(command: str, positionals: str, tmp_path: Path) -> None:
     usage = splat(command, "--help", cwd=tmp_path).stdout.split("\n\n")[0]
     assert f" {positionals}" in usage and " PATH" not in usage
+
+
+def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b[2J\x1b]0;title\x07\u202egnp.ply"
+    shown = r"\x1b[2J\x1b]0;title\x07\u202egnp.ply"
+    assert shown in refusal("export", name, "scene.spz", cwd=tmp_path)
+    assert str(SplatError(f"{name}\nsplat: all is well")) == rf"{shown}\nsplat: all is well"
+    terminal.console.print(f"one {name}\ntwo")
+    terminal.print_error(OSError(name))
+    captured = capsys.readouterr()
+    assert captured.out == f"one {shown}\ntwo\n" and captured.err == f"splat: {shown}\n"
 
 
 def test_interruptions_and_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,10 @@ would apply to their cache, too.
 
 import os
 import platform
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +106,42 @@ def test_pipes_and_links_to_devices_stay_what_they_are(tmp_path: Path) -> None:
     write_json(link, {})
     assert link.is_symlink()
     assert Path(os.devnull).is_char_device()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from splat_py.base.files import atomic_folder, atomic_path
+with atomic_path("out/scene.ply") as file, atomic_folder(Path("out/cells")) as folder:
+    file.write_bytes(b"half")
+    (folder / "cell").touch()
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """The next process that writes to the folder removes the files of dead processes, and those of no other."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".notes").touch()
+    root = str(Path(__file__).parents[2])
+    command, environment = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": root}
+    writers = [subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None and writer.stdout.readline() == b"writing\n"
+        writers[0].kill()
+        writers[0].wait()
+        # Younger folders may not be locked yet.
+        for path in (tmp_path / "out").glob(".splat_py-*"):
+            os.utime(path, (time.time() - 2,) * 2)
+        write_json(tmp_path / "out" / "metrics.json", {})
+        left = sorted(path.name for path in (tmp_path / "out").iterdir())
+        assert [name for name in left if ".splat_py-" not in name] == [".notes", "metrics.json"] and len(left) == 4
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
 
 
 def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
