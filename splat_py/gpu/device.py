@@ -261,10 +261,22 @@ def open_device(adapter: Adapter) -> Device:
         )
     except RuntimeError as error:
         raise NoDeviceError(availability.why_not_opened(adapter.backend, adapter.name, error)) from error
+    if adapter.backend == "software":
+        _let_threads_sleep()
     kernels = KernelCache(handle)
     kernels.observers.append(lambda _: cache.kernel_is_due())
     bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
     return Device(adapter, handle, Memory(handle, bridge), kernels, handle.features)
+
+
+def _let_threads_sleep() -> None:
+    """Give torch one thread more than there are cores, unless the user has chosen a number. After an operation, torch's OpenMP
+    threads spin on the cores that the driver's threads need, but hardly do so if they are more than the cores: 40
+    steps of 2,000 Gaussians at 128×128 pixels and a small network take 0.7 to 1.1 s instead of 4.5 to 9.6 s on two busy cores."""
+    cores = psutil.cpu_count() or 1
+    chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS"))
+    if not chosen and torch.get_num_threads() in (cores, psutil.cpu_count(logical=False)):
+        torch.set_num_threads(cores + 1)
 
 
 def compiler_options(backend: str) -> spy.SlangCompilerOptions:

@@ -1,0 +1,29 @@
+"""Torch's threads beside a driver in software: more than the cores, so that they sleep; a number that the user has chosen stays."""
+
+import psutil
+import pytest
+import torch
+
+from splat_py.gpu import device
+
+CORES = psutil.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "threads", "expected"),
+    [(None, CORES, CORES + 1), (None, CORES + 2, CORES + 2), ("OMP_NUM_THREADS", CORES, CORES), ("OMP_WAIT_POLICY", CORES, CORES)],
+)
+def test_threads_sleep_unless_the_user_has_chosen(
+    variable: str | None, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, "1")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        device._let_threads_sleep()
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
