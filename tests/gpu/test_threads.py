@@ -1,4 +1,6 @@
-"""Torch's threads beside a driver in software: more than the cores, so that they sleep; a number that the user has chosen stays."""
+"""Torch's threads beside a driver in software: more than the cores, so that they sleep; a number of the user's own stays."""
+
+import os
 
 import psutil
 import pytest
@@ -6,17 +8,20 @@ import torch
 
 from splat_py.gpu import device
 
-CORES = psutil.cpu_count() or 1
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+
+
+VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
+CHOSEN = [(variable, CORES, CORES) for variable in VARIABLES]
 
 
 @pytest.mark.parametrize(
-    ("variable", "threads", "expected"),
-    [(None, CORES, CORES + 1), (None, CORES + 2, CORES + 2), ("OMP_NUM_THREADS", CORES, CORES), ("OMP_WAIT_POLICY", CORES, CORES)],
+    ("variable", "threads", "expected"), [(None, CORES, CORES + 1), (None, CORES + 2, CORES + 2), *CHOSEN], ids=str
 )
 def test_threads_sleep_unless_the_user_has_chosen(
     variable: str | None, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS"):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if variable is not None:
         monkeypatch.setenv(variable, "1")
