@@ -10,9 +10,29 @@ from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 
 
+# Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
+TOGETHER = ("metal", "cuda")
+APART = ("test_notebooks.py", "fuzz/test_readers.py")
+LONGEST = ("metal", "cuda", "commands/selftest/test_selftest.py", "test_notebooks.py", "volume/test_march.py")
+
+
 def pytest_configure() -> None:
     # Background jobs of scripts begin with SIGINT ignored. Tests send it, and wait for what it does.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let one process of several run a whole file, or a folder whose tests share programs; begin with the longest."""
+    tests = Path(__file__).parent
+
+    def group(item: pytest.Item) -> str:
+        name = item.path.relative_to(tests).as_posix()
+        return next((folder for folder in TOGETHER if name.startswith(f"{folder}/")), name)
+
+    items.sort(key=lambda item: LONGEST.index(group(item)) if group(item) in LONGEST else len(LONGEST))
+    for item in items:
+        apart = item.name if group(item) in APART else ""
+        item.add_marker(pytest.mark.xdist_group(group(item) + apart))
 
 
 @pytest.fixture(scope="session")
