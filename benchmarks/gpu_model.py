@@ -34,6 +34,8 @@ _SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
 # Latency of memory.
 _NANOSECONDS = 600
 PIXELS = (1, 2, 4, 8)
+# Blobs of a picture whose loop Slang differentiates by itself.
+AUTODIFF_BLOBS = (1, 4, 16, 50, 100)
 # Bits of a digit → threads of a workgroup, pairs a thread.
 SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
 ACCUMULATIONS = ("PerPixel", "PerWave", "PerGroup", "PerIntersection")

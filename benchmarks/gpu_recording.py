@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import slangpy as spy
 
-from benchmarks.gpu_model import ACCUMULATIONS, PIXELS, SORTS
+from benchmarks.gpu_model import ACCUMULATIONS, AUTODIFF_BLOBS, PIXELS, SORTS
 from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.arrays import Array, Bridge, Memory
@@ -24,6 +24,7 @@ from splat_py.gpu.bindings import Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device, Tuning, native_operators
 from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from splat_py.image.fitting import ImageFitter, blobs_anywhere
+from splat_py.image.rasterizers import FLOATS, rasterizer_for
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 from splat_py.volume.config import VolumeConfig
@@ -170,6 +171,14 @@ def image_step() -> list[Dispatch]:
     return found
 
 
+def autodiff(blobs: int) -> list[Dispatch]:
+    """The derivative of so many blobs by Slang's own differentiation of the loop."""
+    device = RecordingDevice()
+    empty, rasterizer = device.memory.empty, rasterizer_for(device, blobs, 32, 32, "autodiff")
+    rasterizer.record_gradients(device.record(), empty((FLOATS, blobs)), empty((32, 32, 3)), empty((FLOATS, blobs)))
+    return device.dispatches
+
+
 @cache
 def kernels() -> dict[str, tuple[str, ...]]:
     """Every kernel under consideration, as specialisation in words → the tunings that use it."""
@@ -202,4 +211,6 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
     for degree in range(3):
         add(f"volume of degree {degree}", volume_step(degree))
     add("picture", image_step())
+    for blobs in AUTODIFF_BLOBS:
+        add(f"picture by autodiff, {blobs} blobs", autodiff(blobs))
     return found

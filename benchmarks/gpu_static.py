@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_static --out benchmarks/gpu_static.json --nvdisasm NVDISASM
 
 NVRTC and ptxas come with `pip install 'slang-splat[dev]'`, nvdisasm with CUDA's toolkit or, as a file, inside Triton's wheels
-(3.0 and later). It takes four minutes of one core. `python -m benchmarks.gpu_counts` counts the kernels' memory accesses;
+(3.0 and later). It takes seven minutes of one core. `python -m benchmarks.gpu_counts` counts the kernels' memory accesses;
 `python -m benchmarks.gpu_tables` makes the tables in docs/gpus.md from both.
 """
 
@@ -64,6 +64,7 @@ def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, An
         found[architecture] = {
             "registers": numbers.registers,
             "spill bytes": numbers.spill_stores + numbers.spill_loads,
+            "stack bytes": numbers.stack,
             "shared bytes": numbers.shared_bytes,
         }
         if architecture == DISASSEMBLED:

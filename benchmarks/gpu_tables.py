@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.gpu_model import (
     A100,
     ACCUMULATIONS,
+    AUTODIFF_BLOBS,
     GPUS,
     ISSUE,
     LIMITS,
@@ -115,6 +116,19 @@ def tunings(static: dict[str, Any]) -> str:
     return _table([*head, "FP32", "MUFU", "shuffles", "masks", "atomics", "loads"], rows)
 
 
+def undo(static: dict[str, Any]) -> str:
+    """State undo beside Slang's own derivative of the loop."""
+    group = "image_group.differentiateByGroup LINEAR=False NATIVE_ATOMICS=True"
+    found = {"undo, `group`": static[group], "undo, `tiles`": static[rasteriser(TODAY, True) + " Stop=ImageStop"]}
+    for blobs in AUTODIFF_BLOBS:
+        found[f"`autodiff`, {blobs}"] = static[f"blobs.differentiateByAutodiff BLOBS={blobs} LINEAR=False NATIVE_ATOMICS=True"]
+    rows = []
+    for words, figures in found.items():
+        stack, spills = (max(figures[architecture][what] for architecture in LIMITS) for what in ("stack bytes", "spill bytes"))
+        rows.append([words, _registers(figures), f"{stack:,}", f"{spills:,}", _shares(figures), f"{figures['instructions']:,}"])
+    return _table(["derivative, blobs", "registers", "stack bytes", "spilled bytes", "occupancy, %", "instructions"], rows)
+
+
 def counts(counted: dict[str, Any]) -> str:
     """The rasteriser's work per pixel of the image and per contribution."""
     rows = []
@@ -130,12 +144,13 @@ def counts(counted: dict[str, Any]) -> str:
                 [words, str(pixels), f"{contributions / image:.1f}", f"{forward['evaluations'] / image:.1f}"]
                 + [f"{32 * blends / image:.1f}", f"{32 * tests / image:.1f}"]
                 + [f"{backward[name]['atomics'] / contributions:.3f}" for name in ACCUMULATIONS[:3]]
+                + [f"{backward['PerPixel']['atomics'] / wave['atomics']:.1f}"]
                 + [f"{backward['PerIntersection']['stored bytes'] / contributions:.2f}"]
                 + [f"{forward['loaded bytes'] / contributions:.0f}", f"{wave['loaded bytes'] / contributions:.0f}"]
                 + [f"{backward['PerGroup']['workgroup bytes'] / contributions:.0f}"]
             )
     head = ["scene", "pixels a thread", "contributions", "evaluations", "blends", "tests", "atomics, A", "B", "C"]
-    return _table([*head, "bytes stored, D", "bytes loaded, forward", "backward", "group-shared bytes, C"], rows)
+    return _table([*head, "A ÷ B", "bytes stored, D", "bytes loaded, forward", "backward", "group-shared bytes, C"], rows)
 
 
 def scenes(counted: dict[str, Any]) -> str:
@@ -348,6 +363,7 @@ def written(text: str) -> str:
     made = {
         "kernels": kernels(static),
         "tunings": tunings(static),
+        "undo": undo(static),
         "scenes": scenes(counted),
         "counts": counts(counted),
         "gpus": gpus(),

@@ -196,7 +196,7 @@ def fit(
         background: rgb from 0 to 1, put behind an image with alpha before it is fitted.
         rates: learning rates; by default `Rates()`.
         seed: of the initial blobs.
-        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 256 blobs: see
+        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 400 blobs: see
             `splat_py.image.rasterizers`.
         device: where to fit; the default device if None.
         on_report: called with the present picture at the beginning, about a hundred times in between, and at the end.

@@ -5,7 +5,7 @@
     autodiff  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/blobs.slang)
 
 `group` needs no lists and few launches, `tiles` does no more work than necessary: "auto" chooses between them. `autodiff` is
-for learning, and for checks of the others: its memory grows with the number of blobs, 256 at most; every number of blobs is
+for learning, and for checks of the others: its memory grows with the number of blobs, 400 at most; every number of blobs is
 compiled anew, and every pixel adds its own gradient.
 """
 
@@ -35,7 +35,7 @@ from splat_py.render.tiles import Binning, TileGrid
 FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
-_AUTODIFF_BLOBS = 256
+_AUTODIFF_BLOBS = 400
 # Factor on the capacity that tile lists needed, so that growing blobs rarely exceed it.
 _HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
@@ -248,7 +248,7 @@ class GroupRasterizer(_SingleKernel):
 
 
 class AutodiffRasterizer(_SingleKernel):
-    """Blends every blob in every pixel, 256 blobs at most; Slang differentiates the loop by itself."""
+    """Blends every blob in every pixel, 400 blobs at most; Slang differentiates the loop by itself."""
 
     _module, _render, _differentiate = "blobs", "renderByAutodiff", "differentiateByAutodiff"
     _group = (_AUTODIFF_SIDE, _AUTODIFF_SIDE)
@@ -305,7 +305,7 @@ def render(
         params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
             (squashed by splat/blob2d.slang). The index is the order of depth, 0 in front.
         width, height: size of the picture, any numbers of pixels.
-        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 256 blobs: see
+        method: "tiles", "group", "auto" for the faster one of these, or "autodiff" for at most 400 blobs: see
             `splat_py.image.rasterizers`.
         background: rgb [3] from 0 to 1, behind the blobs; differentiable if it is a tensor. Any colour but black needs a second
             render, of the blobs' coverage.

@@ -102,7 +102,7 @@ def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("fit-image photo.png --blobs 0 --out out", "blobs is 0; it must be at least 1"),
         ("fit-image photo.png --blobs 100000000000 --out deep/out", "blobs is 100000000000"),
         ("fit-image photo.png --seed -1 --out deep/out", "seed is -1"),
-        ("fit-image photo.png --method autodiff --out many", "at most 256 blobs"),
+        ("fit-image photo.png --method autodiff --out many", "at most 400 blobs"),
         ("fit-image text.png --out out", "text.png"),
         ("fit-image photo.png --out empty --resume", "there is no checkpoint to resume from"),
         ("fit-image photo.png --out half --resume", "is damaged; fit without --resume"),

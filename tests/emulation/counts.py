@@ -55,7 +55,7 @@ class Counts:
         """Add the runtime's report of a dispatch."""
         self.dispatches += 1
         for line in text.splitlines():
-            name, *numbers = line.split(" ")
+            name, *numbers = line.rsplit(" ", 5)
             values = list(map(int, numbers))
             if name == "rest":
                 exponentials, wave_operations, barriers, threads, _ = values

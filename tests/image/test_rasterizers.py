@@ -125,4 +125,4 @@ def test_the_choice() -> None:
     for method, kind in (("group", GroupRasterizer), ("tiles", TileRasterizer), ("autodiff", AutodiffRasterizer)):
         assert type(rasterizer_for(device, 20, 16, 16, method)) is kind
     refused("'sorted'; use auto, tiles, group, autodiff", rasterizer_for, device, 20, 16, 16, "sorted")
-    refused("at most 256 blobs, not 300; use tiles or group", rasterizer_for, device, 300, 16, 16, "autodiff")
+    refused("at most 400 blobs, not 600; use tiles or group", rasterizer_for, device, 600, 16, 16, "autodiff")

@@ -63,3 +63,10 @@ def test_a_prefix_sum(counting_compiler: Compiler) -> None:
     assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=5000, loaded_bytes=20_000)
     # The total is one of 5001 offsets.
     assert by_entry["scanBlocks"].buffers["sums_offsets"].stored_bytes == 4 * 5001
+
+
+def test_a_buffer_that_is_not_bound() -> None:
+    counts = Counts()
+    counts.add("in (not bound) 1 4 0 0 0\nrest 1 2 3 4 0")
+    assert counts.buffers["in (not bound)"] == Traffic(loads=1, loaded_bytes=4)
+    assert counts.threads == 4
