@@ -1,9 +1,8 @@
 # The commands that a newcomer needs; `make help` lists them.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# These take as long as all other tests together: kernels run in other languages, notebooks, volumes, damaged files.
-BESIDE := tests/metal tests/cuda tests/webgpu tests/test_notebooks.py tests/volume tests/fuzz
-BESIDE_LOG := .venv/beside.log
+# Two processes, and the groups of tests/conftest.py.
+IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 # With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
 WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sorting.py tests/gpu/test_sessions.py \
 	$(patsubst %,tests/train/test_%.py,adam photometric_loss training) tests/image/test_differentiable.py tests/volume/test_march.py \
@@ -31,16 +30,13 @@ docs: setup ## the documents and a reference of all public names as a site in bu
 
 check: lint ## ruff, mypy, one test of each kernel and public function, a training run, the command line: two minutes
 	@echo "==> pytest, the tests in tests/check.txt"
-	@$(PYTHON) -m pytest -q -n 2 --dist loadfile @tests/check.txt
+	@$(PYTHON) -m pytest -q $(IN_TWO) @tests/check.txt
 
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; shader tests also with the oldest SlangPy
 	@echo "==> pytest"
-	@$(PYTHON) -m pytest -q $(BESIDE) >$(BESIDE_LOG) 2>&1 & beside=$$!; \
-	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(BESIDE)); rest=$$?; \
-	wait $$beside; beside=$$?; echo "==> pytest $(BESIDE), which ran beside"; cat $(BESIDE_LOG); \
-	[ $$rest = 0 ] && [ $$beside = 0 ]
+	@$(PYTHON) -m pytest -q $(IN_TWO)
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
+	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q $(IN_TWO) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
 soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 106 planted faults that tests have to see; half an hour
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py

@@ -9,7 +9,6 @@ from benchmarks.two_rooms import write_two_rooms
 from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 
-
 # Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
 TOGETHER = ("metal", "cuda")
 APART = ("test_notebooks.py", "fuzz/test_readers.py")

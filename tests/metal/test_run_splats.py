@@ -27,6 +27,7 @@ from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumula
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
 from tests.render import comparison, test_binning
+from tests.render import test_broken_gaussians as broken
 from tests.render import test_camera_models as camera_models
 from tests.render import test_cameras as moving_cameras
 from tests.render import test_colors as colors
@@ -236,7 +237,8 @@ def test_colours_add_to_the_gradients_of_means(
             )
         ),
         *(named(renders.test_sides_that_tiles_do_not_divide, size, 8) for size in ((1, 1), (2, 17), (64, 3))),
-        *(named(renders.test_culled_gaussians_leave_no_trace, kind) for kind in renders.BROKEN),
+        *(named(broken.test_broken_gaussians_leave_no_trace, "plain", field, False) for field in broken.FIELDS),
+        named(broken.test_broken_gaussians_leave_no_trace, "along rays", "scales", True),
         named(renders.test_several_cameras),
         named(moving_cameras.test_unscented, "equirectangular", False),
         named(moving_cameras.test_rolling_shutter, "ROLLING_TOP_TO_BOTTOM"),
