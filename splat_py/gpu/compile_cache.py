@@ -19,6 +19,7 @@ import tempfile
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import slangpy as spy
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.gpu.emission import EmittedKernel, emit
+from splat_py.gpu.emission import EmittedKernel, Target, emit
 from splat_py.gpu.kernels import specialisation_source
 from splat_py.gpu.sources import shader_folder
 
@@ -161,11 +162,12 @@ def _remove_abandoned_copies() -> None:
 
 
 class EmissionCache:
-    """Emitted Metal source, kept because emitting takes up to a second per kernel. A file's first line is a checksum of the
-    rest."""
+    """Emitted source in one language, kept because emitting takes up to a second per kernel. A file's first line is a checksum
+    of the rest."""
 
-    def __init__(self) -> None:
-        self._folder = cache_folder(shader_folder()) / "metal"
+    def __init__(self, target: Target = "metal") -> None:
+        self._emit = partial(emit, target)
+        self._folder = cache_folder(shader_folder()) / target
 
     def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
         what = "\0".join((module, entry, specialisation_source(module, constants) if constants else ""))
@@ -176,7 +178,7 @@ class EmissionCache:
                 source, threads = json.loads(text)
                 x, y, z = threads
                 return EmittedKernel(source, (x, y, z))
-        kernel = emit("metal", module, entry, constants)
+        kernel = self._emit(module, entry, constants)
         text = json.dumps(kernel)
         with suppress(SplatError), atomic_path(path) as temporary:
             temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")

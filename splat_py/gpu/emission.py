@@ -20,6 +20,9 @@ from splat_py.gpu.sources import scope, shader_folder
 _BLOB_POINTER, _BLOB_SIZE = 3, 4
 
 
+Target = Literal["metal", "cuda", "wgsl"]
+
+
 class CompilerError(Exception):
     """The Slang compiler rejected its input; the message is the compiler's."""
 
@@ -143,7 +146,7 @@ _THREADS = {
 }
 
 
-def emit(target: Literal["metal", "cuda", "wgsl"], module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
+def emit(target: Target, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
     """Emit an entry point of slang/kernels/<module>.slang in another language, its `extern` names set to `constants`.
 
     NVRTC compiles the CUDA source unchanged; `WgslKernel.of` lists the bindings of WGSL. As in `KernelCache`, the values form a

@@ -2,11 +2,10 @@
 
 import re
 import struct
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from splat_py.gpu.emission import emit
+from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.metal_parameters import stem
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
@@ -113,7 +112,7 @@ extern "C" void run_thread(const runtime::Thread*, void* const* buffers)
         return cpp, beginning
 
 
-CUDA = Language(_RUNTIME, (), partial(emit, "cuda"), Program)
+CUDA = Language(_RUNTIME, (), EmissionCache("cuda").get, Program)
 
 
 def _fields(source: str, structure: str) -> list[tuple[str, str, str]]:

@@ -1,11 +1,10 @@
 """Metal source as a function on the CPU: compiled by clang against the folder `runtime`."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from splat_py.gpu.emission import emit
+from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.metal_parameters import MetalParameters, Parameter
 from tests.emulation import program
 from tests.emulation.compiler import Compiler, KernelError, Language
@@ -64,7 +63,7 @@ extern "C" void run_thread(const runtime::Thread* t, void* const* buffers)
 
 # Numbers without a suffix are floats.
 METAL = Language(
-    Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), partial(emit, "metal"), Program
+    Path(__file__).parent / "runtime", ("-Xclang", "-cl-single-precision-constant"), EmissionCache("metal").get, Program
 )
 
 

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Uniform
+from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.device import Adapter, Device
-from splat_py.gpu.emission import WgslKernel, emit
+from splat_py.gpu.emission import WgslKernel
 from splat_py.gpu.kernels import Kernel, Profile, Recorder
 from tests.emulation.device import DeclaredKernels, specialisation_of
 from tests.emulation.kernels import Specialisation
 
 # An extension of naga's that no browser has.
+EMITTED = EmissionCache("wgsl")
 FLOAT_ATOMICS = "shader-float32-atomic"
 # The number of Metal's slots; the standard guarantees 8, GPUs have more.
 _STORAGE_BUFFERS = 28
@@ -61,7 +63,7 @@ class WebGpu(Device):
     def program(self, specialisation: Specialisation) -> "_Program":
         if specialisation not in self.programs:
             module, entry, constants = specialisation
-            source = for_naga(emit("wgsl", module, entry, dict(constants)).source)
+            source = for_naga(EMITTED.get(module, entry, dict(constants)).source)
             self.programs[specialisation] = _Program.of(self.wgpu, source, entry)
         return self.programs[specialisation]
 
