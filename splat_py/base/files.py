@@ -237,5 +237,7 @@ def reason(error: BaseException) -> str:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    # The names of files may hold bytes that are no text; as escapes of JSON they are read again as they were.
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))

@@ -57,11 +57,13 @@ def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Pat
     write_photograph(source / "dark.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     (source / "damaged.jpg").write_bytes((photographs / "IMG_0003.jpg").read_bytes()[:5000])
     (source / "empty.JPG").touch()
+    hostile = "-\udcff\x1b[31m.jpg" if sys.platform == "linux" else "-x.jpg"
+    (source / hostile).write_text("text")
     (source / "notes.txt").write_text("not a photograph")
     found, _ = captured(source, tmp_path / "scene")
     assert found.registered == [camera.name for camera in room_cameras()]
     reasons = {item.name: item.reason for item in found.unregistered}
-    assert set(reasons) == {"blurred.jpg", "other.jpg", "dark.png", "damaged.jpg", "empty.JPG"}
+    assert set(reasons) == {"blurred.jpg", "other.jpg", "dark.png", "damaged.jpg", "empty.JPG", hostile}
     assert reasons["blurred.jpg"].startswith("blurred: its sharpness is ")
     assert "overlap" in reasons["other.jpg"] and "match" in reasons["other.jpg"]
     assert reasons["dark.png"] == "nearly one colour, too dark or too bright: 0 features"
