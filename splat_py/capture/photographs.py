@@ -74,8 +74,9 @@ class Exif:
 
 
 def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
-    """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, sorted by
-    name, also those that cannot be read, such as pipes and broken links. Masks are in the folder `masks` beside them, with a photograph's name, or that name and .png."""
+    """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, by name,
+    with pipes and broken links, which are refused later. Masks are in the folder `masks` beside them, with a photograph's name,
+    or that name and .png."""
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
     kinds = PHOTOGRAPHS | PHONE_PHOTOGRAPHS
