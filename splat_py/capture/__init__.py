@@ -122,7 +122,7 @@ def _version(path: Path) -> tuple[str, int, int]:
 
 
 def recorded_report(workspace: Workspace) -> CaptureReport:
-    (found,) = workspace.records("found", Found)
+    found = workspace.record("found", Found)
     unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
     seconds = workspace.seconds()
     return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)

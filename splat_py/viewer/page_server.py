@@ -70,7 +70,7 @@ def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
         with _asking_for(token):
             server = viser.ViserServer(host, port, verbose=False)
         try:
-            server.token = token  # type: ignore[attr-defined]
+            server.token = token
             server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
             _turn_away_other_sites(server, host)
             server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False, control_width="medium")
@@ -85,7 +85,7 @@ def address_of(server: "viser.ViserServer") -> str:
     """The address to open in a browser on this machine."""
     host = server.get_host()
     name = "localhost" if host in ("0.0.0.0", "::", "", LOOPBACK) else f"[{host}]" if ":" in host else host
-    token = server.token  # type: ignore[attr-defined]
+    token = server.token
     return f"http://{name}:{server.get_port()}{f'/{token}/' if token else ''}"
 
 

@@ -228,7 +228,7 @@ def test_folders_that_are_not_the_captures_own(report: CaptureReport, photograph
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found"]
+    "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found", "nothing"]
 )
 def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
     out = tmp_path / "scene"
@@ -239,7 +239,9 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
         content["photographs"][0]["width"] = "wide"
     elif damage == "found":
         content["found"] = {"registered": 3}
-    record.write_text(json.dumps(content) if damage in ("phases", "found") else damage)
+    elif damage == "nothing":
+        content["found"] = []
+    record.write_text(json.dumps(content) if damage in ("phases", "found", "nothing") else damage)
     refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
 
 
