@@ -199,12 +199,15 @@ def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def regular(path: str | os.PathLike[str]) -> Path:
-    """The path of a file to read. OSError for a folder, a pipe, a device, which may never end, or a file larger than the free
-    memory."""
+    """The path of a file to read. OSError for a folder, a pipe, a device, which may never end, a file larger than the free
+    memory, or a name that no file can have."""
     import psutil
 
     path = Path(path)
-    status = path.stat()
+    try:
+        status = path.stat()
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
