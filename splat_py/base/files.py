@@ -42,8 +42,8 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(target)
     if _takes_bytes(target):
-        with tempfile.TemporaryDirectory() as folder:
-            written = Path(folder) / f"bytes{target.suffix}"
+        with temporary_folder() as folder:
+            written = folder / f"bytes{target.suffix}"
             yield written
             try:
                 with written.open("rb") as source, target.open("wb") as sink:
@@ -80,6 +80,20 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             os.replace(temporary, target)
         except OSError as error:
             raise SplatError(f"cannot write {target}: {error.strerror}; choose another folder") from error
+
+
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Turn errors of the system into a SplatError within a context that only uses the system's folder for temporary files."""
+    what, advice = "temporary files cannot be written", "free some space, or name another folder in TMPDIR"
+    with refusing(what, advice, OSError):
+        yield
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    with temporary_files(), tempfile.TemporaryDirectory(prefix="splat_py-") as folder:
+        yield Path(folder)
 
 
 @contextmanager
