@@ -17,6 +17,7 @@ from splat_py import Gaussians, load_dataset
 from splat_py.scene.dataset import KnownDepths
 from splat_py.scene.formats.splat import encode_spz
 from splat_py.scene.gaussians import FORMATS
+from splat_py.scene.pictures import read_picture
 from tests.formats.scenes import random_gaussians
 from tests.refusals import refused
 from tests.scene.captures import HEIGHT, WIDTH, ring, write_colmap, write_transforms
@@ -121,3 +122,18 @@ def test_files_that_claim_millions_of_gaussians(ending: str, count: int, tmp_pat
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, the memory in use is counted in other ways")
+def test_a_chunk_of_a_png_that_claims_gigabytes(tmp_path: Path) -> None:
+    import resource
+
+    data = bytearray(cv2.imencode(".png", np.zeros((14, 20, 3), np.uint8))[1].tobytes())
+    at = data.index(b"IDAT") - 4
+    (tmp_path / "whole.png").write_bytes(data + b"more")
+    assert read_picture(tmp_path / "whole.png", cv2.IMREAD_COLOR).shape == (14, 20, 3)
+    data[at : at + 4] = (0x7FFFFFF0).to_bytes(4, "big")
+    (tmp_path / "a.png").write_bytes(data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(r"a\.png cannot be decoded", read_picture, tmp_path / "a.png", cv2.IMREAD_COLOR)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 17
