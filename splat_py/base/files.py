@@ -42,8 +42,8 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(target)
     if _takes_bytes(target):
-        with tempfile.TemporaryDirectory() as folder:
-            written = Path(folder) / f"bytes{target.suffix}"
+        with temporary_folder() as folder:
+            written = folder / f"bytes{target.suffix}"
             yield written
             try:
                 with written.open("rb") as source, target.open("wb") as sink:
@@ -80,6 +80,20 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             os.replace(temporary, target)
         except OSError as error:
             raise SplatError(f"cannot write {target}: {error.strerror}; choose another folder") from error
+
+
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Turn errors of the system into a SplatError within a context that only uses the system's folder for temporary files."""
+    what, advice = "temporary files cannot be written", "free some space, or name another folder in TMPDIR"
+    with refusing(what, advice, OSError):
+        yield
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    with temporary_files(), tempfile.TemporaryDirectory(prefix="splat_py-") as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -199,12 +213,15 @@ def refusing(what: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def regular(path: str | os.PathLike[str]) -> Path:
-    """The path of a file to read. OSError for a folder, a pipe, a device, which may never end, or a file larger than the free
-    memory."""
+    """The path of a file to read. OSError for a folder, a pipe, a device, which may never end, a file larger than the free
+    memory, or a name that no file can have."""
     import psutil
 
     path = Path(path)
-    status = path.stat()
+    try:
+        status = path.stat()
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
@@ -237,5 +254,7 @@ def reason(error: BaseException) -> str:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    # The names of files may hold bytes that are no text; as escapes of JSON they are read again as they were.
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))

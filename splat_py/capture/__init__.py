@@ -78,8 +78,7 @@ def _capture(
     workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
 ) -> CaptureReport:
     files = [video] if video else [path for source in sources for path in (source.path, source.mask) if path]
-    stats = [(str(path.resolve()), path.stat()) for path in files]
-    key = key_of([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats], options.frames if video else None)
+    key = key_of([_version(path) for path in files], options.frames if video else None)
     ordered, database = options.ordered or video is not None, workspace.database
     keys = {"photographs": key}
     keys["features"] = key_of(key, options.size, options.features)
@@ -113,8 +112,17 @@ def _capture(
     return recorded_report(workspace)
 
 
+def _version(path: Path) -> tuple[str, int, int]:
+    """What changes with a file: its name, its size and its time."""
+    try:
+        stat = path.stat()
+    except OSError:  # a broken link, which is reported with the photographs
+        return os.path.realpath(path), -1, 0
+    return os.path.realpath(path), stat.st_size, stat.st_mtime_ns
+
+
 def recorded_report(workspace: Workspace) -> CaptureReport:
-    (found,) = workspace.records("found", Found)
+    found = workspace.record("found", Found)
     unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
     seconds = workspace.seconds()
     return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
@@ -138,7 +146,8 @@ def _store(
             photographs.append(store_photograph(source, name, workspace.images, workspace.masks))
         except SplatError as error:
             first = first or error
-            unreadable.append(Unregistered(source.name, str(error), "replace it, or remove it"))
+            reason, _, advice = str(error).partition("; ")
+            unreadable.append(Unregistered(source.name, reason, advice or "replace it, or remove it"))
     if len(photographs) < 2:
         raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
     on_progress(len(sources), len(sources))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
+from splat_py.base.files import temporary_folder
 from splat_py.capture.photographs import INSTALL, Photograph
 from splat_py.capture.workspace import Workspace
 from splat_py.scene.camera import Camera, mean_up
@@ -144,8 +145,8 @@ def match_features(
     known = matches_of(database)
     missing = [(a, b) for a, b in pairs if (a, b) not in known and (b, a) not in known]
     pairing = pycolmap.ImportedPairingOptions()
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "pairs.txt"
+    with temporary_folder() as folder:
+        file = folder / "pairs.txt"
         pairing.match_list_path = str(file)
         for batch in _batches(missing, _BATCH, len(pairs), on_progress):
             file.write_text("".join(f"{a} {b}\n" for a, b in batch), encoding="utf-8")

@@ -24,8 +24,9 @@ from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shr
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
 INSTALL = "pip install 'slang-splat[capture]'"
-# Formats that are stored unchanged if the photograph is upright; `stored_names` gives the formats of others.
-_COPIED = {".jpg", ".jpeg", ".png"}
+# Formats that are stored unchanged if the photograph is upright, and their first bytes, since COLMAP goes by the name;
+# `stored_names` gives the formats of others.
+_COPIED = {".jpg": b"\xff\xd8\xff", ".jpeg": b"\xff\xd8\xff", ".png": b"\x89PNG"}
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 97, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
 # COLMAP's lists of pairs separate names by spaces.
 _UNSAFE = re.compile(r"[^\w.\-/]")
@@ -73,8 +74,9 @@ class Exif:
 
 
 def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
-    """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, sorted by
-    name. Masks are in the folder `masks` beside them, with a photograph's name, or that name and .png."""
+    """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, by name,
+    with pipes and broken links, which are refused later. Masks are in the folder `masks` beside them, with a photograph's name,
+    or that name and .png."""
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
     kinds = PHOTOGRAPHS | PHONE_PHOTOGRAPHS
@@ -82,7 +84,7 @@ def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
     for path in base.rglob("*"):
         name = path.relative_to(base)
         left_out = any(part.startswith(".") for part in name.parts) or (out is not None and path.is_relative_to(out))
-        if not left_out and name.parts[0] != _MASKS and path.suffix.lower() in kinds and path.is_file():
+        if not left_out and name.parts[0] != _MASKS and path.suffix.lower() in kinds and not path.is_dir():
             mask = next((mask for mask in (mask_in(folder, name) for folder in masks) if mask is not None), None)
             found.append(Original(path, name.as_posix(), mask))
 
@@ -119,7 +121,8 @@ def store_photograph(source: Original, name: str, images: Path, masks: Path) -> 
     upright = oriented(pixels, exif.orientation)
     target = images / name
     with atomic_path(target) as temporary:
-        if data is not None and exif.orientation == 1 and source.path.suffix.lower() in _COPIED:
+        kind = _COPIED.get(source.path.suffix.lower())
+        if data is not None and exif.orientation == 1 and kind is not None and data.startswith(kind):
             temporary.write_bytes(data)
         else:
             write_picture(temporary, upright)
@@ -252,7 +255,7 @@ def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[i
     from imageio_ffmpeg import read_frames
 
     try:
-        with closing(read_frames(str(video.resolve()), input_params=_INPUT)) as frames:
+        with closing(read_frames(str(regular(video).resolve()), input_params=_INPUT)) as frames:
             meta = next(frames)
             (width, height), seconds, rate = meta["size"], float(meta["duration"]), float(meta["fps"])
             if not 0 < width * height <= _MOST_PIXELS or not 0 < seconds < _MOST_SECONDS or not 0 < rate < 1e4:

@@ -142,6 +142,13 @@ class Workspace:
         except (TypeError, SplatError) as error:
             raise self._damaged() from error
 
+    def record(self, name: str, kind: type[_T]) -> _T:
+        """Return the only record that a phase has left."""
+        found = self.records(name, kind)
+        if len(found) != 1:
+            raise self._damaged()
+        return found[0]
+
     def _damaged(self) -> SplatError:
         return SplatError(f"{self.root / _STATE} is damaged; remove the folder, or choose another --out")
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,13 +231,14 @@ class Bench(OnDevice):
             write_json(self.out, results)
 
     def _quality(self) -> dict[str, Any]:
+        from splat_py.base.files import temporary_folder
         from splat_py.demo.scene import write_demo_scene
         from splat_py.train import benchmark
 
         results, config = {}, TrainConfig(steps=self.steps, budget=self.budget)
-        with tempfile.TemporaryDirectory() as scratch:
+        with temporary_folder() as scratch:
             captures = list(benchmark.captures(self.data, self.downscale))
-            captures = captures or list(benchmark.captures([write_demo_scene(Path(scratch) / "demo")], [1.0]))
+            captures = captures or list(benchmark.captures([write_demo_scene(scratch / "demo")], [1.0]))
             plans = [(name, benchmark.Plan(data, config, self.points, self.device)) for name, data in captures]
             for name, found in benchmark.quality(plans, self.seeds):
                 results[name] = found

@@ -230,7 +230,7 @@ class View(OnDevice):
     source: OmitArgPrefixes[SceneOptions]
     # Folder for files that pages save; by default the run's, the scene file's, or for a capture the current one.
     out: Path | None = None
-    # Address to listen on. 0.0.0.0 lets everybody on the network see the scene and press the buttons.
+    # Address to listen on. 0.0.0.0 lets everybody who has the printed address see the scene and press the buttons.
     host: str = "127.0.0.1"
     # Port to listen on; if it is taken, one of the next.
     port: int = 8080
@@ -257,8 +257,8 @@ class View(OnDevice):
             with page_server(self.host, self.port) as server:
                 viewer = Viewer(server, scene)
                 if self.host not in OWN_NAMES:
-                    risk = "everybody who can reach this machine can see the scene and save files into its folder"
-                    print_error(f"--host {self.host}: {risk}")
+                    risk = "everybody who has the address below can see the scene and save files into its folder"
+                    print_error(f"--host {self.host}: {risk}; elsewhere, put this machine's name in place of localhost")
                 console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)", soft_wrap=True)
                 try:
                     viewer.serve()

@@ -82,9 +82,10 @@ def print_error(message: object) -> None:
     _errors.print(printable(f"splat: {message}"), soft_wrap=True)
 
 
-def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def show_warning(message: Warning | str, category: type[Warning] = UserWarning, filename: str = "", *_: Any, **__: Any) -> None:
     """Print a warning as one line on stderr; replaces `warnings.showwarning`."""
-    if not console.quiet:
+    # Pillow warns of damage and sizes that splat_py checks itself.
+    if not console.quiet and "PIL" not in Path(filename).parts:
         print_error(message)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 
 _NAME = ".lock"
+# The largest whole number that a float holds exactly.
+_MOST_WHOLE = 1 << 53
 # Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
@@ -277,15 +279,20 @@ def recorded_metrics(path: Path) -> dict[str, Any]:
         if not right:
             raise ValueError(f"its {what} is damaged")
 
+    def whole(value: object) -> bool:
+        return type(value) is int and abs(value) <= _MOST_WHOLE
+
     try:
         content = parse_json(regular(path).read_text(encoding="utf-8"))
-        require(isinstance(content, dict) and type(content["steps"]) is int, "number of steps")
+        require(isinstance(content, dict) and whole(content["steps"]), "number of steps")
         points = content["curve"]
         require(isinstance(points, list) and all(isinstance(point, dict) for point in points), "curve")
-        require(all(type(point["step"]) is int and type(point["seconds"]) in (int, float) for point in points), "curve")
+        require(all(whole(point["step"]) for point in points), "curve")
+        require(all(whole(point["seconds"]) or type(point["seconds"]) is float for point in points), "curve")
         for view in content.get("held_out", {"views": []})["views"]:
             numbers = [value for name, value in view.items() if name != "name"]
-            require(isinstance(view["name"], str) and all(type(number) in (int, float) for number in numbers), "scores")
+            require(isinstance(view["name"], str), "scores")
+            require(all(whole(number) or type(number) is float for number in numbers), "scores")
         return content
     except FileNotFoundError:
         return {}

@@ -52,6 +52,7 @@ class CompileCache:
         self._warned = False
         # The copy's folder, for SlangPy; None without a copy.
         self.folder: Path | None = None
+        folder = None
         try:
             _remove_abandoned_copies()
             folder = Path(tempfile.mkdtemp(prefix=f"{_COPY_PREFIX}{self._process}-"))
@@ -60,7 +61,9 @@ class CompileCache:
             if stored is not None:
                 self._database(folder).write_bytes(stored)
         except OSError as error:
-            self._warn(f"cannot be used ({error.strerror})")
+            self._warn(f"cannot be used, because temporary files cannot be written ({error.strerror})")
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             return
         self.folder = folder
         try:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from splat_py.base.files import temporary_folder
 from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.sources import scope, shader_folder
 
@@ -223,13 +224,13 @@ WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 
 
 def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
-    imports = _imports()
-    imports.prepare(f"kernels/{module}")
-    with tempfile.TemporaryDirectory() as folder:
-        include = ["-I", str(imports.folder), "-I", str(shader_folder()), "-I", folder]
+    with temporary_folder() as folder:
+        imports = _imports()
+        imports.prepare(f"kernels/{module}")
+        include = ["-I", str(imports.folder), "-I", str(shader_folder()), "-I", str(folder)]
 
         def compiled(name: str, text: str) -> list[str]:
-            source, binary = Path(folder, f"{name}.slang"), Path(folder, f"{name}.slang-module")
+            source, binary = folder / f"{name}.slang", folder / f"{name}.slang-module"
             source.write_text(text, encoding="utf-8")
             binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
             return ["-r", str(binary)]

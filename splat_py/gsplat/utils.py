@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Literal, Self, get_args
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, regular
+from splat_py.base.files import atomic_path, regular, temporary_folder
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.surfels import depth_to_normal, depth_to_points
 from splat_py.scene.formats.packing import StoredGaussians
@@ -85,8 +84,8 @@ def export_splats(
     kept = {name: tensor.detach()[keep].float().cpu().numpy() for name, tensor in given.items()}
     sh = np.concatenate([kept["sh0"], kept["shN"]], 1)
     gaussians = StoredGaussians(kept["means"], kept["quats"], kept["scales"], kept["opacities"], sh)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / _NAMES[format]
+    with temporary_folder() as folder:
+        path = folder / _NAMES[format]
         write_scene(path, gaussians)
         data = path.read_bytes()
     if save_to:

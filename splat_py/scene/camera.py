@@ -22,6 +22,8 @@ _ORTHONORMAL_TOLERANCE = 1e-3
 _CENTRAL, _MOST_POINTS = 0.15, 50_000
 # Limit of a camera's distance from the origin and of lengths in pixels: map coordinates pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
+# Pixels; a shorter focal length becomes 0 or its square does, in float32.
+_LEAST_FOCAL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ class Camera:
         fx, fy, cx, cy = self.K[0, 0], self.K[1, 1], self.K[0, 2], self.K[1, 2]
         if not np.array_equal(self.K, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]):
             raise SplatError(f"{label}: K must read [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] (no skew)")
-        if fx <= 0 or fy <= 0:
-            raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be positive")
+        if not min(fx, fy) >= _LEAST_FOCAL:
+            raise SplatError(f"{label}: the focal lengths in K are {fx:g} and {fy:g}; they must be {_LEAST_FOCAL:g} or more")
         for field, pixels in (("focal length", max(fx, fy)), ("principal point", max(abs(cx), abs(cy)))):
             if pixels > MOST_DISTANCE:
                 raise SplatError(f"{label}: the {field} in K is {pixels:g} pixels; calibrate the camera again")

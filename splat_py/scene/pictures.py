@@ -74,6 +74,14 @@ def _jpeg_is_cut_off(data: bytes) -> bool:
     return data.find(b"\xff\xd9", position) < 0
 
 
+def _png_is_cut_off(data: bytes) -> bool:
+    """True if a chunk of a PNG claims more bytes than the file has; the decoder would allocate them, up to 4 GB."""
+    position = 8 if data.startswith(b"\x89PNG\r\n\x1a\n") else len(data)
+    while position < len(data) and data[position + 4 : position + 8] != b"IEND":
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+    return position > len(data)
+
+
 def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
     """Read a mask [height, width], true where the photograph counts; white may be 255 or 1, or blurred by JPEG."""
     mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
@@ -205,7 +213,7 @@ def decode(path: Path, data: bytes, flags: int) -> NDArray[Any] | None:
     picture does not fit into this machine's memory."""
     size = checked_size(path, data)
     pixels = None
-    if size is not None:
+    if size is not None and not _png_is_cut_off(data):
         try:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         except cv2.error as error:

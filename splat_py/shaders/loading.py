@@ -16,7 +16,7 @@ import slangpy as spy
 from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import reason
+from splat_py.base.files import reason, temporary_files
 from splat_py.gpu.device import Device, compiler_options, slang_device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
@@ -81,8 +81,9 @@ def source(text: str) -> ShaderModule:
     if not isinstance(text, str):
         raise SplatError(f"the source is a {type(text).__name__}; give the text, or load a file: splat_py.shaders.load(path)")
     text = text.removeprefix("\ufeff").encode(errors="replace").decode()
-    path = _folder() / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
-    path.write_text(text, encoding="utf-8")
+    with temporary_files():
+        path = _folder() / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
+        path.write_text(text, encoding="utf-8")
     try:
         return load(path)
     except SplatError as error:

@@ -1,7 +1,9 @@
 """The page server, the cameras and requests of its pages, and the schedule of their frames."""
 
+import http
 import logging
 import math
+import secrets
 import socket
 import threading
 import time
@@ -49,7 +51,8 @@ def require_viewer() -> None:
 @contextmanager
 def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
     """A server for the duration of the context, on `port` or, if it is taken, on one of the next; 0 means any free port. It
-    rejects pages of other sites in the same browser and never uses viser's public relay."""
+    rejects pages of other sites in the same browser and never uses viser's public relay. If other machines can reach `host`, it
+    answers only those who know the token in its address."""
     require_viewer()
     import rich
     import viser
@@ -63,8 +66,11 @@ def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
         # viser warns of pages that close during a transfer and of invalid messages, which it ignores.
         warnings.filterwarnings("ignore", message="Queued a .* on a closed connection")
         warnings.filterwarnings("ignore", message=r"\[viser\]")
-        server = viser.ViserServer(host, port, verbose=False)
+        token = "" if host in OWN_NAMES else secrets.token_urlsafe(16)
+        with _asking_for(token):
+            server = viser.ViserServer(host, port, verbose=False)
         try:
+            server.token = token
             server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
             _turn_away_other_sites(server, host)
             server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False, control_width="medium")
@@ -79,7 +85,39 @@ def address_of(server: "viser.ViserServer") -> str:
     """The address to open in a browser on this machine."""
     host = server.get_host()
     name = "localhost" if host in ("0.0.0.0", "::", "", LOOPBACK) else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{server.get_port()}"
+    token = server.token
+    return f"http://{name}:{server.get_port()}{f'/{token}/' if token else ''}"
+
+
+@contextmanager
+def _asking_for(token: str) -> Iterator[None]:
+    """Let a server that is made within this context answer only requests whose path begins with the token, if there is one. The
+    page connects to the path that it was loaded from."""
+    from websockets.asyncio import server
+
+    serve, prefix, guarded = server.serve, f"/{token}".encode(), []
+
+    def serve_to_some(*arguments: Any, process_request: Any, **options: Any) -> Any:
+        def check(connection: Any, request: Any) -> Any:
+            first, rest = request.path.encode(errors="replace")[: len(prefix)], request.path[len(prefix) :]
+            if not secrets.compare_digest(first, prefix) or rest[:1] not in ("", "/", "?"):
+                return connection.respond(http.HTTPStatus.FORBIDDEN, "Open the whole address that the viewer has printed.\n")
+            request.path = rest if rest.startswith("/") else f"/{rest}"
+            return process_request(connection, request)
+
+        guarded.append(token)
+        return serve(*arguments, process_request=check, **options)
+
+    if not token:
+        yield
+        return
+    server.serve = serve_to_some  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        server.serve = serve  # type: ignore[misc]
+    if not guarded:
+        raise SplatError("this version of viser cannot guard the viewer; use --host 127.0.0.1, or install viser 1.1")
 
 
 def _free_port(host: str, port: int) -> int:

@@ -57,11 +57,13 @@ def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Pat
     write_photograph(source / "dark.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     (source / "damaged.jpg").write_bytes((photographs / "IMG_0003.jpg").read_bytes()[:5000])
     (source / "empty.JPG").touch()
+    hostile = "-\udcff\x1b[31m.jpg" if sys.platform == "linux" else "-x.jpg"
+    (source / hostile).write_text("text")
     (source / "notes.txt").write_text("not a photograph")
     found, _ = captured(source, tmp_path / "scene")
     assert found.registered == [camera.name for camera in room_cameras()]
     reasons = {item.name: item.reason for item in found.unregistered}
-    assert set(reasons) == {"blurred.jpg", "other.jpg", "dark.png", "damaged.jpg", "empty.JPG"}
+    assert set(reasons) == {"blurred.jpg", "other.jpg", "dark.png", "damaged.jpg", "empty.JPG", hostile}
     assert reasons["blurred.jpg"].startswith("blurred: its sharpness is ")
     assert "overlap" in reasons["other.jpg"] and "match" in reasons["other.jpg"]
     assert reasons["dark.png"] == "nearly one colour, too dark or too bright: 0 features"
@@ -226,7 +228,7 @@ def test_folders_that_are_not_the_captures_own(report: CaptureReport, photograph
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found"]
+    "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found", "nothing"]
 )
 def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
     out = tmp_path / "scene"
@@ -237,7 +239,9 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
         content["photographs"][0]["width"] = "wide"
     elif damage == "found":
         content["found"] = {"registered": 3}
-    record.write_text(json.dumps(content) if damage in ("phases", "found") else damage)
+    elif damage == "nothing":
+        content["found"] = []
+    record.write_text(json.dumps(content) if damage in ("phases", "found", "nothing") else damage)
     refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
 
 

@@ -1,5 +1,6 @@
 """Photographs are stored upright under safe names, with their EXIF focal length; a video gives its sharpest frames."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from imageio_ffmpeg import get_ffmpeg_exe
 from PIL import Image, ImageOps
 
+from splat_py.capture import capture
 from splat_py.capture.photographs import (
     Exif,
     Original,
@@ -63,6 +65,32 @@ def test_upright_photographs_are_copied_and_other_kinds_lose_nothing(tmp_path: P
         stored = tmp_path / "out" / "images" / name
         np.testing.assert_array_equal(read_picture(stored, -1), read_picture(source.path, -1))
         assert (stored.read_bytes() == source.path.read_bytes()) == (source.path.suffix == stored.suffix)
+
+
+def test_a_photograph_of_another_kind_than_its_name_says_becomes_that_kind(tmp_path: Path) -> None:
+    """COLMAP goes by the name, and would find no features in it."""
+    for kind in ("WEBP", "GIF"):
+        frames = [Image.fromarray(picture(i)) for i in range(3)]
+        frames[0].save(tmp_path / "a.jpg", kind, save_all=True, append_images=frames[1:])
+        store_photograph(Original(tmp_path / "a.jpg", "a.jpg"), "a.jpg", tmp_path / kind, tmp_path / "masks")
+        with Image.open(tmp_path / kind / "a.jpg") as stored:
+            assert stored.format == "JPEG" and stored.size == frames[0].size
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes there that have names in folders")
+def test_pipes_devices_and_broken_links_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for name, target in (("device.jpg", "/dev/zero"), ("gone.jpg", "nowhere"), ("loop.jpg", "loop.jpg")):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "folder.jpg").mkdir()
+    found = find_photographs(tmp_path)
+    assert [source.name for source in found] == ["device.jpg", "gone.jpg", "loop.jpg", "pipe.jpg"]
+    for source in found:
+        refused(f"{source.name} cannot be read .*; check", store_photograph, source, "a.jpg", tmp_path / "x", tmp_path / "x")
+    refused("pipe.mp4 cannot be read as a video", store_frames, tmp_path / "pipe.mp4", tmp_path, 2, lambda *progress: None)
+    refused("pipe.mp4 is neither a folder of photographs nor a video", capture, tmp_path / "pipe.mp4", tmp_path / "out")
+    refused(r"0 of 4 photographs can be read: .*device\.jpg", capture, tmp_path, tmp_path / "out")
 
 
 def test_exif_that_says_nothing_or_nonsense(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`splat view`, and `splat render` along a camera path that it saved."""
 
+import re
 import shutil
 import signal
 import threading
@@ -53,7 +54,8 @@ def test_ctrl_c_ends_it_cleanly(run: Path, tmp_path: Path, host: str) -> None:
     result = splat("view", run, "--port", 0, "--host", host, cwd=tmp_path)
     assert result.returncode == 0
     assert "Gaussians, 9 photographs: open http://localhost:" in result.stdout
-    assert ("everybody who can reach this machine" in result.stderr) is (host == "0.0.0.0")
+    assert ("everybody who has the address below" in result.stderr) is (host == "0.0.0.0")
+    assert bool(re.search(r"localhost:\d+/[\w-]{20,}/ ", result.stdout)) is (host == "0.0.0.0")
     assert "Traceback" not in result.stderr
 
 

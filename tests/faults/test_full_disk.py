@@ -4,10 +4,12 @@ Files may not grow beyond a limit of the process, so a write fails as on a full 
 would apply to their cache, too.
 """
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,10 @@ from splat_py import Gaussians
 from splat_py.base.errors import SplatError
 from splat_py.base.files import require_writable, save_tensors, write_json
 from splat_py.demo.scene import write_demo_scene
+from splat_py.gpu import emission
+from splat_py.gpu.compile_cache import CompileCache
 from splat_py.scene.pictures import write_image
+from splat_py.shaders import loading
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
 from tests.commands.program import refusal, splat
@@ -166,3 +171,23 @@ def test_a_device_that_takes_nothing_is_named(tmp_path: Path) -> None:
     link = tmp_path / "full.json"
     link.symlink_to(full)
     refused(r"cannot write .*full\.json: No space left", write_json, link, {})
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(loading, "_folder", loading._folder.__wrapped__)
+    says = "temporary files cannot be written (.*); free some space, or name another folder in TMPDIR"
+    refused(says, loading.source, "public float f(float x) { return x; }")
+    refused(says, write_json, os.devnull, {})
+    refused(says, emission._emit_here, "wgsl", "nothing", "nothing", {})
+    with pytest.warns(UserWarning, match="cannot be used, because temporary files cannot be written"):
+        assert CompileCache(tmp_path / "kernels").folder is None
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    content = bytes(5000)
+    (tmp_path / "kernels" / f"kernels-{hashlib.sha256(content).hexdigest()[:32]}.mdb").write_bytes(content)
+    with full_disk(1000):
+        refused(says, loading.source, "// " + "x" * 5000)
+        with pytest.warns(UserWarning, match="cannot be used, because temporary files cannot be written"):
+            assert CompileCache(tmp_path / "kernels").folder is None
+    assert not list(tmp_path.glob("splat_py-kernels-*"))

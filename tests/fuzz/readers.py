@@ -4,8 +4,9 @@ import gzip
 import io
 import json
 import struct
+import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -19,13 +20,16 @@ from PIL import Image
 from safetensors.numpy import save
 
 from splat_py import Gaussians, load_dataset
+from splat_py.base.errors import SplatError
 from splat_py.capture import recorded_report
 from splat_py.capture.photographs import Original, Photograph, store_photograph
 from splat_py.capture.workspace import Unregistered, Workspace
+from splat_py.fit.run_folder import recorded_metrics
 from splat_py.gsplat.compression import PngCompression
 from splat_py.image.pictures import FitCheckpoint, ImageFit, read_picture
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.colmap import read_observations
+from splat_py.scene.dataset import KnownDepths
 from splat_py.scene.formats import splat
 from splat_py.scene.formats.ply import read_points
 from splat_py.scene.gaussians import FORMATS
@@ -96,25 +100,59 @@ def _ply(cloud: bool) -> Make:
     return make
 
 
+# The masks and depths of a described capture by frame, and coefficients of the lenses of models.
+MAPS = {
+    0: {"mask": ".png", "depth_file": ".png"},
+    1: {"mask": ".pfm", "depth_file": ".npy"},
+    2: {"mask": ".jpg", "depth_file": ".pfm"},
+}
+LENSES = {
+    "PINHOLE": (),
+    "OPENCV_FISHEYE": (0.01, -0.002, 1e-3, -1e-4),
+    "FULL_OPENCV": (0.01, -0.002, 1e-3, 1e-3, 1e-3, 0.02, 1e-3, 1e-4),
+}
+
+
+def _write_map(path: Path) -> None:
+    """A mask or a depth map, by the name of its folder, as its ending says."""
+    path.parent.mkdir(exist_ok=True)
+    values = np.full((8, 12), 255.0 if path.parent.name == "mask" else 2000.0)
+    values[0, 0] = 0
+    if path.suffix == ".npy":
+        np.save(path, values)
+    elif path.suffix == ".pfm":
+        # The mask has three colours.
+        assert cv2.imwrite(str(path), np.dstack([values] * (3 if path.parent.name == "mask" else 1)).astype(np.float32))
+    else:
+        assert cv2.imwrite(str(path), values.astype(np.uint8 if path.parent.name == "mask" else np.uint16))
+
+
 @cache
-def _capture(kind: str) -> dict[str, bytes]:
+def _capture(kind: str, model: str = "PINHOLE") -> dict[str, bytes]:
     with TemporaryDirectory() as name:
         root = Path(name)
-        cameras = ring(2, width=12, height=8)
+        cameras = ring(3 if kind == "transforms" else 2, width=12, height=8)
         if kind == "transforms":
-            write_transforms(root, cameras, k1=0.01, camera_model="OPENCV", ply_file_path="points.ply")
+            entries = {i: {f"{what}_path": f"{what}/{i}{ending}" for what, ending in each.items()} for i, each in MAPS.items()}
+            write_transforms(root, cameras, entries, k1=0.01, camera_model="OPENCV", ply_file_path="points.ply")
             (root / "points.ply").write_bytes(_ply_bytes(text=False, cloud=True))
+            for i, each in MAPS.items():
+                for what, ending in each.items():
+                    _write_map(root / what / f"{i}{ending}")
         else:
-            write_colmap(root, cameras, text=kind == "text", points=POINTS)
+            lens = [9.0, 9.0, 6.0, 4.0]
+            write_colmap(root, cameras, model, [*lens, *LENSES[model]], text=kind == "text", points=POINTS)
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def _write_capture(kind: str, damage: Callable[[bytes, Random], bytes]) -> Callable[[Path, Random], None]:
+def _write_capture(
+    kind: str, damage: Callable[[bytes, Random], bytes], models: Sequence[str] = ("PINHOLE",)
+) -> Callable[[Path, Random], None]:
     def write(folder: Path, random: Random) -> None:
-        files = dict(_capture(kind))
-        described = [name for name in files if not name.startswith("images/")]
-        name = random.choice(described if random.random() < 0.9 else list(files))
-        files[name] = damage(files[name], random) if name in described else damaged_bytes(files[name], random)
+        files = dict(_capture(kind, random.choice(models)))
+        described = [name for name in files if not name.startswith(("images/", "mask/", "depth_file/"))]
+        name = random.choice(described if random.random() < (0.7 if kind == "transforms" else 0.9) else list(files))
+        files[name] = damage(files[name], random) if name in described else _damaged_head(files[name], random)
         for path, data in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if not (folder / path).is_file() or (folder / path).read_bytes() != data:
@@ -135,6 +173,12 @@ def _read_capture(folder: Path) -> None:
     if dataset.model is not None:
         for points in read_observations(dataset.model).values():
             assert points.shape[1:] == (3,)
+    if any(view.depth_path is not None for view in dataset.views):
+        known = KnownDepths(dataset)
+        for i, view in enumerate(dataset.views):
+            depths = known[i]
+            assert depths.shape == (view.camera.height, view.camera.width)
+            assert np.isfinite(depths).all() and (depths >= 0).all()
 
 
 def _tensors(kind: str) -> Make:
@@ -191,6 +235,25 @@ _RUN = {
 }
 
 
+_METRICS = {
+    "steps": 4,
+    "curve": [{"step": step, "seconds": 0.5, "psnr": 20.0} for step in (1, 3)],
+    "held_out": {"psnr": 20.0, "views": [{"name": "a.jpg", "psnr": 20.5, "ssim": 0.5}]},
+}
+
+
+def _read_metrics(path: Path) -> None:
+    """Damage is only a warning, and then the metrics begin anew."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        content = recorded_metrics(path)
+    if told:
+        assert not content
+        raise SplatError(str(told[0].message))
+    assert content and all(point["step"] + point["seconds"] is not None for point in content["curve"])
+    assert all(isinstance(view["name"], str) for view in content.get("held_out", {"views": []})["views"])
+
+
 @cache
 def _cell() -> dict[str, Any]:
     grid = Grid(((0.6, 0.8, 0.0), (-0.8, 0.6, 0.0)), (-1.5, 2.0), ((0.0,), (0.25,), (-3.0,)))
@@ -214,8 +277,11 @@ def _pictures() -> list[bytes]:
 
 
 def _damaged_picture(random: Random) -> bytes:
-    data = random.choice(_pictures())
-    # Sizes and types are at the beginning.
+    return _damaged_head(random.choice(_pictures()), random)
+
+
+def _damaged_head(data: bytes, random: Random) -> bytes:
+    """Damage a picture: its size and type are at its beginning."""
     head = random.choice((40, 200, len(data)))
     return damaged_bytes(data[:head], random) + data[head:]
 
@@ -276,6 +342,22 @@ def _photograph() -> bytes:
 def _damaged_photograph(random: Random) -> bytes:
     data, end = _photograph(), 200
     return damaged_bytes(data[:end], random) + data[end:] if random.random() < 0.8 else damaged_bytes(data, random)
+
+
+@cache
+def _heic() -> bytes:
+    import pillow_heif
+
+    stream = io.BytesIO()
+    image = Image.fromarray(cv2.resize(picture(2, 6, 4), (96, 64), interpolation=cv2.INTER_CUBIC))
+    pillow_heif.from_pillow(image).save(stream, quality=50)
+    return stream.getvalue()
+
+
+def _damaged_heic(random: Random) -> bytes:
+    # The boxes before the picture's data, or all.
+    data, end = _heic(), random.choice((60, 600, len(_heic())))
+    return damaged_bytes(data[:end], random) + data[end:]
 
 
 def _read_photograph(path: Path) -> None:
@@ -358,6 +440,7 @@ TENSORS = "file.safetensors"
 SCENES = {".spz": 500, ".sog": 300, ".compressed.ply": 300, ".splat": 200, ".ksplat": 500, ".glb": 500}
 READERS: dict[str, Reader] = {
     "photograph with EXIF": reader(400, "file.jpg", _damaged_photograph, _read_photograph),
+    "HEIC": reader(400, "file.heic", _damaged_heic, _read_photograph),
     "capture.json": Reader(400, _write_capture_record, _read_capture_record),
     "Gaussians": reader(1800, "file.ply", _ply(cloud=False), Gaussians.load_ply),
     **{
@@ -366,8 +449,8 @@ READERS: dict[str, Reader] = {
     },
     "points": reader(600, "file.ply", _ply(cloud=True), read_points),
     "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),
-    "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes), _read_capture),
-    "COLMAP text": Reader(900, _write_capture("text", damaged_text), _read_capture),
+    "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes, tuple(LENSES)), _read_capture),
+    "COLMAP text": Reader(900, _write_capture("text", damaged_text, tuple(LENSES)), _read_capture),
     "checkpoint": reader(1000, TENSORS, _tensors("splats"), Checkpoint.load),
     "checkpoint of one's own splats": reader(1000, TENSORS, _tensors("own splats"), Checkpoint.load),
     "checkpoint of blobs": reader(600, TENSORS, _tensors("blobs"), FitCheckpoint.load),
@@ -377,6 +460,7 @@ READERS: dict[str, Reader] = {
     "field npz": reader(600, "file.npz", _field_npz, RadianceField.load),
     "field safetensors": reader(400, TENSORS, _field_tensors, RadianceField.load),
     "run.json": reader(800, "run.json", partial(damaged_json, _RUN), lambda path: RunFolder(path.parent).record()),
+    "metrics.json": reader(500, "metrics.json", partial(damaged_json, _METRICS), _read_metrics),
     "cell.json": reader(500, CELL_FILE, _damaged_cell, _read_cell),
     "pictures": reader(1000, "file.png", _damaged_picture, _read_picture),
     "camera path": reader(800, "path.json", partial(damaged_json, _PATH), _read_path),

@@ -33,9 +33,9 @@ _PATIENCE = 60.0
 
 
 class FakePage:
-    def __init__(self, port: int, **how: Any) -> None:
+    def __init__(self, port: int, path: str = "", **how: Any) -> None:
         protocol: Any = [f"viser-v{viser.__version__}"]
-        self._socket = connect(f"ws://127.0.0.1:{port}", subprotocols=protocol, max_size=None, **how)
+        self._socket = connect(f"ws://127.0.0.1:{port}{path}", subprotocols=protocol, max_size=None, **how)
         self.messages: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

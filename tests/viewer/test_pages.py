@@ -3,17 +3,20 @@
 import contextlib
 import math
 import time
+from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from splat_py import Gaussians
 from splat_py.base.errors import SplatError
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.sources import MODES
-from splat_py.viewer.page_server import Frames, Requests, is_same_site, page_server
+from splat_py.viewer.page_server import Frames, Requests, address_of, is_same_site, page_server
 from tests.viewer.conftest import FakePage, Shown, psnr
 
 
@@ -251,6 +254,40 @@ def test_other_sites_are_turned_away(shown: Shown) -> None:
 )
 def test_whose_page_it_is(origin: str | None, asked: str, host: str, same: bool) -> None:
     assert is_same_site(origin, asked, host) is same
+
+
+def test_other_machines_need_the_token_of_the_address() -> None:
+    with page_server("0.0.0.0", 0) as server:
+        port, path = server.get_port(), urlsplit(address_of(server)).path.rstrip("/")
+        assert len(path) > 20
+        for wrong in ("/", "/index.html", "/?token", "/é", f"{path}x", f"/x{path}", path[:-1]):
+            connection = HTTPConnection("127.0.0.1", port)
+            connection.request("GET", quote(wrong, "/?="))
+            answer = connection.getresponse()
+            assert answer.status == 403 and len(answer.read()) < 100
+            with pytest.raises(InvalidStatus, match="403"):
+                FakePage(port, quote(wrong, "/?="))
+        for right in (path, f"{path}/", f"{path}/?a=b"):
+            connection = HTTPConnection("127.0.0.1", port)
+            connection.request("GET", right)
+            assert b"<html" in connection.getresponse().read()
+        page = FakePage(port, path)
+        page._reader.join(timeout=1)
+        assert page.messages
+        page.close()
+
+
+def test_a_page_cannot_save_into_a_folder_that_is_none(shown: Shown, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    shown.viewer.scene = replace(shown.viewer.scene, folder=tmp_path / "file")
+    page = shown.drawn_page()
+    page.press("Add this view")
+    page.press("Save as JSON")
+    shown.until(lambda: "at least two keyframes" in str(page.messages))
+    page.press("Add this view")
+    time.sleep(0.3)
+    page.press("Save as JSON")
+    shown.until(lambda: "cannot write" in str(page.messages))
 
 
 def test_a_taken_port_is_passed_over_and_bad_addresses_are_refused() -> None:
