@@ -12,7 +12,7 @@ from splat_py.demo.scene import write_demo_scene
 # Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
 TOGETHER = ("metal", "cuda")
 APART = ("test_notebooks.py", "fuzz/test_readers.py")
-LONGEST = ("metal", "cuda", "commands/selftest/test_selftest.py", "test_notebooks.py", "volume/test_march.py")
+LONGEST = ("metal", "cuda", "test_notebooks.py", "commands/selftest/test_selftest.py", "volume/test_march.py")
 
 
 def pytest_configure() -> None:
