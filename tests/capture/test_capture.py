@@ -245,6 +245,27 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
     refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
 
 
+@pytest.mark.parametrize(("phase", "damage"), [("matching", "half"), ("mapping", "gone"), ("mapping", "no pictures")])
+def test_a_damaged_database(phase: str, damage: str, photographs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scene"
+
+    def stop(name: str, done: int, total: int) -> None:
+        if name == phase:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture(photographs, out, dataclasses.replace(FAST, features=64), on_progress=stop)
+    database = out / "database.db"
+    if damage == "half":
+        database.write_bytes(database.read_bytes()[:20_000])
+    elif damage == "gone":
+        database.unlink()
+    else:
+        shutil.rmtree(out / "images")
+    says = rf"scene cannot be continued with its {phase} \(.*\); remove the folder, or choose another --out"
+    refused(says, capture, photographs, out, dataclasses.replace(FAST, features=64))
+
+
 def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     says = r"needs pycolmap, which is not installed: pip install 'slang-splat\[capture\]'"
