@@ -1,4 +1,4 @@
-"""`SplatError`, the one exception that users need to know, with three subclasses that the code distinguishes; and
+"""`SplatError`, the one exception that users need to know, with four subclasses that the code distinguishes; and
 `BindingError`, which users should never see."""
 
 import re
@@ -26,6 +26,10 @@ class NoDeviceError(SplatError):
 
 class DeviceLostError(SplatError):
     """The device stopped working while it was in use."""
+
+
+class UnwritableError(SplatError):
+    """A file cannot be written, as on a full disk."""
 
 
 class RankLostError(SplatError):

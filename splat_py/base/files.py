@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from splat_py.base.errors import SplatError
+from splat_py.base.errors import SplatError, UnwritableError
 
 # By a tensor's name: safetensors' name of its dtype, and its shape.
 Layout = dict[str, tuple[str, tuple[int, ...]]]
@@ -64,7 +64,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
                 raise
             reason = error.strerror if isinstance(error, OSError) else error
             advice = "free some space or choose another folder; the previous content is unchanged"
-            raise SplatError(f"cannot write {target}: {reason}; {advice}") from error
+            raise UnwritableError(f"cannot write {target}: {reason}; {advice}") from error
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def _beside(target: Path) -> Iterator[Path]:
         _remove_abandoned(target.parent)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY))
     except OSError as error:
-        raise SplatError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
+        raise UnwritableError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
     handle = _locked(temporary)
     try:
         yield temporary

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from splat_py.base.errors import SplatError
+from splat_py.base.errors import SplatError, UnwritableError
 from splat_py.capture.colmap import extract_features, features_of, map_photographs, match_features, matches_of, require_pycolmap
 from splat_py.capture.photographs import Original, Photograph, find_photographs, store_frames, store_photograph, stored_names
 from splat_py.capture.workspace import CaptureReport, Found, Unregistered, Workspace, key_of, unregistered_photographs
@@ -144,6 +144,9 @@ def _store(
         on_progress(done, len(sources))
         try:
             photographs.append(store_photograph(source, name, workspace.images, workspace.masks))
+        except UnwritableError:
+            # The photograph is not to blame.
+            raise
         except SplatError as error:
             first = first or error
             reason, _, advice = str(error).partition("; ")

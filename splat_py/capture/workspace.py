@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import dataclass_of
-from splat_py.base.files import parse_json, regular, write_json
+from splat_py.base.files import parse_json, reason, regular, write_json
 from splat_py.capture.photographs import Photograph
 
 _T = TypeVar("_T")
@@ -96,24 +96,24 @@ def unregistered_photographs(
         best = f"{count} matches at best, with {sources[other]}" if count else "no match with any other"
         blurred = photograph.sharpness < 0.35 * typical
         if photograph.contrast < 0.02:
-            reason = f"nearly one colour, too dark or too bright: {found} features"
+            why = f"nearly one colour, too dark or too bright: {found} features"
             advice = "take it again in other light, or leave it out"
         elif blurred and (found < _FEW_FEATURES or count < _FEW_MATCHES):
-            reason = f"blurred: its sharpness is {photograph.sharpness:.2g}, and {typical:.2g} is the median; {best}"
+            why = f"blurred: its sharpness is {photograph.sharpness:.2g}, and {typical:.2g} is the median; {best}"
             advice = "take it again with a steady hand or more light, or leave it out"
         elif found < _FEW_FEATURES:
-            reason = f"only {found} features: little of it has texture"
+            why = f"only {found} features: little of it has texture"
             advice = "take it again so that more of the scene's texture is in the picture"
         elif part is not None:
-            reason = f"one of {sizes[part]} photographs that fit together, but not with the others"
+            why = f"one of {sizes[part]} photographs that fit together, but not with the others"
             advice = "take photographs on the way from these to the others, so that both are in the picture"
         elif count < _FEW_MATCHES:
-            reason = f"too little overlap: {best}"
+            why = f"too little overlap: {best}"
             advice = "take photographs between it and the others, a step apart" if count else "check that it shows the scene"
         else:
-            reason = f"its pose is uncertain: {best}"
+            why = f"its pose is uncertain: {best}"
             advice = "take more photographs near it, from places to its left and right"
-        result.append(Unregistered(photograph.source, reason, advice))
+        result.append(Unregistered(photograph.source, why, advice))
     return result
 
 
@@ -162,6 +162,18 @@ class Workspace:
 
     @contextmanager
     def phase(self, name: str, key: str) -> Iterator[dict[str, Any]]:
+        """Run a phase as `_run` does. SplatError if its database or photographs are damaged, or the disk is full."""
+        try:
+            with self._run(name, key) as noted:
+                yield noted
+        except (sqlite3.Error, RuntimeError, ValueError) as error:  # pycolmap raises the last two
+            if isinstance(error, SplatError) or name == PHASES[0]:
+                raise
+            says = f"the capture in {self.root} cannot be continued with its {name} ({reason(error)})"
+            raise SplatError(f"{says}; remove the folder, or choose another --out") from error
+
+    @contextmanager
+    def _run(self, name: str, key: str) -> Iterator[dict[str, Any]]:
         """Run a phase within this context, from where it was interrupted; record what is put into the dictionary.
 
         If the phase was begun with other inputs, its results and those of later phases are removed first. Photographs are

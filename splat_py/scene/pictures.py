@@ -181,7 +181,7 @@ def write_video(path: Path, frames: Iterable[NDArray[np.floating]], frames_per_s
         with atomic_path(path) as temporary:
             options = [*source, *_ENCODERS[path.suffix.lower()], str(temporary.absolute())]
             _encode([get_ffmpeg_exe(), "-y", "-loglevel", "error", *options], chain([first], even), path)
-            if not temporary.stat().st_size:
+            if not (temporary.exists() and temporary.stat().st_size):
                 raise SplatError(f"cannot write a video to {path}: ffmpeg wrote nothing; is the disk full?")
     except (OSError, RuntimeError) as error:
         raise SplatError(f"cannot write a video to {path}: {getattr(error, 'strerror', None) or error}") from error

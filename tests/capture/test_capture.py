@@ -16,6 +16,7 @@ from splat_py.capture import CaptureReport, capture, colmap
 from tests.capture import room
 from tests.capture.conftest import FAST
 from tests.capture.room import HEIGHT, WIDTH, assert_poses, photograph, room_cameras, write_photograph, write_photographs
+from tests.faults.test_full_disk import full_disk
 from tests.refusals import refused
 
 Told = list[tuple[str, int, int]]
@@ -243,6 +244,35 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
         content["found"] = []
     record.write_text(json.dumps(content) if damage in ("phases", "found", "nothing") else damage)
     refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
+
+
+@pytest.mark.parametrize(("phase", "damage"), [("matching", "half"), ("mapping", "gone"), ("mapping", "no pictures")])
+def test_a_damaged_database(phase: str, damage: str, photographs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scene"
+
+    def stop(name: str, done: int, total: int) -> None:
+        if name == phase:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture(photographs, out, dataclasses.replace(FAST, features=64), on_progress=stop)
+    database = out / "database.db"
+    if damage == "half":
+        database.write_bytes(database.read_bytes()[:20_000])
+    elif damage == "gone":
+        database.unlink()
+    else:
+        shutil.rmtree(out / "images")
+    says = rf"scene cannot be continued with its {phase} \(.*\); remove the folder, or choose another --out"
+    refused(says, capture, photographs, out, dataclasses.replace(FAST, features=64))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes there have no limit of a file's size")
+def test_a_full_disk_leaves_no_photograph_out(photographs: Path, tmp_path: Path) -> None:
+    sizes = sorted(path.stat().st_size for path in photographs.iterdir())
+    with full_disk(sizes[5]):
+        refused("cannot write .*IMG_.*; free some space", capture, photographs, tmp_path / "scene", FAST)
+    assert not (tmp_path / "scene").exists()
 
 
 def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,13 +347,13 @@ def test_nodes_of_a_glb_move_what_they_hold(tmp_path: Path) -> None:
 def test_nodes_of_a_glb_that_never_end_are_refused(tmp_path: Path) -> None:
     cases = {
         "form a cycle": [{"mesh": 0, "children": [0]}],
-        "repeat": [{"children": [1] * 5000}, {"mesh": 0}],
+        "more than 10,000 nodes": [{"children": [1] * 20_000}, {"mesh": 0}],
         "mirrors": [{"mesh": 0, "scale": [1, -1, 1]}],
         "instead of an index": [{"mesh": -1}],
     }
     for message, nodes in cases.items():
         (tmp_path / "scene.glb").write_bytes(glb_with({"nodes": nodes}))
-        refused(f"{message}|repeat", read_scene, tmp_path / "scene.glb")
+        refused(message, read_scene, tmp_path / "scene.glb")
 
 
 @pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e5), (".ksplat", 1e8), (".compressed.ply", 1e12), (".splat", 1e37)])

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from splat_py.demo.shapes import trace
 from splat_py.scene import partition
 from splat_py.scene.dataset import Dataset, load_dataset
 from splat_py.scene.partition import CELL_FILE, Grid, cell_folders, divide, read_cell, unhidden, visible_points, write_cells
+from tests.faults.forks import die_at, forked
 from tests.refusals import refused
 
 AXES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
@@ -98,6 +101,24 @@ def test_what_colmap_matched_is_what_is_seen(dataset: Dataset, monkeypatch: pyte
     seen = visible_points(replace(dataset, model=Path("sparse")), points)
     np.testing.assert_array_equal(seen[3], [2, 7])
     np.testing.assert_array_equal(seen[4], unhidden(dataset.views[4].camera, points))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes there cannot be forked")
+def test_a_division_that_is_killed_leaves_all_cells_or_none(dataset: Dataset, rooms: Path) -> None:
+    grid, parts = divide(dataset, 2, 1, 0.2)
+    owners = [(partition, name) for name in ("write_points", "write_transforms", "write_json")] + [(os, "replace")]
+    for i, (owner, name) in enumerate(owners):
+        for late in range(2):
+            out = rooms.parent / f"killed {i}.{late}"
+
+            def work(owner: Any = owner, name: str = name, late: int = late, out: Path = out) -> None:
+                die_at(owner, name, late)
+                write_cells(dataset, grid, parts, out)
+
+            assert os.WTERMSIG(os.waitpid(forked(work), 0)[1]) == signal.SIGKILL
+            assert not out.exists()
+            write_cells(dataset, grid, parts, out)
+            assert [read_cell(folder).place for folder in cell_folders(out)] == [(0, 0), (1, 0)]
 
 
 def test_a_cell_is_a_capture_of_the_same_photographs(

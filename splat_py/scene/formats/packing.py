@@ -65,7 +65,7 @@ class StoredGaussians(NamedTuple):
 def require_room(count: int, numbers: int, nbytes: int, each: float) -> None:
     """Raise ValueError, before arrays of `count` Gaussians are allocated, if a file of `nbytes` is too small for them at `each`
     bytes a Gaussian, or memory is too small for their `numbers` floats. A few Gaussians always have room."""
-    if count > max(_FEW, nbytes / each):
+    if count > _FEW and count * each > nbytes:
         raise ValueError(f"it claims {count:,} Gaussians in {nbytes:,} bytes")
     needed = _COPIES * 4 * numbers * count
     if needed > psutil.virtual_memory().available:
