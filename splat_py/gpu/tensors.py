@@ -8,13 +8,10 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 
-# Arguments without which nothing can be rendered.
-_NEEDED = frozenset({"means", "opacities", "viewmats", "Ks"})
-
-
-def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = ()) -> None:
-    """Raise SplatError unless all given tensors are float32, or float16 if named in `halves`, on one torch device."""
-    for name in _NEEDED.intersection(tensors):
+def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = (), needed: Collection[str] = ()) -> None:
+    """Raise SplatError unless those in `needed` are given, and all given tensors are float32, or float16 if named in `halves`,
+    on one torch device."""
+    for name in needed:
         if tensors[name] is None:
             raise SplatError(f"{name} is None; give a torch tensor")
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -19,6 +19,8 @@ from splat_py.render.rasterize import MAX_CHANNELS
 from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
+# Tensors without which nothing can be rendered.
+NEEDED = ("means", "opacities", "viewmats", "Ks")
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "render_mode": ("RGB", "D", "ED", "RGB+D", "RGB+ED"),
     "rasterize_mode": ("classic", "antialiased"),

@@ -179,7 +179,7 @@ def rasterization(
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
     }
     shutter, shading = shutter_of(rolling_shutter), color_type(color)
-    check_tensors(tensors, halves=HALVES)
+    check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
     planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
     flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "with_ut": with_ut, "with_eval3d": with_eval3d}
     modes = {"render_mode": render_mode, "rasterize_mode": rasterize_mode, "max_alpha": max_alpha, "backend": backend}

@@ -86,7 +86,7 @@ def rasterization_2dgs(
         colors = backgrounds = None
     tensors: dict[str, Tensor | None] = {"means": means, "quats": quats, "scales": scales, "opacities": opacities}
     tensors |= {"colors": colors, "backgrounds": backgrounds, "viewmats": viewmats, "Ks": Ks}
-    check_tensors(tensors, halves=HALVES)
+    check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
     planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
     flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "distloss": distloss}
     modes = {"render_mode": render_mode, "depth_mode": depth_mode, "max_alpha": max_alpha}
