@@ -140,7 +140,7 @@ def beta(b: Any) -> dict[str, Any]:
     ("options", "message"),
     [
         ({"splat": "Cube"}, "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, or"),
-        ({"splat": 3}, "splat is a int"),
+        ({"splat": 3}, "splat is 3"),
         ({"splat_params": {"beta": torch.ones(N)}}, "splat_params has beta; Gaussian takes none"),
         ({"splat": "BetaKernel"}, "splat_params has nothing; BetaKernel takes b"),
         (beta(torch.ones(N + 1)), r"splat_params\['b'\] has shape \[21\]; expected \[20\]"),

@@ -89,7 +89,7 @@ def test_mistakes_are_told(call, message: str) -> None:
 def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'lighting'"):
         shaders.lighting  # noqa: B018
-    with pytest.raises(AttributeError, match="no public function normalize in gaussian: sigmoid"):
+    with pytest.raises(AttributeError, match="no public function normalize in gaussian: isDrawable, sigmoid"):
         shaders.gaussian.normalize  # noqa: B018
 
 
