@@ -230,7 +230,7 @@ def test_a_signal_within_densification_drops_nothing(
     assert bool(steps[0]) is (times == 1)
     assert came == ["densification", "step"] and steps[0] % 2 == 0
     # A second signal does not wait for the end of the step, so an earlier checkpoint stays.
-    assert steps[1] == 23 if times == 1 else steps[1] < 22
+    assert steps[1] == 23 if times == 1 else steps[1] < 23
     run.train(DataOptions(capture), CONFIG, out, resume=True)
     assert len(Gaussians.load_ply(out / "scene.ply")) > 0
     assert_same_result(out, straight)
