@@ -8,6 +8,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array, Memory
 
+
 def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = (), needed: Collection[str] = ()) -> None:
     """Raise SplatError unless those in `needed` are given, and all given tensors are float32, or float16 if named in `halves`,
     on one torch device."""
