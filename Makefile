@@ -1,8 +1,6 @@
 # The commands that a newcomer needs; `make help` lists them.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# Two processes, and the groups of tests/conftest.py.
-IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 # Kernels run in other languages. Their processes end before the others begin: together they would need 4.3 GB each.
 EMULATED := tests/metal tests/cuda tests/webgpu
 # With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
@@ -32,14 +30,14 @@ docs: setup ## the documents and a reference of all public names as a site in bu
 
 check: lint ## ruff, mypy, one test of each kernel and public function, a training run, the command line: two minutes
 	@echo "==> pytest, the tests in tests/check.txt"
-	@$(PYTHON) -m pytest -q $(IN_TWO) @tests/check.txt
+	@$(PYTHON) -m pytest -q -n 2 @tests/check.txt
 
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; shader tests also with the oldest SlangPy
 	@echo "==> pytest"
-	@$(PYTHON) -m pytest -q $(IN_TWO) $(EMULATED); emulated=$$?; \
-	$(PYTHON) -m pytest -q $(IN_TWO) $(addprefix --ignore=,$(EMULATED)) && [ $$emulated = 0 ]
+	@$(PYTHON) -m pytest -q -n 2 $(EMULATED); emulated=$$?; \
+	$(PYTHON) -m pytest -q -n 2 $(addprefix --ignore=,$(EMULATED)) && [ $$emulated = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q $(IN_TWO) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
+	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
 soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 106 planted faults that tests have to see; half an hour
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py tests/faults/test_capture_kills.py

@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from splat_py.demo.scene import write_demo_scene
 # Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
 TOGETHER = ("metal", "cuda")
 APART = ("test_notebooks.py", "fuzz/test_readers.py")
-LONGEST = ("metal", "cuda", "test_notebooks.py", "commands/selftest/test_selftest.py", "volume/test_march.py")
+LONGEST = ("tests/metal/", "tests/cuda/", "test_notebooks.py", "test_selftest.py", "volume/test_march.py")
 
 
 def pytest_configure() -> None:
@@ -20,20 +21,31 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Before xdist reads the groups.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let one process of several run a whole file, or a folder whose tests share programs; begin with the longest."""
-    tests = Path(__file__).parent
+def group_of(nodeid: str) -> str:
+    """The tests that one process of several runs: a file's, a folder's whose tests share programs, or a single one."""
+    name, _, _ = nodeid.removeprefix("tests/").partition("::")
+    if name in APART:
+        return nodeid
+    return next((folder for folder in TOGETHER if name.startswith(f"{folder}/")), name)
 
-    def group(item: pytest.Item) -> str:
-        name = item.path.relative_to(tests).as_posix()
-        return next((folder for folder in TOGETHER if name.startswith(f"{folder}/")), name)
 
-    items.sort(key=lambda item: LONGEST.index(group(item)) if group(item) in LONGEST else len(LONGEST))
-    for item in items:
-        apart = item.name if group(item) in APART else ""
-        item.add_marker(pytest.mark.xdist_group(group(item) + apart))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take longest."""
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: min((place for name, place in order.items() if name in item.nodeid), default=len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Divide the tests among the processes by groups, in order."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")
