@@ -87,12 +87,12 @@ def test_gradients() -> None:
 
 NETWORK = shaders.load(Path(__file__).with_name("mlp.slang"))
 IN, OUT, INPUTS = 5, 3, 40
-MLP_RNG = np.random.default_rng(61)
 
 
 @pytest.mark.parametrize("units", [1, 7])
 def test_values_and_gradients(units: int) -> None:
-    rows, x, v = (float32(MLP_RNG.normal(size=size)) for size in ((units, IN + 1 + OUT), (INPUTS, IN), (INPUTS, 3)))
+    rng = np.random.default_rng(61 + units)
+    rows, x, v = (float32(rng.normal(size=size)) for size in ((units, IN + 1 + OUT), (INPUTS, IN), (INPUTS, 3)))
     device = get_device().handle
     weights = spy.Tensor.from_numpy(device, rows.astype(np.float32))
     sums = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
