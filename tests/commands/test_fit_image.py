@@ -60,7 +60,7 @@ def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: py
 
     def interrupt(fitter: ImageFitter) -> None:
         if fitter.step == 17:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
         advance(fitter)
 
     with monkeypatch.context() as patch:

@@ -44,7 +44,7 @@ def test_one_process_then_two_then_one_again(capture: Path, tmp_path: Path) -> N
 
     def stop(report: StepReport) -> None:
         if report.step == JOIN - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
 
     out = RunFolder(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):

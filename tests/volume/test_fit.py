@@ -189,7 +189,7 @@ def test_resumed_fit_is_the_same(capture: Capture, tmp_path: Path) -> None:
 def test_an_interrupted_fit_leaves_a_checkpoint(capture: Capture, tmp_path: Path) -> None:
     def interrupt(report: FitReport) -> None:
         if report.step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
 
     path = tmp_path / "checkpoint.safetensors"
     config = VolumeConfig(resolutions=(8, 16), steps_per_resolution=5, sh_degree=0)
