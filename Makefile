@@ -1,15 +1,15 @@
 # The commands that a newcomer needs; `make help` lists them.
 PYTHON := .venv/bin/python
 OLDEST := .venv/slangpy-0.42.0
-# Kernels in other languages, and functions and kernels of all kinds. Their processes end before others begin, and free what
-# compilers keep: in one pair of processes, each would need 7 GB.
-EMULATED := tests/metal tests/cuda tests/webgpu
+# Kernels in other languages and of volumes; functions, and kernels of all kinds. Their processes end before others begin, and
+# free what compilers keep: in one pair of processes, each would need 7 GB.
+EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
 # With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
 WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sorting.py tests/gpu/test_sessions.py \
 	$(patsubst %,tests/train/test_%.py,adam photometric_loss training) tests/image/test_differentiable.py tests/volume/test_march.py \
 	$(patsubst %,tests/render/test_%.py,accumulation camera_gradients camera_models cameras colors edges eval3d falloffs falloffs2d \
-	features lenses needles packed rasterization smooth stage_gradients surfels)
+	lenses needles rasterization smooth stage_gradients surfels)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean

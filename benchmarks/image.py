@@ -4,7 +4,7 @@
     python benchmarks/image.py --out benchmarks/image.json --autodiff
 
 Medians in milliseconds. The picture is scikit-image's astronaut (512×512), with 40,960 blobs as they are after a few steps of a
-fit. The published single kernel, ported to the present API, takes 3.3 s for one backward pass on two busy cores.
+fit.
 """
 
 from __future__ import annotations
