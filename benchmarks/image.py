@@ -29,7 +29,7 @@ from splat_py.image.rasterizers import Rasterizer, rasterizer_for
 from splat_py.train.benchmark import header
 
 BLOBS = 40_960
-# Of the published loop by automatic differentiation, at 512×512.
+# Blobs that the published loop differentiates automatically, at 512×512.
 PUBLISHED_BLOBS = 200
 
 
@@ -123,7 +123,7 @@ def growth(device: Device, picture: Picture, repeats: int) -> dict[str, Any]:
         found = {method: float(np.median(values)) for method, values in samples.items()}
         undo = min(found["group"], found["tiles"])
         figures[f"{side}×{side}, {blobs} blobs"] = {**found, "autodiff ÷ the faster undo": found["autodiff"] / undo}
-    # Of the last one, which has the published size.
+    # The last picture and its blobs have the published sizes.
     figures["hours of the published 10,000 steps, extrapolated"] = {name: ms * 1e4 / 3.6e6 for name, ms in found.items()}
     return {**header(device), "processor ms a step": figures}
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import time
 import zipfile
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from splat_py.base.errors import SplatError, UnwritableError
+from splat_py.base.locks import lock
 
 # By a tensor's name: safetensors' name of its dtype, and its shape.
 Layout = dict[str, tuple[str, tuple[int, ...]]]
@@ -116,14 +116,11 @@ def _beside(target: Path) -> Iterator[Path]:
 
 def _locked(folder: Path) -> int | None:
     """Lock a folder until the returned handle is closed; None if another process holds it, or the system locks no folders."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
     handle = None
     try:
+        # Windows opens no folders.
         handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except OSError:
         if handle is not None:
             os.close(handle)

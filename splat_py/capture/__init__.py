@@ -113,7 +113,7 @@ def _capture(
 
 
 def _version(path: Path) -> tuple[str, int, int]:
-    """What changes with a file: its name, its size and its time."""
+    """Return a file's name, size and time, which tell its versions apart."""
     try:
         stat = path.stat()
     except OSError:  # a broken link, which is reported with the photographs

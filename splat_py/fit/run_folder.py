@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from splat_py.base.errors import SplatError
+from splat_py.base.locks import lock as _lock
 from splat_py.scene.data_options import DataOptions
 
 if TYPE_CHECKING:
@@ -80,18 +81,6 @@ def _take(lock: Path) -> int:
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
         os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    """Lock an open file, or raise OSError at once."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _release(lock: Path, handle: int) -> None:

@@ -24,10 +24,10 @@ def accumulation(device: "Device", name: Accumulate) -> str:
     the name is unknown."""
     import torch
 
-    if isinstance(name, str) and name == "auto":
-        return "PerIntersection" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
-    if not isinstance(name, str) or name not in _SLANG_TYPES:
+    if not isinstance(name, str) or name not in ("auto", *_SLANG_TYPES):
         raise SplatError(f"accumulate is {shown(name)}; use auto, {', '.join(_SLANG_TYPES)}")
+    if name == "auto":
+        return "PerIntersection" if torch.are_deterministic_algorithms_enabled() else device.tuning.accumulation
     return _SLANG_TYPES[name]
 
 

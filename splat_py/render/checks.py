@@ -29,6 +29,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "max_alpha": tuple(STOPS),
     "tile_size": (None, 4, 8, 16),
 }
+_FLAGS = ("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d", "distloss")
+_SETTINGS = ("near_plane", "far_plane", "width", "height", "radius_clip", "eps2d", *_CHOICES, *_FLAGS)
 # Lens arguments of each camera model, and the numbers of coefficients that each accepts.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
     "pinhole": {"radial_coeffs": (6, 4), "tangential_coeffs": (2,), "thin_prism_coeffs": (4,)},
@@ -36,10 +38,12 @@ _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def check_settings(near_plane: Any, far_plane: Any, sparse_grad: Any, packed: Any, **others: Any) -> None:
-    """Raise SplatError for a setting of the wrong type or out of its range."""
-    settings = {"near_plane": near_plane, "far_plane": far_plane, "sparse_grad": sparse_grad, "packed": packed, **others}
-    for name, value in settings.items():
+def check_settings(arguments: Mapping[str, Any]) -> None:
+    """Raise SplatError for a setting, among a renderer's arguments, of the wrong type or out of its range."""
+    for name in _SETTINGS:
+        if name not in arguments:
+            continue
+        value = arguments[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if name in _CHOICES:
             names = [str(choice) for choice in _CHOICES[name] if choice is not None]
@@ -57,9 +61,10 @@ def check_settings(near_plane: Any, far_plane: Any, sparse_grad: Any, packed: An
             right, wanted = isinstance(value, bool), "it must be True or False"
         if not right:
             raise SplatError(f"{name} is {shown(value)}; {wanted}")
-    if not near_plane < far_plane:
-        raise SplatError(f"near_plane is {near_plane} and far_plane {far_plane}; near_plane must be less than far_plane")
-    if sparse_grad and not packed:
+    near, far = arguments["near_plane"], arguments["far_plane"]
+    if not near < far:
+        raise SplatError(f"near_plane is {near} and far_plane {far}; near_plane must be less than far_plane")
+    if arguments["sparse_grad"] and not arguments["packed"]:
         raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
 
 

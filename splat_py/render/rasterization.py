@@ -180,11 +180,7 @@ def rasterization(
     }
     shutter, shading = shutter_of(rolling_shutter), color_type(color)
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
-    planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
-    flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "with_ut": with_ut, "with_eval3d": with_eval3d}
-    modes = {"render_mode": render_mode, "rasterize_mode": rasterize_mode, "max_alpha": max_alpha, "backend": backend}
-    numbers = {"radius_clip": radius_clip, "eps2d": eps2d, "tile_size": tile_size}
-    checks.check_settings(**planes, **sizes, **flags, **modes, **numbers)
+    checks.check_settings(locals())
     extras = checks.stack_params(splat, {} if splat_params is None else splat_params, means)
     checks.check_gaussians(means, quats, scales, opacities, covars, with_ut and not with_eval3d)
     checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)

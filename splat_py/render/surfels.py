@@ -87,11 +87,7 @@ def rasterization_2dgs(
     tensors: dict[str, Tensor | None] = {"means": means, "quats": quats, "scales": scales, "opacities": opacities}
     tensors |= {"colors": colors, "backgrounds": backgrounds, "viewmats": viewmats, "Ks": Ks}
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
-    planes, sizes = {"near_plane": near_plane, "far_plane": far_plane}, {"width": width, "height": height}
-    flags = {"packed": packed, "sparse_grad": sparse_grad, "absgrad": absgrad, "distloss": distloss}
-    modes = {"render_mode": render_mode, "depth_mode": depth_mode, "max_alpha": max_alpha}
-    numbers = {"radius_clip": radius_clip, "eps2d": eps2d, "tile_size": tile_size}
-    checks.check_settings(**planes, **sizes, **flags, **modes, **numbers)
+    checks.check_settings(locals())
     if "D" not in render_mode and distloss:
         raise SplatError(f"distloss needs depth, which render_mode={render_mode!r} does not have; use D, ED, RGB+D or RGB+ED")
     checks.check_gaussians(means, quats, scales, opacities)

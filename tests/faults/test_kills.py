@@ -229,8 +229,8 @@ def test_a_signal_within_densification_drops_nothing(
         steps.append(Checkpoint.load(checkpoint).step if checkpoint.exists() else 0)
     assert bool(steps[0]) is (times == 1)
     assert came == ["densification", "step"] and steps[0] % 2 == 0
-    # A second signal does not wait for the end of the step, so an earlier checkpoint stays.
-    assert steps[1] == 23 if times == 1 else steps[1] < 23
+    # A second signal does not wait for the end of the step, so the checkpoint before it stays.
+    assert steps[1] == (23 if times == 1 else 22)
     run.train(DataOptions(capture), CONFIG, out, resume=True)
     assert len(Gaussians.load_ply(out / "scene.ply")) > 0
     assert_same_result(out, straight)

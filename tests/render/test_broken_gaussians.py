@@ -43,8 +43,8 @@ def broken_scene(way: str, field: str) -> tuple[dict[str, Array], Array]:
     return arrays, at[:, :REFUSED].ravel()
 
 
-def drawn(way: str, arrays: dict[str, Array], packed: bool) -> tuple[list[Array], dict[str, Array]]:
-    """The images, and the gradients of everything."""
+def drawn(way: str, arrays: dict[str, Array], packed: bool) -> tuple[list[Array], dict[str, Array], Array]:
+    """The images, the gradients of everything, and the radii."""
     rng = np.random.default_rng(14)
     camera, (render, options) = camera_of(rng, WIDTH, HEIGHT), WAYS[way]
     cameras = {"viewmats": camera.viewmat[None], "Ks": camera.K[None], "backgrounds": np.full((1, 3), 0.3)}
@@ -54,7 +54,8 @@ def drawn(way: str, arrays: dict[str, Array], packed: bool) -> tuple[list[Array]
     images += [results[-1]["render_extra_signals"]] if "extra_signals" in arrays else []
     weights = [torch.tensor(rng.normal(size=part.shape), dtype=torch.float32) for part in images]
     sum((part * weight).sum() for part, weight in zip(images, weights, strict=True)).backward()
-    return [part.detach().numpy() for part in images], {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+    gradients = {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+    return [part.detach().numpy() for part in images], gradients, results[-1]["radii"].numpy()
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -66,8 +67,11 @@ def test_broken_gaussians_leave_no_trace(way: str, field: str, packed: bool) -> 
     arrays, refused = broken_scene(way, field)
     kept = np.setdiff1d(np.arange(COUNT), refused)
     with np.errstate(over="ignore"):
-        images, gradients = drawn(way, arrays, packed)
-        expected, expected_gradients = drawn(way, {name: x[kept] for name, x in arrays.items()}, packed)
+        images, gradients, radii = drawn(way, arrays, packed)
+        expected, expected_gradients, _ = drawn(way, {name: x[kept] for name, x in arrays.items()}, packed)
+    assert radii.any()
+    if not packed and field not in ("colors", "extra_signals"):
+        assert not radii[0, refused].any()
     for image, without in zip(images, expected, strict=True):
         assert np.isfinite(image).all()
         np.testing.assert_array_equal(image, without)
@@ -86,8 +90,11 @@ def test_planes_hide_gaussians() -> None:
     arrays["extra_signals"] = np.zeros((COUNT, 2))
     arrays["means"][[0, 17]], arrays["means"][39], arrays["opacities"][5] = [0, 0, -3], [0, 0, 0.005], 1e-3
     hidden = np.array([0, 5, 17, 39])
-    images, gradients = drawn("plain", arrays, packed=False)
-    expected, _ = drawn("plain", {name: np.delete(x, hidden, 0) for name, x in arrays.items()}, packed=False)
+    images, gradients, radii = drawn("plain", arrays, packed=False)
+    expected, others, _ = drawn("plain", {name: np.delete(x, hidden, 0) for name, x in arrays.items()}, packed=False)
     for image, without in zip(images, expected, strict=True):
         np.testing.assert_array_equal(image, without)
-    assert not any(gradients[name][hidden].any() for name in arrays)
+    assert not radii[0, hidden].any() and not any(gradients[name][hidden].any() for name in arrays)
+    for name in arrays:
+        scale = np.abs(others[name]).max()
+        np.testing.assert_allclose(np.delete(gradients[name], hidden, 0), others[name], rtol=1e-4, atol=1e-5 * scale)

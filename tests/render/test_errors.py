@@ -124,6 +124,8 @@ def test_shapes(name: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_types(name: str) -> None:
     tensor = good()[name]
+    check(name, {name: tensor.numpy()})
+    check(name, {name: tensor.tolist()})
     check(name, {name: tensor.double()})
     check(name, {name: tensor.bfloat16()})
     if name != "colors":
