@@ -85,6 +85,14 @@ class Interrupts:
             self.acted = True
             raise Interrupted(number)
 
+    def ignore(self) -> None:
+        """Ignore signals of a command from now on: torchrun sends one to all processes as soon as one is lost, which must not
+        interrupt the last message."""
+        for number in _SIGNALS:
+            if _interrupt in (self._handlers.get(number), signal.getsignal(number)):
+                self._handlers.pop(number, None)
+                signal.signal(number, signal.SIG_IGN)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self._restore()
@@ -113,6 +121,7 @@ def kept_checkpoint(path: Path | None, save: Callable[[Path], None]) -> Iterator
                 keep()
             raise
         except RankLostError:
+            interrupts.ignore()
             keep()
             raise
 
