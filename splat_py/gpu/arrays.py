@@ -7,6 +7,7 @@ data is copied.
 
 import math
 import weakref
+from collections.abc import Callable
 from copy import copy
 from enum import Enum
 
@@ -47,6 +48,8 @@ class Memory:
         self.limits = Limits.of(device) if device else Limits()
         self.live_bytes = 0
         self.peak_bytes = 0
+        # Submits commands that are recorded but do not run yet (`Device.flush`).
+        self.flush: Callable[[], None] = lambda: None
         self._device = device
         self._free: dict[int, list[spy.Buffer]] = {}
         self._free_bytes = 0
@@ -73,6 +76,9 @@ class Memory:
             whole = owner is not None and values.is_contiguous() and values.storage_offset() == 0
             if owner is not None and whole and (shape, dtype) == (owner.shape, owner.dtype):
                 return owner
+            if owner is not None or self.bridge in (Bridge.MPS, Bridge.CUDA):
+                # The tensor may be a result.
+                self.flush()
             array = self.empty(shape, dtype)
         else:
             array = self.empty(values.shape, values.dtype)
@@ -151,7 +157,7 @@ class Array:
         self.size = math.prod(shape)
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes) if buffer is None else buffer
-        self._memory = memory
+        self.memory = memory
         # The array that this one is a view of.
         self._owner: Array | None = None
         if buffer is None:
@@ -168,21 +174,24 @@ class Array:
 
     def numpy(self) -> NDArray:
         """The contents: the device's own memory if the host shares it (`Bridge.ALIAS`), else a copy."""
-        if self._memory.bridge is Bridge.ALIAS:
+        self.memory.flush()
+        if self.memory.bridge is Bridge.ALIAS:
             return np.asarray(_HostView(self))
         flat = self.buffer.to_numpy().view(np.uint8)[: self.nbytes]
         return flat.view(self.dtype).reshape(self.shape)
 
     def tensor(self) -> torch.Tensor:
-        """The contents as a torch tensor: shared if possible (`Bridge`), else copied to the CPU."""
-        if self._memory.bridge is Bridge.MPS or (self._memory.bridge is Bridge.CUDA and self.size):
+        """The contents as a torch tensor: shared if possible (`Bridge`), and then not to be read before `Device.flush`; else
+        copied to the CPU."""
+        if self.memory.bridge is Bridge.MPS or (self.memory.bridge is Bridge.CUDA and self.size):
             tensor = self.buffer.to_torch(getattr(spy.DataType, self.dtype.name), list(self.shape))
-            if self._memory.bridge is Bridge.CUDA:
+            if self.memory.bridge is Bridge.CUDA:
                 # The buffer returns to its pool with this array, so the tensor's storage keeps the array alive.
                 tensor.untyped_storage().array = self
             return tensor
-        if self._memory.bridge is Bridge.ALIAS:
-            self._memory.aliased[self.buffer.device_address] = self
+        if self.memory.bridge is Bridge.ALIAS:
+            self.memory.aliased[self.buffer.device_address] = self
+            return torch.from_numpy(np.asarray(_HostView(self)))
         return torch.from_numpy(self.numpy())
 
     def write(self, values: NDArray | torch.Tensor) -> None:
@@ -191,19 +200,19 @@ class Array:
             return
         if isinstance(values, torch.Tensor):
             values = values.detach()
-            if self._memory.bridge is Bridge.MPS:
+            if self.memory.bridge is Bridge.MPS:
                 # torch's own commands and the kernels run in the same order.
                 self.tensor().copy_(values.reshape(self.shape))
                 return
-            if self._memory.bridge is Bridge.CUDA and values.is_cuda:
+            if self.memory.bridge is Bridge.CUDA and values.is_cuda:
                 self.tensor().copy_(values.reshape(self.shape))
                 # Kernels run on the device's own stream, not on torch's.
                 torch.cuda.current_stream(values.device).synchronize()
                 return
             values = values.cpu().numpy()
         values = np.ascontiguousarray(values, dtype=self.dtype)
-        if self._memory.bridge is Bridge.ALIAS:
-            np.copyto(self.numpy(), values.reshape(self.shape))
+        if self.memory.bridge is Bridge.ALIAS:
+            np.copyto(np.asarray(_HostView(self)), values.reshape(self.shape))
         else:
             self.buffer.copy_from_numpy(values)
 

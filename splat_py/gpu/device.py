@@ -8,6 +8,7 @@ override this order.
 import math
 import os
 import platform
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,12 @@ class Adapter:
     luid: tuple[int, ...] = field(repr=False)
 
 
+class _Open(threading.local):
+    """The recorder of a thread's open `Device.recording`."""
+
+    recorder: Recorder | None = None
+
+
 class Device:
     """An open device: its memory, its kernels, its tuning.
 
@@ -141,7 +148,9 @@ class Device:
         self.tuning = tuning_of(adapter.backend)
         self.operators = native_operators(adapter.backend, features)
         self._recorder = recorder
+        self._open = _Open()
         self._process = os.getpid()
+        memory.flush = self.flush
 
     @property
     def native_float_atomics(self) -> bool:
@@ -171,6 +180,26 @@ class Device:
         """Begin a list of commands."""
         self.require_process()
         return self._recorder(self.handle, self.kernels, self.memory, profile or self.profile)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Record commands, and submit them at the end; inside another `recording` of this thread, at the end of that one. Torch
+        may compute with their results only after that, or after `flush`; `Array.numpy` flushes."""
+        if self._open.recorder is not None:
+            yield self._open.recorder
+            return
+        self._open.recorder = self.record()
+        try:
+            yield self._open.recorder
+        finally:
+            # After errors, too: torch's checkpoints leave a forward pass by one as soon as they have what they need of it.
+            self.flush()
+            self._open.recorder = None
+
+    def flush(self) -> None:
+        """Submit the commands of an open `recording`, and wait for their results."""
+        if self._open.recorder is not None:
+            self._open.recorder.flush()
 
     @contextmanager
     def profiled(self) -> Iterator[Profile]:

@@ -319,3 +319,10 @@ class Recorder:
             if wait:
                 self._device.wait_for_submit(submission)
         return submission
+
+    def flush(self) -> None:
+        """Submit the commands so far, if there are any, and go on with new ones."""
+        if self._arrays:
+            self.submit()
+            self._encoder = self._device.create_command_encoder()
+            self._arrays.clear()

@@ -9,8 +9,9 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.sources import constant
 
-# Values per workgroup of the prefix sum.
+# Values that a workgroup of the prefix sum adds up at once, and the most such blocks that one workgroup does alone.
 _SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
+_BLOCKS_ALONE = 4
 
 
 class PrefixSum:
@@ -27,7 +28,9 @@ class PrefixSum:
 
     def record(self, recorder: Recorder, values: Array) -> None:
         """Sum `values`, [count] uint32, into `offsets` and `total`."""
-        for entry, groups in (("sumBlocks", self._blocks), ("scanBlockSums", 1), ("scanBlocks", self._blocks)):
+        blocks = self._blocks
+        several = ("sumBlocks", blocks), ("scanBlockSums", 1), ("scanBlocks", blocks)
+        for entry, groups in several if blocks > _BLOCKS_ALONE else (("scanAll", 1),):
             recorder.dispatch("prefix_sum", entry, (groups, 1, 1), values=values, sums=self)
 
 
@@ -54,25 +57,31 @@ class RadixSort:
         """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, is the number of pairs. Return either the given
         arrays, overwritten, or arrays that this object owns."""
         source, target = Pairs(keys, values), self._pairs
-        for shift in range(0, bits, self._tuning.sort_digit_bits):
-            for entry in ("countBlockDigits", "scatter"):
-                recorder.dispatch(
-                    "radix_sort",
-                    entry,
-                    (self._blocks, 1, 1),
-                    source=source,
-                    target=target,
-                    count=count,
-                    capacity=self.capacity,
-                    blocks=self._blocks,
-                    shift=shift,
-                    histogram=self._histogram,
-                    starts=self._starts.offsets,
-                    DIGIT_BITS=self._tuning.sort_digit_bits,
-                    THREADS=self._tuning.sort_threads,
-                    ITEMS=self._tuning.sort_items,
-                )
-                if entry == "countBlockDigits":
-                    self._starts.record(recorder, self._histogram)
+        digits = range(0, bits, self._tuning.sort_digit_bits)
+        if self._blocks == 1:
+            self._dispatch(recorder, "sortAlone", source, target, count, bits=bits)
+            return target if len(digits) % 2 else source
+        for shift in digits:
+            self._dispatch(recorder, "countBlockDigits", source, target, count, shift=shift)
+            self._starts.record(recorder, self._histogram)
+            self._dispatch(recorder, "scatter", source, target, count, shift=shift)
             source, target = target, source
         return source
+
+    def _dispatch(self, recorder: Recorder, entry: str, source: Pairs, target: Pairs, count: Array, **numbers: int) -> None:
+        recorder.dispatch(
+            "radix_sort",
+            entry,
+            (self._blocks, 1, 1),
+            source=source,
+            target=target,
+            count=count,
+            capacity=self.capacity,
+            blocks=self._blocks,
+            histogram=self._histogram,
+            starts=self._starts.offsets,
+            DIGIT_BITS=self._tuning.sort_digit_bits,
+            THREADS=self._tuning.sort_threads,
+            ITEMS=self._tuning.sort_items,
+            **numbers,
+        )

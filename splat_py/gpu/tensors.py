@@ -39,7 +39,10 @@ def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> No
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:
     """Return an array as a tensor on the torch device of `like`."""
-    return array.tensor().to(like.device)
+    tensor = array.tensor()
+    if tensor.device != like.device:
+        array.memory.flush()
+    return tensor.to(like.device)
 
 
 def words_of(halves: Tensor) -> Tensor:

@@ -74,14 +74,11 @@ class Projection:
     def pack(self, device: Device) -> Self:
         """Return the same projection with packed splats, after reading their number back from the device."""
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
-        recorder = device.record()
-        self.record_visible(recorder, visible)
-        recorder.submit()
-        count = int(visible.total.numpy()[0])
-        ids = SplatIds.empty(device, count, self.cameras.count)
-        recorder = device.record()
-        self.record_packing(recorder, visible, ids)
-        recorder.submit()
+        with device.recording() as recorder:
+            self.record_visible(recorder, visible)
+            count = int(visible.total.numpy()[0])
+            ids = SplatIds.empty(device, count, self.cameras.count)
+            self.record_packing(recorder, visible, ids)
         return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
@@ -159,9 +156,8 @@ class _Project(torch.autograd.Function):
         else:
             shape = *placed.viewmats.shape[:-2], placed.means.shape[-2]
             work = replace(work, splats=Splats.empty(device, *shape, options=options))
-        recorder = device.record()
-        work.record(recorder)
-        recorder.submit()
+        with device.recording() as recorder:
+            work.record(recorder)
         splats = work.splats
         arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii, splats.normals
         *outputs, radii, normals = (None if array is None else as_tensor(array, placed.means) for array in arrays)
@@ -247,11 +243,10 @@ def _gradients(
     v_splats, v_depth_rows = (StridedRows(*side_by_side(memory, count, *given)) for given in (columns, [(v_depths, 1)]))
     v_gaussians = work.gaussians.map(lambda array: memory.empty(array.shape))
     v_cameras = memory.empty((cameras.count, cameras.row_length))
-    recorder = device.record()
-    recorder.clear(v_cameras)
     work = replace(work, options=replace(options, camera_gradient=of_cameras))
-    work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras)
-    recorder.submit()
+    with device.recording() as recorder:
+        recorder.clear(v_cameras)
+        work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras)
 
     given = (v_means2d, v_depths, v_conics, v_opacities, v_normals)
     like = next((gradient for gradient in given if gradient is not None), torch.empty(0))

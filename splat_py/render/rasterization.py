@@ -228,33 +228,40 @@ def rasterization(
     if with_eval3d:
         checks.check_along_rays(options, camera_model, covars, lenses)
 
-    # 1: Gaussians → splats.
-    splats = project(
-        means,
-        quats,
-        scales,
-        opacities,
-        viewmats,
-        Ks,
-        width,
-        height,
-        options,
-        extras=extras,
-        covars=None if covars is None else covars[..., *_UPPER],
-        lenses=lenses,
-        viewmats_rs=viewmats_rs,
-        device=device,
-    )
-    if extras is not None:
-        splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
-    # 2: splats → the features to blend: colours, depth, extra signals.
-    poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
-    features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
-    checks.check_channels(device, lead.numel(), height, width, features.shape[-1], absgrad)
-    # 3: splats → every tile's list, front to back.
-    lists = bin_tiles(splats, width, height, options, device=device)
-    # 4: lists → pixels.
-    rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+    # One submission for all stages, where torch need not compute in between.
+    with device.recording():
+        # 1: Gaussians → splats.
+        splats = project(
+            means,
+            quats,
+            scales,
+            opacities,
+            viewmats,
+            Ks,
+            width,
+            height,
+            options,
+            extras=extras,
+            covars=None if covars is None else covars[..., *_UPPER],
+            lenses=lenses,
+            viewmats_rs=viewmats_rs,
+            device=device,
+        )
+        if packed:
+            device.flush()
+        if extras is not None:
+            splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
+        # 2: splats → the features to blend: colours, depth, extra signals.
+        poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
+        features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
+        checks.check_channels(device, lead.numel(), height, width, features.shape[-1], absgrad)
+        # 3: splats → every tile's list, front to back.
+        lists = bin_tiles(splats, width, height, options, expect=True, device=device)
+        # 4: lists → pixels.
+        rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+    if not lists.complete():
+        lists = bin_tiles(splats, width, height, options, device=device)
+        rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 
     meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
@@ -293,7 +300,10 @@ def blended_features(
         padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
         parts = (padded[..., first : first + 3] for first in range(0, channels, 3))
         shaded = [shade(means, part, viewmats, splats.radii, degree, as_color=as_color, **on_device) for part in parts]
-        return shaded[0] if channels == 3 else torch.cat(shaded, -1)[..., :channels]
+        if channels == 3:
+            return shaded[0]
+        device.flush()
+        return torch.cat(shaded, -1)[..., :channels]
 
     parts = []
     if colors is not None and options.has_features:
@@ -306,7 +316,10 @@ def blended_features(
     if extra_signals is not None:
         degree = options.extra_signals_sh_degree
         signals = of_splats(extra_signals, degree, False)
+        device.flush()
         parts.append(signals if degree is None else signals + 0.5)
+    if len(parts) > 1:
+        device.flush()
     features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
     if backgrounds is not None:
         backgrounds = torch.nn.functional.pad(backgrounds, (0, features.shape[-1] - backgrounds.shape[-1]))

@@ -264,6 +264,8 @@ def rasterize(
         placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
     parts, alphas, arrays = zip(*images, strict=True)
+    if len(parts) > 1:
+        device.flush()
     return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[-1])
 
 
@@ -282,10 +284,9 @@ class _Rasterize(torch.autograd.Function):
         *tensors, splats, tiles, image, options, device = arguments
         means2d, _, _, colors, backgrounds, _ = tensors
         work = _rasterization(splats, colors, tiles, backgrounds, image, options, device)
-        recorder = device.record()
-        work.record(recorder)
-        recorder.submit()
-        save_state(ctx, work, *tensors, tiles.offsets, tiles.ids)
+        with device.recording() as recorder:
+            work.record(recorder)
+        save_state(ctx, work, *tensors, tiles.offsets, tiles.all_ids)
         # The backward pass stores `absgrad` on it.
         ctx.means2d = means2d if options.absgrad else None
         return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
@@ -338,9 +339,8 @@ def rasterize_backward(
         raise SplatError(f"colors has {colors.shape[-1]} channels; give at most {MAX_CHANNELS} at a time")
     device = device_for(colors, device)
     work = _rasterization(splats, colors, tiles, backgrounds, rendered.arrays, options, device)
-    recorder = device.record()
-    work.record_pack(recorder)
-    recorder.submit()
+    with device.recording() as recorder:
+        work.record_pack(recorder)
     v_alphas = torch.zeros_like(rendered.alphas) if v_alphas is None else v_alphas
     return _gradients(work, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True)
 
@@ -366,10 +366,9 @@ def _gradients(
     """Return gradients of splats with shape `splats`, and with `of_backgrounds` those of backgrounds."""
     memory, options, channels = work.device.memory, work.options, work.colors.shape[-1]
     rows = memory.empty((work.splats.count, options.gradient_row_length(channels)))
-    recorder = work.device.record()
     v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
-    work.record_backward(recorder, v_colors, v_opacities, rows)
-    recorder.submit()
+    with work.device.recording() as recorder:
+        work.record_backward(recorder, v_colors, v_opacities, rows)
     widths = 2, options.shape_floats, 1, channels, options.extras, 2 * options.absgrad
     parts = as_tensor(rows, v_images).unflatten(0, splats).split(widths, -1)
     means2d, conics, opacities, colors, extras, absgrad = parts

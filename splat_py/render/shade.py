@@ -284,9 +284,8 @@ class _Shade(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         means, features, viewmats, radii, weights, *others = arguments
         work, device = _shading(*arguments), others[-1]
-        recorder = device.record()
-        work.record(recorder)
-        recorder.submit()
+        with device.recording() as recorder:
+            work.record(recorder)
         save_state(ctx, (work, device), means, features, viewmats, radii, weights)
         return as_tensor(work.colors, means)
 
@@ -366,14 +365,13 @@ def _gradients(
     v_features = empty((work.means.size // 3, -(-stored // 2)) if halves else features.shape)
     v_cameras = empty((work.cameras.count, CAMERA_ROW))
     v_weights = None if work.weights is None else empty(work.weights.shape)
-    recorder = device.record()
-    recorder.clear(v_cameras)
-    if v_weights is not None:
-        recorder.clear(v_weights)
     view = StridedRows(*side_by_side(device.memory, v_colors.numel() // 3, (v_colors, 3)))
     of_features = FeatureArrays.of(v_features, stored, halves)
-    work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights)
-    recorder.submit()
+    with device.recording() as recorder:
+        recorder.clear(v_cameras)
+        if v_weights is not None:
+            recorder.clear(v_weights)
+        work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights)
     v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
     found = as_tensor(v_features, v_colors)
     if halves:

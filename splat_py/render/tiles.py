@@ -1,6 +1,7 @@
 """Stage 3, splats → every tile's list of them, front to back (kernels/tiles.slang). Not differentiable."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -221,13 +222,40 @@ class BinnedTiles:
     """Every tile's splats, front to back: the splats of tile t are ids[offsets[t]:offsets[t + 1]]."""
 
     offsets: Tensor  # [C · rows · columns + 1] int32
-    ids: Tensor  # [isects] int32, indices of splats
+    all_ids: Tensor  # [capacity] int32, indices of splats; undefined after those of the lists
     arrays: TileLists
+    isect_count: Array | None = None  # [1] uint32 on the device, by default the capacity
 
     @property
     def grid(self) -> TileGrid:
         """The tiles."""
         return self.arrays.grid
+
+    @cached_property
+    def count(self) -> int:
+        """Elements that the lists need."""
+        return len(self.all_ids) if self.isect_count is None else int(self.isect_count.numpy()[0])
+
+    def complete(self) -> bool:
+        """Return True if the lists have room for all elements, and remember their number for `bin_tiles(…, expect=True)`."""
+        assert self.arrays.order is not None
+        sizes = self.arrays.order.size, self.grid.count
+        if len(_expected) == _MOST_SIZES:
+            _expected.clear()
+        # Views differ, so the largest number counts for a while.
+        _expected[sizes] = max(self.count, _expected.get(sizes, 0) * 15 // 16)
+        return self.count <= len(self.all_ids)
+
+    @property
+    def ids(self) -> Tensor:
+        """Indices of splats, [isects] int32."""
+        return self.all_ids[: self.count]
+
+
+# Recent numbers of intersections by the numbers of splats and tiles; for how many sizes; and the largest to be expected. More
+# are counted before their lists are made, which costs little then and wastes no room.
+_expected: dict[tuple[int, int], int] = {}
+_MOST_SIZES, _MOST_EXPECTED = 1024, 1 << 22
 
 
 @graph_break
@@ -237,9 +265,14 @@ def bin_tiles(
     height: int,
     options: Options,
     *,
+    expect: bool = False,
     device: Device | str | None = None,
 ) -> BinnedTiles:
     """List the splats that any pixel of each tile can see (α ≥ 1/255), front to back. Not differentiable.
+
+    Args:
+        expect: make room for a quarter more elements than recent lists of as many splats and tiles had, if there were any,
+            instead of waiting for the number. The lists may then be incomplete (`BinnedTiles.complete`).
 
     Raises:
         SplatError: there are more intersections than lists can hold.
@@ -249,21 +282,20 @@ def bin_tiles(
     tile = options.tile_size
     grid = TileGrid(tile, int(-(-width // tile)), int(-(-height // tile)), splats.cameras)
     binning = Binning(device, arrays, grid, options)
-    recorder = device.record()
-    binning.record_count(recorder)
-    recorder.submit()
-    binning.reserve(int(binning.isect_count.numpy()[0]))
-    recorder = device.record()
-    binning.record_lists(recorder)
-    # This bounds the length of every list; most often one segment is enough for it.
-    max_tile_count = splats.depths.shape[-1]
-    asks = segments_for(device, max_tile_count) > 1
-    if asks:
-        binning.record_max_tile_count(recorder)
-    recorder.submit()
-    if asks:
-        max_tile_count = int(binning.max_tile_count.numpy()[0])
+    recent = _expected.get((arrays.count, grid.count), _MOST_EXPECTED)
+    with device.recording() as recorder:
+        binning.record_count(recorder)
+        if expect and recent < _MOST_EXPECTED:
+            binning.reserve(recent + recent // 4)
+        else:
+            binning.reserve(int(binning.isect_count.numpy()[0]))
+        binning.record_lists(recorder)
+        # This bounds the length of every list; most often one segment is enough for it.
+        max_tile_count = splats.depths.shape[-1]
+        if segments_for(device, max_tile_count) > 1:
+            binning.record_max_tile_count(recorder)
+            max_tile_count = int(binning.max_tile_count.numpy()[0])
     lists = binning.lists(segments_for(device, max_tile_count))
     # torch has few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
-    return BinnedTiles(offsets, ids, lists)
+    return BinnedTiles(offsets, ids, lists, binning.isect_count)

@@ -1,0 +1,114 @@
+"""`rasterization` submits its stages together, with results as if it submitted each alone."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import SplatError, get_device, rasterization
+from splat_py.gpu.arrays import Array, Memory
+from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import Recorder
+from splat_py.render import tiles
+from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, inputs_of, run, split
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often `submit` and `dispatch` are called."""
+    found: Counter[str] = Counter()
+    for name in ("submit", "dispatch"):
+
+        def call(self: Recorder, *args: Any, name: str = name, method: Any = getattr(Recorder, name), **others: Any) -> Any:
+            found[name] += 1
+            return method(self, *args, **others)
+
+        monkeypatch.setattr(Recorder, name, call)
+    return found
+
+
+@contextmanager
+def apart(device: Device, recording: Any = Device.recording) -> Iterator[Recorder]:
+    """Record as `Device.recording`, but submit each stage alone."""
+    outer, device._open.recorder = device._open.recorder, None
+    try:
+        with recording(device) as recorder:
+            yield recorder
+    finally:
+        device._open.recorder = outer
+
+
+def undefined(memory: Memory, *args: Any, empty: Any = Memory.empty, **others: Any) -> Array:
+    """An empty array whose contents stand out if they are read before they are written: NaN or 2³² - 1."""
+    array: Array = empty(memory, *args, **others)
+    array.tensor().view(torch.uint8).fill_(0xFF)
+    return array
+
+
+def render(inputs: dict[str, Tensor], **options: Any) -> Tensor:
+    return rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)[0]
+
+
+@pytest.mark.parametrize(("packed", "submissions", "dispatches"), [(False, 1, 10), (True, 3, 13)])
+def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatches: int, counts: Counter[str]) -> None:
+    inputs = inputs_of()
+    render(inputs, packed=packed)
+    counts.clear()
+    images = render(inputs, packed=packed)
+    assert counts == {"submit": submissions, "dispatch": dispatches}
+    images.sum().backward()
+    assert counts["submit"] == submissions + 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_results_are_those_of_single_submissions(name: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_scene, options = split(OPTIONS[name])
+    inputs = inputs_of((2,), **of_scene)
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "recording", apart)
+        single = run(inputs, packed=packed, **options)
+    monkeypatch.setattr(Memory, "empty", undefined)
+    for _ in range(2):
+        images, alphas, meta, gradients = run(inputs, packed=packed, **options)
+        torch.testing.assert_close((images, alphas, gradients), (single[0], single[1], single[3]), rtol=0, atol=0)
+        assert meta.keys() == single[2].keys()
+        tensors = [key for key, value in single[2].items() if isinstance(value, Tensor)]
+        torch.testing.assert_close([meta[key] for key in tensors], [single[2][key] for key in tensors], rtol=0, atol=0)
+
+
+def test_lists_with_too_little_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = inputs_of()
+    images, alphas, meta, gradients = run(inputs, packed=False)
+    needed = len(meta["flatten_ids"])
+    for expected in (0, 1, needed // 2, needed - needed // 4, 2 * needed):
+        monkeypatch.setattr(tiles, "_expected", {(meta["depths"].numel(), meta["isect_offsets"].numel()): expected})
+        again = run(inputs, packed=False)
+        torch.testing.assert_close((images, alphas, gradients), (again[0], again[1], again[3]), rtol=0, atol=0)
+        torch.testing.assert_close(meta["flatten_ids"], again[2]["flatten_ids"], rtol=0, atol=0)
+
+
+def test_an_error_submits_what_was_recorded() -> None:
+    device = get_device()
+    array = device.memory.full((4,), 1)
+    with pytest.raises(SplatError, match="for the test"), device.recording() as recorder:
+        recorder.clear(array)
+        raise SplatError("for the test")
+    assert not array.numpy().any()
+    with device.recording() as recorder:
+        assert not recorder._arrays
+
+
+def test_threads_do_not_share_a_recording() -> None:
+    device, inputs, found = get_device(), inputs_of(), []
+    expected = render(inputs)
+    with device.recording():
+        thread = Thread(target=lambda: found.append(render(inputs)))
+        thread.start()
+        thread.join()
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=0)
