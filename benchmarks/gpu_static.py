@@ -24,6 +24,7 @@ from benchmarks.gpu_recording import kernels, specialisations
 from benchmarks.gpu_sass import hot_loop, instructions
 from splat_py.base.files import write_json
 from splat_py.gpu.emission import emit
+from splat_py.gpu.kernels import uses_fast_math
 from tests.cuda.nvrtc import Assembled, assemble, compile_ptx, version
 from tests.emulation.kernels import Specialisation
 
@@ -58,8 +59,9 @@ def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, An
     if before.get("source") == digest:
         return before
     found: dict[str, Any] = {"source": digest, "threads": math.prod(kernel.threads)}
+    options = ("--use_fast_math",) if uses_fast_math(specialisation.module, dict(specialisation.constants)) else ()
     for architecture in ARCHITECTURES:
-        assembled = assemble(compile_ptx(kernel.source, architecture), architecture)
+        assembled = assemble(compile_ptx(kernel.source, architecture, *options), architecture)
         numbers = assembled.figures
         found[architecture] = {
             "registers": numbers.registers,

@@ -36,6 +36,9 @@ from splat_py.gpu.sources import Source, constant, declared, extern_defaults, me
 # A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
 # among more kernels than these sessions hold compiles some of them again.
 _SESSIONS, _KERNELS_PER_SESSION = 2, 48
+# Modules that CUDA compiles with approximate division, roots, exponentials and logarithms, which err by 2e-6 at most: footprints
+# have wider margins (tests/shaders/test_fast_math.py). Metal compiles everything so.
+_FAST_MODULES = frozenset({"rasterize"})
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -157,6 +160,11 @@ def _literal(module: str, name: str, kind: str, value: Any) -> str:
     raise BindingError(f"{module}: {name} is {value!r}; it must be of type {kind}")
 
 
+def uses_fast_math(module: str, constants: Mapping[str, Any]) -> bool:
+    """True if CUDA compiles a kernel with fast mathematics. The margins for it are unknown in a user's types."""
+    return module in _FAST_MODULES and not any(isinstance(value, UserType) for value in constants.values())
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One specialised entry point, ready to be dispatched."""
@@ -173,8 +181,8 @@ class KernelCache:
 
     def __init__(self, device: spy.Device) -> None:
         self._device = device
-        # The oldest first.
-        self._sessions: list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]] = []
+        # With exact mathematics and with fast, each time the oldest first.
+        self._sessions: dict[bool, list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]]] = {False: [], True: []}
         # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
         self.observers: list[Callable[[str], None]] = []
 
@@ -183,12 +191,14 @@ class KernelCache:
         values of its `extern` names; SplatError if a caller's own code cannot be compiled in it."""
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
-        for _, kernels in self._sessions:
+        fast = self._is_fast(module, constants)
+        sessions = self._sessions[fast]
+        for _, kernels in sessions:
             if key in kernels:
                 return kernels[key]
-        if not self._sessions or len(self._sessions[-1][1]) == _KERNELS_PER_SESSION:
-            self._sessions = [*self._sessions, (self._open_session(), {})][-_SESSIONS:]
-        session, kernels = self._sessions[-1]
+        if not sessions or len(sessions[-1][1]) == _KERNELS_PER_SESSION:
+            self._sessions[fast] = sessions = [*sessions, (self._open_session(fast), {})][-_SESSIONS:]
+        session, kernels = sessions[-1]
         for observer in self.observers:
             observer(entry)
         try:
@@ -201,10 +211,17 @@ class KernelCache:
             raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return kernels[key]
 
-    def _open_session(self) -> spy.SlangSession:
+    def _is_fast(self, module: str, constants: dict[str, Any]) -> bool:
+        return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, constants)
+
+    def _open_session(self, fast: bool) -> spy.SlangSession:
         # The first is the device's own, whose modules functions of Slang share.
         own = self._device.slang_session
-        return self._device.create_slang_session(own.desc.compiler_options) if self._sessions else own
+        if not fast and not self._sessions[fast]:
+            return own
+        options = own.desc.compiler_options
+        options.floating_point_mode = spy.SlangFloatingPointMode.fast if fast else spy.SlangFloatingPointMode.default
+        return self._device.create_slang_session(options)
 
     def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
         modules = [session.load_module(f"kernels/{module}")]
