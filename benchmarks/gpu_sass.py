@@ -9,8 +9,6 @@ from dataclasses import dataclass
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
-# Steps of a loop over `distance`, from 4 to half a wave, in `sumFourOverWave`. Counts of other inner loops are unknown.
-_BUTTERFLY_STEPS = 3
 
 # Classes by the beginnings of instructions' names; the first match counts.
 _CLASSES = {
@@ -127,7 +125,6 @@ def hot_loop(text: str) -> HotLoop | None:
             skipped = [i for i in body if branch.address < i.address < branch.target]
             if len(skipped) <= 6 and any(i.name.startswith("CALL") for i in skipped):
                 slow |= {i.address for i in skipped}
-    inner = [loop for loop in loops if hot.first < loop.first and loop.last < hot.last]
     skips = [
         Loop(i.address + 1, i.target - 1)
         for i in body
@@ -136,10 +133,7 @@ def hot_loop(text: str) -> HotLoop | None:
     widest = max(skips, key=lambda loop: loop.length, default=Loop(0, 0))
 
     def counted(chosen: list[Instruction]) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        for i in chosen:
-            if i.address not in slow:
-                counts[i.kind] += _BUTTERFLY_STEPS ** sum(i in loop for loop in inner)
+        counts = Counter(i.kind for i in chosen if i.address not in slow)
         return {kind: counts[kind] for kind in CLASSES if counts[kind]}
 
     conditional = [i for i in body if i in widest] if 10 * widest.length > hot.length else []
