@@ -36,8 +36,8 @@ from splat_py.gpu.sources import Source, constant, declared, extern_defaults, me
 # A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
 # among more kernels than these sessions hold compiles some of them again.
 _SESSIONS, _KERNELS_PER_SESSION = 2, 48
-# Modules that CUDA compiles with approximate division, roots, exponentials and logarithms, which err by 2e-6 at most: footprints
-# have wider margins (tests/shaders/test_fast_math.py). Metal compiles everything so.
+# Modules that CUDA compiles with approximate divisions, roots, exponentials and logarithms. Their errors are smaller than the
+# margins of footprints (tests/shaders/test_footprint.py). Metal compiles everything so.
 _FAST_MODULES = frozenset({"rasterize"})
 # The most timestamps in a profile.
 _MOST_MARKS = 256
