@@ -8,7 +8,7 @@ noise moves the faint ones in between.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from splat_py.render.views import blending_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import GROUPS, WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
+from splat_py.train.parameters import WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
 
 # Bits of the sort keys of gradients and of Morton codes.
 _GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")
@@ -36,20 +36,6 @@ _NOISE_LR = 5e5  # relative to the learning rate of the means
 _GROWTH = 1.05  # factor on the number of Gaussians each time
 # Opacities become integer weights up to this, the largest range that float32 holds exactly, if their sum allows.
 _FINEST = 1 << 24
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """Gaussians as the optimiser stores them (kernels/densify.slang)."""
-
-    means: Array
-    quats: Array
-    log_scales: Array
-    logit_opacities: Array
-
-    @classmethod
-    def of(cls, parameters: Parameters) -> Self:
-        return cls(*(parameters.arrays[name] for name in GROUPS[:4]))
 
 
 @dataclass(frozen=True)
@@ -104,14 +90,14 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
     _dispatch(recorder, "listOrigins", parameters, 4 * count, offsets=sums.offsets, origins=origins)
     new = record_moved(recorder, parameters, origins)
     key = random_key(config.seed, step, Use.SPLIT)
-    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=_Stored.of(new), **key)
+    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=new.gaussians, **key)
     recorder.submit()
     return new
 
 
 def _dispatch(recorder: Recorder, entry: str, parameters: Parameters, threads: int, **arguments: Any) -> None:
-    stored = _Stored.of(parameters)
-    recorder.dispatch("densify", entry, linear_groups(threads), gaussians=parameters.count, stored=stored, **arguments)
+    stored, groups = parameters.gaussians, linear_groups(threads)
+    recorder.dispatch("densify", entry, groups, gaussians=parameters.count, stored=stored, **arguments)
 
 
 def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits: int) -> tuple[Array, Array]:
