@@ -14,6 +14,7 @@ import torch
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, load_tensors, save_tensors
 from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.fit.steps import with_moments
 from splat_py.gpu.sources import constant_of
 from splat_py.render.shade import color_model, network_weights
 from splat_py.scene.dataset import Dataset
@@ -35,7 +36,6 @@ from splat_py.train.parameters import (
     averaged_groups,
     filtered,
     groups_of,
-    with_moments,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import RankLostError, SplatError
 from splat_py.fit.distributed import ALONE, Ranks
-from splat_py.fit.steps import Use, check_finite, random_key
+from splat_py.fit.steps import AdamArrays, Use, check_finite, random_key, with_moments
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
@@ -27,7 +27,7 @@ from splat_py.render.views import blending_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
+from splat_py.train.parameters import WEIGHTS, Parameters, groups_of
 
 # Bits of the sort keys of gradients and of Morton codes.
 _GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")

@@ -3,14 +3,17 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from splat_py.fit.steps import MOMENTS as MOMENTS
 from splat_py.fit.steps import Adam
+from splat_py.fit.steps import AdamArrays as AdamArrays
+from splat_py.fit.steps import with_moments as with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
@@ -24,7 +27,6 @@ from splat_py.train.config import TrainConfig
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 # Splat parameters, [N, E]; features [N, F] and weights [W] of colours other than harmonics, instead of "sh".
 EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
-MOMENTS = ("m", "v")
 
 # In a checkpoint: the suffix of the names of means; and the filters' standard deviations [N], world units, 0 for Gaussians that
 # no camera has seen.
@@ -39,25 +41,6 @@ _ADAM_RUN = _MEANS_RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class AdamArrays:
-    """Parameters on the device and their Adam moments (kernels/adam.slang)."""
-
-    parameters: Array
-    first_moments: Array
-    second_moments: Array
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
-        """Pick the arrays of a parameter by its name in checkpoints: the parameter itself and its two moments."""
-        return cls(*(arrays[other] for other in with_moments(name)))
-
-
-def with_moments(name: str) -> list[str]:
-    """Return a parameter's name in a state, and the names of its Adam moments."""
-    return [name, *(f"{name}.{moment}" for moment in MOMENTS)]
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
