@@ -125,16 +125,8 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
     # Each row becomes a copy of its origin. No origin is itself a copy; origins with copies lose their moments.
     for name in groups_of(parameters.arrays):
-        recorder.dispatch(
-            "gaussian_rows",
-            "relocateRows",
-            linear_groups(count),
-            rows=count,
-            row=parameters.arrays[name].size // count,
-            origins=origins,
-            copies=copies,
-            target=AdamArrays.of(parameters.arrays, name),
-        )
+        target = AdamArrays.of(parameters.arrays, name)
+        _dispatch_rows(recorder, "relocateRows", origins, target, copies=copies)
     after = parameters
     if rows > count:
         _, origins, _ = _record_draw(recorder, parameters, config, step, rows)
@@ -197,20 +189,18 @@ def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> 
         names = with_moments(name)
         new = [memory.empty((count, *old[name].shape[1:])) for _ in names]
         arrays |= zip(names, new, strict=True)
-        recorder.dispatch(
-            "gaussian_rows",
-            "moveRows",
-            linear_groups(count),
-            rows=count,
-            row=old[name].size // parameters.count,
-            origins=origins,
-            source=AdamArrays.of(old, name),
-            target=AdamArrays(*new),
-        )
+        _dispatch_rows(recorder, "moveRows", origins, AdamArrays(*new), source=AdamArrays.of(old, name))
     for name in Parameters.STATISTICS:
         arrays[name] = memory.empty(count)
         recorder.clear(arrays[name])
     return Parameters(parameters.device, {**old, **arrays})
+
+
+def _dispatch_rows(recorder: Recorder, entry: str, origins: Array, target: AdamArrays, **arguments: Any) -> None:
+    """Write rows of `target`, as many as there are `origins`."""
+    rows, groups = origins.size, linear_groups(origins.size)
+    row = target.parameters.size // rows
+    recorder.dispatch("gaussian_rows", entry, groups, rows=rows, row=row, origins=origins, target=target, **arguments)
 
 
 def check_parameters(parameters: Parameters, step: int) -> None:

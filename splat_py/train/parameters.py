@@ -36,8 +36,7 @@ _EPOCHS, _LARGEST_SHARE = 2, 10
 # Steps after which filters are updated, as Gaussians move.
 _FILTER_EVERY = 100
 
-# Floats per thread.
-_ADAM_RUN = _MEANS_RUN = constant("kernels/optimize", "RUN")
+_RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]
@@ -166,17 +165,14 @@ class Parameters:
                 least, largest = limits[0].least, limits[0].largest
                 if math.isfinite(least) and math.isfinite(largest):
                     arguments |= {"BOUNDED": True, "least": least, "largest": largest}
-            recorder.dispatch(
-                "optimize",
-                "adam",
-                linear_groups(-(-self.arrays[name].size // _ADAM_RUN)),
-                learnt=AdamArrays.of(self.arrays, name),
-                gradients=gradients,
-                status=status,
-                settings=adam.settings(step, rate),
-                count=self.arrays[name].size,
-                **arguments,
-            )
+            learnt, settings = AdamArrays.of(self.arrays, name), adam.settings(step, rate)
+            arguments |= {"learnt": learnt, "gradients": gradients, "settings": settings, "status": status}
+            record_floats(recorder, "adam", self.arrays[name], **arguments)
+
+
+def record_floats(recorder: Recorder, entry: str, array: Array, **arguments: Any) -> None:
+    """Record a kernel of kernels/optimize.slang, whose threads have `RUN` floats of an array each."""
+    recorder.dispatch("optimize", entry, linear_groups(-(-array.size // _RUN)), count=array.size, **arguments)
 
 
 def first_averaged(config: TrainConfig, photographs: int) -> int:
@@ -210,17 +206,10 @@ class ParameterMeans:
             self._means = {name: self._memory.empty(parameters.arrays[name].shape) for name in names}
             for array in self._means.values():
                 recorder.clear(array)
+        share = 1 / (step - self._first + 1)
         for name in names:
-            recorder.dispatch(
-                "optimize",
-                "addToMeans",
-                linear_groups(-(-self._means[name].size // _MEANS_RUN)),
-                count=self._means[name].size,
-                share=1 / (step - self._first + 1),
-                status=status,
-                parameters=parameters.arrays[name],
-                parameter_means=self._means[name],
-            )
+            arrays: dict[str, Any] = {"parameters": parameters.arrays[name], "parameter_means": self._means[name]}
+            record_floats(recorder, "addToMeans", self._means[name], share=share, status=status, **arrays)
 
     def state(self) -> State:
         """Copy the means to the host, by their names in checkpoints. No step may still be running."""
