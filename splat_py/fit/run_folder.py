@@ -244,17 +244,32 @@ class RunRecord(Generic[Config]):
 
 
 @contextmanager
-def reading(path: Path, what: str, advice: str, *, absent: str) -> Iterator[None]:
-    """Wrap `load_tensors` and the use of its tensors. SplatError if the file is missing, with the clause `absent`, or is not
-    `what` it should be, with `advice`."""
+def reading(
+    path: Path,
+    kind: str,
+    check: Callable[[dict[str, Any], "Layout"], None],
+    what: str,
+    advice: str,
+    *,
+    absent: str,
+    squares: Collection[str] = ("v",),
+) -> "Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]":
+    """Yield the header and the tensors of a file (`load_tensors`). SplatError if it is missing, with the clause `absent`; or if
+    it is not `what` it should be, a number is not finite, or one is negative in a tensor whose name ends with one of `squares`,
+    with `advice`."""
+    import numpy as np
     from safetensors import SafetensorError
 
-    from splat_py.base.files import reason
+    from splat_py.base.files import load_tensors, reason
 
     if not path.is_file():
         raise SplatError(f"{path} does not exist; {absent}")
     try:
-        yield
+        header, tensors = load_tensors(path, kind, check)
+        for name, values in tensors.items():
+            if not np.isfinite(values).all() or (name.rpartition(".")[2] in squares and (values < 0).any()):
+                raise ValueError(f"{name} holds NaN, infinity, or a negative mean of squares")
+        yield header, tensors
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, MemoryError) as error:
         raise SplatError(f"{path} is not {what} or is damaged; {advice} ({reason(error)})") from error
 
@@ -307,12 +322,3 @@ def require_layout(layout: "Layout", shapes: Mapping[str, tuple[int, ...]], dtyp
         expected = ((dtypes or {}).get(name, "F32"), shape)
         if layout[name] != expected:
             raise ValueError(f"{name} is {layout[name]}; it must be {expected}")
-
-
-def require_finite(tensors: "Mapping[str, NDArray[Any]]", squares: tuple[str, ...] = ()) -> None:
-    """Raise ValueError if a number is not finite, or is negative in one of `squares`."""
-    import numpy as np
-
-    for name, values in tensors.items():
-        if not np.isfinite(values).all() or (name in squares and (values < 0).any()):
-            raise ValueError(f"{name} holds NaN, infinity, or a negative mean of squares")

@@ -23,6 +23,8 @@ _STATUS_EVERY = 32
 _BUDGET = 1 << 30
 # Number of other photographs that are loaded before their step.
 AHEAD = 4
+# Suffixes of the names of Adam's moments in checkpoints.
+MOMENTS = ("m", "v")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,25 @@ class Adam:
         """Return the settings of `step`, counted from 0."""
         corrections = (1 - beta ** (step + 1) for beta in (self.beta1, self.beta2))
         return AdamSettings(rate, self.beta1, self.beta2, self.epsilon, *corrections)
+
+
+@dataclass(frozen=True)
+class AdamArrays:
+    """Parameters on the device and their Adam moments (kernels/adam.slang)."""
+
+    parameters: Array
+    first_moments: Array
+    second_moments: Array
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
+        """Pick the arrays of a parameter by its name in checkpoints: the parameter itself and its two moments."""
+        return cls(*(arrays[other] for other in with_moments(name)))
+
+
+def with_moments(name: str) -> list[str]:
+    """Return a parameter's name in a state, and the names of its Adam moments."""
+    return [name, *(f"{name}.{moment}" for moment in MOMENTS)]
 
 
 class Use(IntEnum):

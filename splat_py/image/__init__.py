@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 else:
     from splat_py.base.lazy import lazy
 
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "FitReport": "splat_py.image.fitting",
-            "ImageFit": "splat_py.image.pictures",
-            "ImageFitter": "splat_py.image.fitting",
-            "Rates": "splat_py.image.options",
-            "fit": "splat_py.image.fitting",
-            "read_picture": "splat_py.image.pictures",
-            "render": "splat_py.image.rasterizers",
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = ["FitReport", "ImageFit", "ImageFitter", "Rates", "fit", "read_picture", "render"]

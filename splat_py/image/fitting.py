@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, check_number
 from splat_py.fit.process import kept_checkpoint
-from splat_py.fit.steps import Adam, Overflow, StepsInFlight, check_finite
+from splat_py.fit.steps import Adam, AdamArrays, Overflow, StepsInFlight, check_finite
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import Recorder, linear_groups
@@ -82,10 +82,8 @@ class FitStep:
             rates=self.rates.times(self.rates.final ** (step / steps)),
             adam=self.adam.settings(step),
             status=self.status,
-            parameters=self.parameters,
+            learnt=AdamArrays(self.parameters, *self.moments),
             gradients=self.gradients,
-            first_moments=self.moments[0],
-            second_moments=self.moments[1],
         )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, load_tensors, regular, save_tensors
-from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.base.files import Layout, regular, save_tensors
+from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device
 from splat_py.image.rasterizers import FLOATS, check_shape, check_size, draw
@@ -131,9 +131,8 @@ class ImageFit:
         """
         path = Path(path)
         absent = "name a file that `splat fit-image` or ImageFit.save has written"
-        with reading(path, "a file of image blobs", "fit the image again", absent=absent):
-            header, tensors = load_tensors(path, _KIND, _check)
-            require_finite(tensors)
+        what, advice = "a file of image blobs", "fit the image again"
+        with reading(path, _KIND, _check, what, advice, absent=absent) as (header, tensors):
             return cls(tensors["params"], header["width"], header["height"], float(header["psnr"]))
 
 
@@ -173,9 +172,8 @@ class FitCheckpoint:
     @classmethod
     def load(cls, path: Path) -> Self:
         absent = "there is no fit to resume"
-        with reading(path, "the checkpoint of a picture's fit", "fit without --resume", absent=absent):
-            header, tensors = load_tensors(path, _CHECKPOINT_KIND, _check_checkpoint)
-            require_finite(tensors, ("v",))
+        what, advice = "the checkpoint of a picture's fit", "fit without --resume"
+        with reading(path, _CHECKPOINT_KIND, _check_checkpoint, what, advice, absent=absent) as (header, tensors):
             return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _CHECKPOINT_TENSORS))
 
     def check_picture(self, picture: Picture) -> None:

@@ -25,8 +25,9 @@ and back.
 """
 
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from splat_py.base.lazy import lazy
 
 if TYPE_CHECKING:
     from splat_py.shaders.checks import check
@@ -35,19 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ShaderFunction", "ShaderModule", "check", "gradients", "load", "source"]
 
-_HOMES = {
-    "ShaderFunction": "functions",
-    "ShaderModule": "functions",
-    "check": "checks",
-    "gradients": "functions",
-    "load": "loading",
-    "source": "loading",
-}
+_load, _ = lazy(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in __all__:
+        return _load(name)
     if not name.startswith("_"):
         from splat_py.shaders.loading import built_in
 

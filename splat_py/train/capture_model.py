@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.fit.run_folder import reading, require_finite, require_layout
-from splat_py.fit.steps import Adam
+from splat_py.base.files import Layout, save_tensors
+from splat_py.fit.run_folder import reading, require_layout
+from splat_py.fit.steps import Adam, AdamArrays, with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
@@ -25,7 +25,7 @@ from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment, require_pinhole
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import AdamArrays, State, with_moments
+from splat_py.train.parameters import State
 from splat_py.train.views import RandomBackgrounds
 
 # Kind of the files that hold learnt captures.
@@ -393,9 +393,8 @@ class LearntCapture:
             shapes = capture_shapes(config, layout)
             require_layout(layout, {name: shape for name, shape in shapes.items() if "." not in name})
 
-        with reading(path, "the learnt capture of a run", "train again", absent="finish the run with --resume"):
-            _, arrays = load_tensors(path, _CAPTURE, check)
-            require_finite(arrays)
+        what, advice, absent = "the learnt capture of a run", "train again", "finish the run with --resume"
+        with reading(path, _CAPTURE, check, what, advice, absent=absent) as (_, arrays):
             return cls(arrays)
 
     @property

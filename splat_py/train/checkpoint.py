@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, load_tensors, save_tensors
-from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.base.files import Layout, save_tensors
+from splat_py.fit.run_folder import reading, require_layout, whole_number
+from splat_py.fit.steps import with_moments
 from splat_py.gpu.sources import constant_of
 from splat_py.render.shade import color_model, network_weights
 from splat_py.scene.dataset import Dataset
@@ -35,7 +36,6 @@ from splat_py.train.parameters import (
     averaged_groups,
     filtered,
     groups_of,
-    with_moments,
 )
 
 if TYPE_CHECKING:
@@ -147,9 +147,8 @@ class Checkpoint:
     def load(cls, path: Path) -> "Checkpoint":
         """Read what `save` wrote; SplatError if the file is missing, damaged or not a checkpoint."""
         absent = "there is no checkpoint to resume from"
-        with reading(path, "a checkpoint of splat_py", "train without --resume", absent=absent):
-            header, state = load_tensors(path, "splat_py", _check)
-            require_finite(state, (*(name for name in state if name.endswith(".v")), FILTER))
+        what, advice = "a checkpoint of splat_py", "train without --resume"
+        with reading(path, "splat_py", _check, what, advice, absent=absent, squares=("v", FILTER)) as (header, state):
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 
 
@@ -175,7 +174,6 @@ def gaussians_of(
 
 def _check(header: dict[str, Any], layout: Layout) -> None:
     config = TrainConfig.from_dict(header["config"])
-    config.validate()
     whole_number(header, "step", 0, config.steps)
     whole_number(header, "capacity", 1, _MOST_ISECTS)
     _, (count, *_) = layout["means"]

@@ -8,7 +8,7 @@ noise moves the faint ones in between.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import RankLostError, SplatError
 from splat_py.fit.distributed import ALONE, Ranks
-from splat_py.fit.steps import Use, check_finite, random_key
+from splat_py.fit.steps import AdamArrays, Use, check_finite, random_key, with_moments
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
@@ -27,7 +27,7 @@ from splat_py.render.views import blending_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import GROUPS, WEIGHTS, AdamArrays, Parameters, groups_of, with_moments
+from splat_py.train.parameters import WEIGHTS, Parameters, groups_of
 
 # Bits of the sort keys of gradients and of Morton codes.
 _GRADIENT_BITS, _PLACE_BITS = 32, 3 * constant("kernels/densify", "BITS")
@@ -36,20 +36,6 @@ _NOISE_LR = 5e5  # relative to the learning rate of the means
 _GROWTH = 1.05  # factor on the number of Gaussians each time
 # Opacities become integer weights up to this, the largest range that float32 holds exactly, if their sum allows.
 _FINEST = 1 << 24
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """Gaussians as the optimiser stores them (kernels/densify.slang)."""
-
-    means: Array
-    quats: Array
-    log_scales: Array
-    logit_opacities: Array
-
-    @classmethod
-    def of(cls, parameters: Parameters) -> Self:
-        return cls(*(parameters.arrays[name] for name in GROUPS[:4]))
 
 
 @dataclass(frozen=True)
@@ -104,14 +90,14 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
     _dispatch(recorder, "listOrigins", parameters, 4 * count, offsets=sums.offsets, origins=origins)
     new = record_moved(recorder, parameters, origins)
     key = random_key(config.seed, step, Use.SPLIT)
-    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=_Stored.of(new), **key)
+    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=new.gaussians, **key)
     recorder.submit()
     return new
 
 
 def _dispatch(recorder: Recorder, entry: str, parameters: Parameters, threads: int, **arguments: Any) -> None:
-    stored = _Stored.of(parameters)
-    recorder.dispatch("densify", entry, linear_groups(threads), gaussians=parameters.count, stored=stored, **arguments)
+    stored, groups = parameters.gaussians, linear_groups(threads)
+    recorder.dispatch("densify", entry, groups, gaussians=parameters.count, stored=stored, **arguments)
 
 
 def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits: int) -> tuple[Array, Array]:
@@ -139,16 +125,8 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
     # Each row becomes a copy of its origin. No origin is itself a copy; origins with copies lose their moments.
     for name in groups_of(parameters.arrays):
-        recorder.dispatch(
-            "gaussian_rows",
-            "relocateRows",
-            linear_groups(count),
-            rows=count,
-            row=parameters.arrays[name].size // count,
-            origins=origins,
-            copies=copies,
-            target=AdamArrays.of(parameters.arrays, name),
-        )
+        target = AdamArrays.of(parameters.arrays, name)
+        _dispatch_rows(recorder, "relocateRows", origins, target, copies=copies)
     after = parameters
     if rows > count:
         _, origins, _ = _record_draw(recorder, parameters, config, step, rows)
@@ -211,20 +189,18 @@ def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> 
         names = with_moments(name)
         new = [memory.empty((count, *old[name].shape[1:])) for _ in names]
         arrays |= zip(names, new, strict=True)
-        recorder.dispatch(
-            "gaussian_rows",
-            "moveRows",
-            linear_groups(count),
-            rows=count,
-            row=old[name].size // parameters.count,
-            origins=origins,
-            source=AdamArrays.of(old, name),
-            target=AdamArrays(*new),
-        )
+        _dispatch_rows(recorder, "moveRows", origins, AdamArrays(*new), source=AdamArrays.of(old, name))
     for name in Parameters.STATISTICS:
         arrays[name] = memory.empty(count)
         recorder.clear(arrays[name])
     return Parameters(parameters.device, {**old, **arrays})
+
+
+def _dispatch_rows(recorder: Recorder, entry: str, origins: Array, target: AdamArrays, **arguments: Any) -> None:
+    """Write rows of `target`, as many as there are `origins`."""
+    rows, groups = origins.size, linear_groups(origins.size)
+    row = target.parameters.size // rows
+    recorder.dispatch("gaussian_rows", entry, groups, rows=rows, row=row, origins=origins, target=target, **arguments)
 
 
 def check_parameters(parameters: Parameters, step: int) -> None:

@@ -3,14 +3,17 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from splat_py.fit.steps import MOMENTS as MOMENTS
 from splat_py.fit.steps import Adam
+from splat_py.fit.steps import AdamArrays as AdamArrays
+from splat_py.fit.steps import with_moments as with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
@@ -24,7 +27,6 @@ from splat_py.train.config import TrainConfig
 GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 # Splat parameters, [N, E]; features [N, F] and weights [W] of colours other than harmonics, instead of "sh".
 EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
-MOMENTS = ("m", "v")
 
 # In a checkpoint: the suffix of the names of means; and the filters' standard deviations [N], world units, 0 for Gaussians that
 # no camera has seen.
@@ -34,30 +36,10 @@ _EPOCHS, _LARGEST_SHARE = 2, 10
 # Steps after which filters are updated, as Gaussians move.
 _FILTER_EVERY = 100
 
-# Floats per thread.
-_ADAM_RUN = _MEANS_RUN = constant("kernels/optimize", "RUN")
+_RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class AdamArrays:
-    """Parameters on the device and their Adam moments (kernels/adam.slang)."""
-
-    parameters: Array
-    first_moments: Array
-    second_moments: Array
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
-        """Pick the arrays of a parameter by its name in checkpoints: the parameter itself and its two moments."""
-        return cls(*(arrays[other] for other in with_moments(name)))
-
-
-def with_moments(name: str) -> list[str]:
-    """Return a parameter's name in a state, and the names of its Adam moments."""
-    return [name, *(f"{name}.{moment}" for moment in MOMENTS)]
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
@@ -183,17 +165,14 @@ class Parameters:
                 least, largest = limits[0].least, limits[0].largest
                 if math.isfinite(least) and math.isfinite(largest):
                     arguments |= {"BOUNDED": True, "least": least, "largest": largest}
-            recorder.dispatch(
-                "optimize",
-                "adam",
-                linear_groups(-(-self.arrays[name].size // _ADAM_RUN)),
-                learnt=AdamArrays.of(self.arrays, name),
-                gradients=gradients,
-                status=status,
-                settings=adam.settings(step, rate),
-                count=self.arrays[name].size,
-                **arguments,
-            )
+            learnt, settings = AdamArrays.of(self.arrays, name), adam.settings(step, rate)
+            arguments |= {"learnt": learnt, "gradients": gradients, "settings": settings, "status": status}
+            record_floats(recorder, "adam", self.arrays[name], **arguments)
+
+
+def record_floats(recorder: Recorder, entry: str, array: Array, **arguments: Any) -> None:
+    """Record a kernel of kernels/optimize.slang, whose threads have `RUN` floats of an array each."""
+    recorder.dispatch("optimize", entry, linear_groups(-(-array.size // _RUN)), count=array.size, **arguments)
 
 
 def first_averaged(config: TrainConfig, photographs: int) -> int:
@@ -227,17 +206,10 @@ class ParameterMeans:
             self._means = {name: self._memory.empty(parameters.arrays[name].shape) for name in names}
             for array in self._means.values():
                 recorder.clear(array)
+        share = 1 / (step - self._first + 1)
         for name in names:
-            recorder.dispatch(
-                "optimize",
-                "addToMeans",
-                linear_groups(-(-self._means[name].size // _MEANS_RUN)),
-                count=self._means[name].size,
-                share=1 / (step - self._first + 1),
-                status=status,
-                parameters=parameters.arrays[name],
-                parameter_means=self._means[name],
-            )
+            arrays: dict[str, Any] = {"parameters": parameters.arrays[name], "parameter_means": self._means[name]}
+            record_floats(recorder, "addToMeans", self._means[name], share=share, status=status, **arrays)
 
     def state(self) -> State:
         """Copy the means to the host, by their names in checkpoints. No step may still be running."""

@@ -10,7 +10,6 @@ from splat_py.fit.steps import Overflow
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
-from splat_py.gpu.sources import constant
 from splat_py.render.cameras import Cameras
 from splat_py.render.options import SPLATS, Options
 from splat_py.render.project import Projection
@@ -21,7 +20,7 @@ from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.scene.dataset import Dataset
 from splat_py.train.capture_model import CaptureStep
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import Parameters
+from splat_py.train.parameters import Parameters, record_floats
 from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, camera_model
 
@@ -29,8 +28,6 @@ from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, 
 ISECTS_PER_GAUSSIAN = 4
 # Factor on the capacity that was needed, so that growing scenes rarely exceed it.
 _HEADROOM = 1.5
-# Floats per thread.
-_RUN = constant("kernels/optimize", "RUN")
 
 
 @dataclass(frozen=True)
@@ -245,19 +242,10 @@ class BatchSums:
         return None if self._extras_mean is None else StridedRows(self._extras_mean, self._extras_mean.shape[1])
 
     def _add_scaled(self, recorder: Recorder, gradients: StridedRows, total: Array, scale: float) -> None:
-        strided: dict[str, Any] = (
-            {"ROW": total.shape[1], "STRIDE": gradients.stride, "OFFSET": gradients.offset} if gradients.stride else {}
-        )
-        recorder.dispatch(
-            "optimize",
-            "addScaled",
-            linear_groups(-(-total.size // _RUN)),
-            count=total.size,
-            scale=scale,
-            gradients=gradients.rows,
-            gradient_sums=total,
-            **strided,
-        )
+        arguments: dict[str, Any] = {"scale": scale, "gradients": gradients.rows, "gradient_sums": total}
+        if gradients.stride:
+            arguments |= {"ROW": total.shape[1], "STRIDE": gradients.stride, "OFFSET": gradients.offset}
+        record_floats(recorder, "addScaled", total, **arguments)
 
 
 def extras_of(v_splats: Array, extras: int) -> StridedRows:

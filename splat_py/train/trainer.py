@@ -262,7 +262,7 @@ class Trainer(StepsInFlight):
         for order, view in enumerate(self.views_of(step)):
             # A view is in a batch only once; other processes render the views that are not in `own`.
             renders = recorder if view in own else None
-            capture = CaptureStep(self._capture, renders, step, order, view, self._cameras_of(view, step))
+            capture = CaptureStep(self._capture, renders, step, order, view, self._views_at(step).cameras_of(view))
             captures.append(capture)
             if renders is None:
                 continue
@@ -307,7 +307,7 @@ class Trainer(StepsInFlight):
 
     def _own_values(self, step: int) -> list[LossValues]:
         own = zip(self._own_views(step), self._sums[step % len(self._sums)], strict=True)
-        return [self._gradients.target_of(self._cameras_of(view, step)).loss.values(sums) for view, sums in own]
+        return [self._gradients.target_of(self._views_at(step).cameras_of(view)).loss.values(sums) for view, sums in own]
 
     def _report(self, on_step: Callable[[StepReport], None] | None) -> None:
         while self._finished:
@@ -350,9 +350,6 @@ class Trainer(StepsInFlight):
             self._views = TrainingViews(self.device, self.dataset, divisor, self.memory.photographs)
             self._gradients.targets.clear()
         return self._views
-
-    def _cameras_of(self, view: int, step: int) -> Cameras:
-        return self._views_at(step).cameras_of(view)
 
     def _training_cameras(self) -> Iterator[tuple[Cameras, str | UserType]]:
         for view in self.dataset.train:

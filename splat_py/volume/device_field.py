@@ -16,6 +16,7 @@ from splat_py.gpu.device import Device, Operator, persistent_groups
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import words_of
+from splat_py.render.cameras import Cameras
 from splat_py.scene.camera import Camera
 
 _BLOCK = constant("kernels/volume_memory", "BLOCK")
@@ -343,17 +344,6 @@ def features_of(name: str, features: Array) -> dict[str, Any]:
 # --- the rays of cameras ---
 
 
-@dataclass(frozen=True)
-class PinholeCameras:
-    """Cameras of images of one size: [C, 4, 4] world → camera and [C, 3, 3] intrinsics."""
-
-    viewmats: Array
-    Ks: Array
-    count: int
-    width: int
-    height: int
-
-
 def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:
     """Record the rays through the pixels of cameras of one size, row by row and camera by camera."""
     width, height = cameras[0].width, cameras[0].height
@@ -364,6 +354,6 @@ def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -
         for matrices in ([camera.viewmat for camera in cameras], [camera.K for camera in cameras])
     )
     recorder.stage("rays")
-    pinholes = PinholeCameras(viewmats, Ks, len(cameras), width, height)
+    pinholes = Cameras(viewmats, Ks, width, height)
     recorder.dispatch("volume_fit", "cameraRays", linear_groups(count), cameras=pinholes, pixel_rays=rays)
     return rays

@@ -215,20 +215,16 @@ def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> di
 # --- rays ---
 
 
-def check_rays(tensors: dict[str, Tensor], features: Collection[str] = ()) -> None:
+def check_rays(tensors: dict[str, Tensor], features: Collection[str]) -> None:
     """Raise SplatError unless these tensors are float32, or float16 if they are `features`, on one device, and the rays and the
-    background, if it is given, are valid."""
-    for name, tensor in tensors.items():
-        if tensor is None:
-            raise SplatError(f"{name} is None; give a torch tensor")
-    check_tensors(tensors, halves=features)
+    background are valid."""
+    check_tensors(tensors, halves=features, needed=tensors)
     rays_o, rays_d = tensors["rays_o"], tensors["rays_d"]
     if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
         raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
     check_shape("rays_d", rays_d, tuple(rays_o.shape))
-    if "background" in tensors:
-        check_shape("background", tensors["background"], (3,))
-    check_finite_tensors({name: tensor for name, tensor in tensors.items() if name in ("rays_o", "rays_d", "background")})
+    check_shape("background", tensors["background"], (3,))
+    check_finite_tensors({name: tensors[name] for name in ("rays_o", "rays_d", "background")})
     if (rays_d == 0).all(-1).any():
         raise SplatError("rays_d holds a direction of length 0; leave that ray out")
 

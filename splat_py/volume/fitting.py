@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, load_tensors, save_tensors
+from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.process import kept_checkpoint
-from splat_py.fit.run_folder import reading, require_finite, require_layout, whole_number
+from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, views_at
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
@@ -142,9 +142,8 @@ class VolumeCheckpoint:
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
         absent = "there is no checkpoint to resume from"
-        with reading(path, "the checkpoint of a volume", "fit without --resume", absent=absent):
-            header, state = load_tensors(path, "splat_py", _check_layout)
-            require_finite(state, ("v",))
+        what, advice = "the checkpoint of a volume", "fit without --resume"
+        with reading(path, "splat_py", _check_layout, what, advice, absent=absent) as (header, state):
             Box.of(state["box"])
             config = VolumeConfig.from_dict(header["config"])
             if config.field == "hash" and (floats := HashShape.of_arrays(state).floats) != len(state["parameters"]):

@@ -20,10 +20,11 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.gpu.tensors import check_tensors
 from splat_py.scene.camera import Camera
 from splat_py.volume.config import MOST_VOXELS, VolumeConfig
 from splat_py.volume.device_field import Box, DeviceField, GridSize, March, features_of, is_halves, voxels_per_unit
-from splat_py.volume.field import Field, check_finite_tensors, check_rays
+from splat_py.volume.field import Field, check_finite_tensors
 from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 _BRICK = constant("splat/voxel_grid", "BRICK")
@@ -95,11 +96,10 @@ def render(
                 "sh, box and contracted belong to a grid of voxels; give sh=None and neither of the others with another field"
             )
         return density.march(rays_o, rays_d, background=background, device=device, **how)
-    tensors: dict[str, Any] = {"density": density, "sh": sh, "rays_o": rays_o, "rays_d": rays_d}
-    check_rays(tensors, features=("density", "sh"))
+    tensors = {"density": density, "sh": sh}
+    check_tensors(tensors, halves=tensors, needed=tensors)
     assert isinstance(sh, Tensor)
-    bounds = Box.of(box).numpy()
-    field = RadianceField(density, sh, bounds, np.zeros(3, np.float32), contracted)
+    field = RadianceField(density, sh, box, np.zeros(3, np.float32), contracted)
     return field.march(rays_o, rays_d, background=background, device=device, **how)
 
 

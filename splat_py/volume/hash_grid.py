@@ -109,10 +109,10 @@ class HashShape:
         table = FEATURES * self.padded_entries
         return table, self.floats - table
 
-    def join(self, table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Join table [entries, FEATURES] and weights [weights] into [floats]."""
-        joined = (np.pad(part.ravel(), (0, n - part.size)) for part, n in zip((table, weights), self.parts, strict=True))
-        return np.concatenate([*joined])
+    def padded(self, table: Tensor, weights: Tensor) -> list[Tensor]:
+        """Return table [entries, FEATURES] and weights [weights] flat, with the padding that makes them [floats] together."""
+        parts = zip((table.flatten(), weights), self.parts, strict=True)
+        return [torch.nn.functional.pad(part, (0, floats - len(part))) for part, floats in parts]
 
     def split(self, floats: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return copies of table and weights."""
@@ -200,9 +200,7 @@ class HashRadianceField(Field):
 
     def _parameters(self) -> list[Tensor]:
         """Return table and weights, padded, and joined unless the table is of halves."""
-        parts = []
-        for part, floats in zip((self.table.flatten(), self.weights), self.shape.parts, strict=True):
-            parts.append(torch.nn.functional.pad(part, (0, floats - len(part))))
+        parts = self.shape.padded(self.table, self.weights)
         return parts if self.table.dtype == torch.float16 else [torch.cat(parts)]
 
     def _on_device(self, device: Device, *parameters: Array) -> HashVolume:
@@ -239,7 +237,8 @@ def first_table(shape: HashShape, seed: int) -> NDArray[np.float32]:
         row[:, :inputs] = rng.normal(0, math.sqrt(2 / inputs), (HIDDEN, inputs))
         row[:, inputs + 1 :] = rng.normal(0, math.sqrt(1 / HIDDEN), (HIDDEN, outputs))
         rows.append(row.ravel())
-    return shape.join(table.astype(np.float32), np.concatenate(rows).astype(np.float32))
+    both = (torch.from_numpy(part.astype(np.float32)) for part in (table, np.concatenate(rows)))
+    return torch.cat(shape.padded(*both)).numpy()
 
 
 class HashOptimiser(FieldOptimiser):

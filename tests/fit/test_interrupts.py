@@ -2,8 +2,8 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,33 +76,22 @@ def test_an_interrupt_of_others_saves_nothing(tmp_path: Path) -> None:
 
 def test_handlers_of_others_stay() -> None:
     came = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts() as interrupts:
-            send(signal.SIGTERM)
-            send(signal.SIGHUP)
-            interrupts.act()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGHUP, ignored)
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        send(signal.SIGTERM)
+        send(signal.SIGHUP)
+        interrupts.act()
     assert came == [signal.SIGTERM]
 
 
 def test_other_threads_handle_no_signals() -> None:
-    failures: list[BaseException] = []
-
     def enter() -> None:
-        try:
-            with Interrupts() as interrupts:
-                interrupts.act()
-        except BaseException as error:
-            failures.append(error)
+        with Interrupts() as interrupts:
+            interrupts.act()
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert failures == []
+    with ThreadPoolExecutor() as threads:
+        threads.submit(enter).result()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

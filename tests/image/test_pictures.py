@@ -50,12 +50,6 @@ def test_16_bits(tmp_path: Path, channels: int) -> None:
     np.testing.assert_allclose(read_picture(tmp_path / "a.png"), expected, atol=1e-6)
 
 
-def test_palette_png(tmp_path: Path) -> None:
-    Image.fromarray(RGB).quantize(8).save(tmp_path / "a.png")
-    expected = np.asarray(Image.open(tmp_path / "a.png").convert("RGB")) / 255
-    np.testing.assert_allclose(read_picture(tmp_path / "a.png"), expected, atol=1e-6)
-
-
 def test_a_photograph_is_turned_as_its_camera_says(tmp_path: Path) -> None:
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255

@@ -122,15 +122,6 @@ def test_hard_blending_gradient_outside_the_marked_pixels(with_background: bool)
     check_gradients(f, inputs, gradients, h=1e-6, fourth_order=False)
 
 
-def test_clamped_alpha_passes_no_gradient() -> None:
-    inputs = [np.array([[6.5, 5.5]]), np.array([[0.5, 0.0, 0.5]]), np.ones(1), np.ones((1, 3)), np.array([2.0])]
-    v_colors, v_alphas = np.zeros((HEIGHT, WIDTH, 3)), np.zeros((HEIGHT, WIDTH))
-    v_colors[5, 6] = 1.0
-    out = rasterized_backward(inputs, None, v_colors, v_alphas)
-    assert out.opacities[0] == 0 and not out.conics.any() and not out.means2d.any()
-    np.testing.assert_allclose(out.colors, 0.999)
-
-
 def test_absolute_gradient_is_the_sum_over_single_pixels() -> None:
     rng = np.random.default_rng(16)
     inputs = splats(rng, 9)

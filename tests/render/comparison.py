@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 import tests.reference as ref
 from splat_py.render.rasterization import rasterization
-from tests.reference.arrays import Array, Mask
+from tests.reference.arrays import Array
 from tests.reference.projection import EPS2D
 
 GAUSSIAN_INPUTS = ("means", "quats", "scales", "opacities", "colors")
@@ -88,49 +88,6 @@ class Case:
     # Further arguments of `rasterization`.
     options: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def render_mode(self) -> str:
-        return str(self.options.get("render_mode", "RGB"))
-
-    def scene_for(self, camera: int) -> ref.Scene:
-        return self.scene if self.colors_per_camera is None else replace(self.scene, colors=self.colors_per_camera[camera])
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The reference's renders, one a camera, and the image gradients for both backward passes."""
-
-    renders: list[ref.Rendered]
-    untrusted: list[Mask]
-    v_colors: list[Array]
-    v_alphas: list[Array]
-
-    @classmethod
-    def of(cls, case: Case, rng: np.random.Generator) -> Expected:
-        renders, masks, v_colors, v_alphas = [], [], [], []
-        for index, camera in enumerate(case.cameras):
-            render = ref.render(
-                case.scene_for(index),
-                camera,
-                background=None if case.backgrounds is None else case.backgrounds[index],
-                render_mode=case.render_mode,
-                eps2d=case.options.get("eps2d", EPS2D),
-                antialiased=case.options.get("rasterize_mode") == "antialiased",
-            )
-            untrusted = ref.untrusted_pixels(render, margin=case.margin)
-            v_color = rounded(rng.normal(size=render.colors.shape))
-            v_alpha = rounded(rng.normal(size=render.alphas.shape))
-            if "ED" in case.render_mode:
-                # Dividing by alpha = 1 - T, which float32 rounds to 6e-8, costs 6e-8 / alpha of precision.
-                v_color[..., -1] = rounded(v_color[..., -1] * render.alphas)
-            v_color[untrusted], v_alpha[untrusted] = 0.0, 0.0
-            renders.append(render)
-            masks.append(untrusted)
-            v_colors.append(v_color)
-            v_alphas.append(v_alpha)
-        assert np.mean([mask.mean() for mask in masks]) < 0.05, "most pixels must be compared"
-        return cls(renders, masks, v_colors, v_alphas)
-
 
 # Tolerances of gradients; notebook 01 has the same.
 RTOL, FLOOR, SHARE_OF_LARGEST = 1e-4, 1e-6, 1e-5
@@ -148,6 +105,35 @@ def assert_close(name: str, actual: Array, expected: Array, looser: float = 1.0)
     largest = float(np.abs(expected).max(initial=0.0))
     rtol, atol = RTOL * looser, max(FLOOR, SHARE_OF_LARGEST * largest) * looser
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=name)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, rtol: float = 1e-4, share: float = 1e-5) -> None:
+    """Compare up to the order of sums: within `rtol`, or a share of the largest number."""
+    largest = float(expected.detach().abs().max())
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=share * largest)
+
+
+def parts_of(name: str, gradient: Array) -> list[tuple[str, Any]]:
+    """Parts of an input that differ by orders of magnitude, so each has its own scale."""
+    if name in ("viewmats", "viewmats_rs"):
+        return [(f"{name}: rotation", (..., slice(3), slice(3))), (f"{name}: translation", (..., slice(3), 3))]
+    if name == "Ks":
+        return [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
+    if name.endswith(("_coeffs", "camera_params")):
+        return [(f"{name}[{i}]", (..., i)) for i in range(gradient.shape[-1])]
+    return [(name, ...)]
+
+
+def assert_gradients(inputs: Mapping[str, torch.Tensor], expected: Mapping[str, Array], looser: float = 1.0) -> None:
+    """Compare the gradient of each input; what a render does not read has none."""
+    for name, tensor in inputs.items():
+        assert tensor.grad is not None, name
+        actual = tensor.grad.numpy()
+        unread = expected[name] == 0
+        for part, index in parts_of(name, actual):
+            assert_close(part, actual[index], expected[name][index], looser)
+            unread[index] = False
+        assert not actual[unread].any(), name
 
 
 def compare(
@@ -169,83 +155,66 @@ def compare(
         v = torch.randn(actual.shape, generator=generator) * trusted[..., None]
         loss, wanted_loss = loss + (actual * v).sum(), wanted_loss + (wanted * v).sum()
     loss.backward()
-    wanted_loss.backward()
-    for name, tensor in inputs.items():
-        actual, gradient = _gradient(tensor), _gradient(twins[name])
-        assert gradient.any(), name
-        parts: list[tuple[str, Any]] = [(name, ...)]
-        if name in ("viewmats", "viewmats_rs"):
-            parts = [(f"{name}: rotation", (..., slice(3), slice(3))), (f"{name}: translation", (..., slice(3), 3))]
-        elif name == "Ks":
-            parts = [(f"Ks[{i}, {j}]", (..., i, j)) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))]
-            assert not actual[:, np.array([[0, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=bool)].any()
-        elif name.endswith(("_coeffs", "camera_params")):
-            parts = [(f"{name}[{i}]", (..., i)) for i in range(tensor.shape[-1])]
-        for part, index in parts:
-            assert_close(part, actual[index], gradient[index], looser)
+    gradients = torch.autograd.grad(wanted_loss, [twins[name] for name in inputs])
+    assert all(gradient.any() for gradient in gradients)
+    assert_gradients(inputs, {name: gradient.numpy() for name, gradient in zip(inputs, gradients, strict=True)}, looser)
 
 
 def check(case: Case, rng: np.random.Generator) -> dict[str, Any]:
     """Render forward and backward both ways, compare everything, and return splat_py's `meta`."""
-    scene, cameras = case.scene, case.cameras
-    expected = Expected.of(case, rng)
+    scene, cameras, options = case.scene, case.cameras, {"render_mode": "RGB", "packed": False, **case.options}
+    mode, size = options["render_mode"], {"width": cameras[0].width, "height": cameras[0].height}
     inputs = leaves_of(scene, cameras)
     if case.colors_per_camera is not None:
         inputs["colors"] = torch_input(case.colors_per_camera)
     if case.backgrounds is not None:
         inputs["backgrounds"] = torch_input(case.backgrounds)
-    images, alphas, meta = rasterization(
-        **inputs,
-        width=cameras[0].width,
-        height=cameras[0].height,
-        sh_degree=scene.sh_degree,
-        **{"packed": False, **case.options},
-    )
+    images, alphas, meta = rasterization(**inputs, **size, sh_degree=scene.sh_degree, **options)
     meta["means2d"].retain_grad()
-    v_colors, v_alphas = np.stack(expected.v_colors), np.stack(expected.v_alphas)
-    loss = (images * torch.tensor(v_colors, dtype=torch.float32)).sum()
-    (loss + (alphas[..., 0] * torch.tensor(v_alphas, dtype=torch.float32)).sum()).backward()
 
-    for index, render in enumerate(expected.renders):
-        trusted = ~expected.untrusted[index]
-        image, alpha = images[index].detach().numpy(), alphas[index, ..., 0].detach().numpy()
+    loss, v, masks = torch.zeros(()), [], []
+    for c, camera in enumerate(cameras):
+        render = ref.render(
+            scene if case.colors_per_camera is None else replace(scene, colors=case.colors_per_camera[c]),
+            camera,
+            background=None if case.backgrounds is None else case.backgrounds[c],
+            render_mode=mode,
+            eps2d=options.get("eps2d", EPS2D),
+            antialiased=options.get("rasterize_mode") == "antialiased",
+        )
+        untrusted = ref.untrusted_pixels(render, margin=case.margin)
         weight = np.ones_like(render.colors)
-        if "ED" in case.render_mode:
+        if "ED" in mode:
+            # Dividing by alpha = 1 - T, which float32 rounds to 6e-8, costs 6e-8 / alpha of precision.
             weight[..., -1] = render.alphas
+        image, alpha = images[c].detach().numpy(), alphas[c, ..., 0].detach().numpy()
         difference = np.abs(image - render.colors) * weight / np.maximum(np.abs(render.colors), 1.0)
-        assert difference[trusted].max(initial=0.0) <= 1e-5 * case.looser, f"image of camera {index}"
-        assert np.abs(alpha - render.alphas)[trusted].max(initial=0.0) <= 1e-5 * case.looser, f"alpha of camera {index}"
+        assert difference[~untrusted].max(initial=0.0) <= 1e-5 * case.looser, f"image of camera {c}"
+        assert np.abs(alpha - render.alphas)[~untrusted].max(initial=0.0) <= 1e-5 * case.looser, f"alpha of camera {c}"
 
-    v = [ref.render_backward(*parts) for parts in zip(expected.renders, expected.v_colors, expected.v_alphas, strict=True)]
-    for name in GAUSSIAN_INPUTS:
-        per_camera = np.stack([getattr(g, name) for g in v])
-        keep_cameras = name == "colors" and case.colors_per_camera is not None
-        gradient = inputs[name].grad
-        if gradient is None:
-            assert name == "colors" and "RGB" not in case.render_mode
-            continue
-        assert_close(name, gradient.numpy(), per_camera if keep_cameras else per_camera.sum(0), case.looser)
-    # Translation, rotation and the four intrinsics differ by orders of magnitude: each kind has its own scale.
-    v_viewmats = np.stack([g.viewmat for g in v])
-    actual = _gradient(inputs["viewmats"])
-    assert_close("rotation", actual[:, :3, :3], v_viewmats[:, :3, :3], case.looser)
-    assert_close("translation", actual[:, :3, 3], v_viewmats[:, :3, 3], case.looser)
-    assert not actual[:, 3].any()
-    v_Ks = np.stack([g.K for g in v])
-    actual = _gradient(inputs["Ks"])
-    for row, column in ((0, 0), (1, 1), (0, 2), (1, 2)):
-        assert_close(f"Ks[{row}, {column}]", actual[:, row, column], v_Ks[:, row, column], case.looser)
-    assert not (actual * (v_Ks == 0)).any()
-    if case.backgrounds is not None and "RGB" in case.render_mode:
-        assert_close("backgrounds", _gradient(inputs["backgrounds"]), np.stack([g.background for g in v]), case.looser)
-    packed = case.options.get("packed")
-    rows = (meta["camera_ids"].numpy(), meta["gaussian_ids"].numpy()) if packed else (slice(None), slice(None))
-    assert_close("means2d", meta["means2d"].grad.numpy(), np.stack([g.means2d for g in v])[rows], case.looser)
-    if case.options.get("absgrad"):
-        assert_close("absgrad", meta["means2d"].absgrad.numpy(), np.stack([g.means2d_abs for g in v])[rows], case.looser)
+        v_color = rounded(rounded(rng.normal(size=render.colors.shape)) * weight)
+        v_alpha = rounded(rng.normal(size=render.alphas.shape))
+        v_color[untrusted], v_alpha[untrusted] = 0.0, 0.0
+        loss = loss + (images[c] * torch.tensor(v_color, dtype=torch.float32)).sum()
+        loss = loss + (alphas[c, ..., 0] * torch.tensor(v_alpha, dtype=torch.float32)).sum()
+        v.append(ref.render_backward(render, v_color, v_alpha))
+        masks.append(untrusted)
+    assert np.mean(masks) < 0.05, "most pixels must be compared"
+    loss.backward()
+
+    if "RGB" not in mode:
+        assert all(inputs.pop(name).grad is None for name in ("colors", "backgrounds") if name in inputs)
+    of_cameras = {
+        name: np.stack([getattr(g, name) for g in v])
+        for name in (*GAUSSIAN_INPUTS, "viewmat", "K", "background", "means2d", "means2d_abs")
+    }
+    expected = {name: of_cameras[name].sum(0) for name in GAUSSIAN_INPUTS}
+    expected |= {f"{name}s": of_cameras[name] for name in ("viewmat", "K", "background")}
+    if case.colors_per_camera is not None:
+        expected["colors"] = of_cameras["colors"]
+    assert_gradients(inputs, expected, case.looser)
+    rows = (meta["camera_ids"].numpy(), meta["gaussian_ids"].numpy()) if options["packed"] else ...
+    assert_close("means2d", meta["means2d"].grad.numpy(), of_cameras["means2d"][rows], case.looser)
+    if options.get("absgrad"):
+        assert_close("absgrad", meta["means2d"].absgrad.numpy(), of_cameras["means2d_abs"][rows], case.looser)
     return meta
-
-
-def _gradient(tensor: torch.Tensor) -> Array:
-    assert tensor.grad is not None
-    return tensor.grad.numpy()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.render.torch_rendering import MIN_ALPHA, blend, rotations
+from tests.reference.gaussian import rotations as rotations
+from tests.render.torch_rendering import MIN_ALPHA, blend
 
 # Variance of the low-pass filter, pixel².
 VARIANCE = 0.5

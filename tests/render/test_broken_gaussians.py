@@ -58,6 +58,25 @@ def drawn(way: str, arrays: dict[str, Array], packed: bool) -> tuple[list[Array]
     return [part.detach().numpy() for part in images], gradients, results[-1]["radii"].numpy()
 
 
+def assert_no_trace(way: str, arrays: dict[str, Array], gone: Array, packed: bool) -> Array:
+    """Compare with a render without some of the Gaussians, and return the radii."""
+    kept = np.setdiff1d(np.arange(COUNT), gone)
+    with np.errstate(over="ignore"):
+        images, gradients, radii = drawn(way, arrays, packed)
+        expected, expected_gradients, _ = drawn(way, {name: x[kept] for name, x in arrays.items()}, packed)
+    for image, without in zip(images, expected, strict=True):
+        assert np.isfinite(image).all()
+        np.testing.assert_array_equal(image, without)
+    for name, gradient in gradients.items():
+        assert np.isfinite(gradient).all(), name
+        if name in arrays:
+            assert not gradient[gone].any(), name
+            gradient = gradient[kept]
+        scale = np.abs(expected_gradients[name]).max()
+        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-4, atol=1e-5 * scale, err_msg=name)
+    return radii
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("way", WAYS)
@@ -65,23 +84,10 @@ def test_broken_gaussians_leave_no_trace(way: str, field: str, packed: bool) -> 
     if way == "surfels" and field == "extra_signals":
         pytest.skip("surfels have no extra signals")
     arrays, refused = broken_scene(way, field)
-    kept = np.setdiff1d(np.arange(COUNT), refused)
-    with np.errstate(over="ignore"):
-        images, gradients, radii = drawn(way, arrays, packed)
-        expected, expected_gradients, _ = drawn(way, {name: x[kept] for name, x in arrays.items()}, packed)
+    radii = assert_no_trace(way, arrays, refused, packed)
     assert radii.any()
     if not packed and field not in ("colors", "extra_signals"):
         assert not radii[0, refused].any()
-    for image, without in zip(images, expected, strict=True):
-        assert np.isfinite(image).all()
-        np.testing.assert_array_equal(image, without)
-    for name, gradient in gradients.items():
-        assert np.isfinite(gradient).all(), name
-        if name in arrays:
-            assert not gradient[refused].any(), name
-            gradient = gradient[kept]
-        scale = np.abs(expected_gradients[name]).max()
-        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-4, atol=1e-5 * scale, err_msg=name)
 
 
 def test_planes_hide_gaussians() -> None:
@@ -90,11 +96,4 @@ def test_planes_hide_gaussians() -> None:
     arrays["extra_signals"] = np.zeros((COUNT, 2))
     arrays["means"][[0, 17]], arrays["means"][39], arrays["opacities"][5] = [0, 0, -3], [0, 0, 0.005], 1e-3
     hidden = np.array([0, 5, 17, 39])
-    images, gradients, radii = drawn("plain", arrays, packed=False)
-    expected, others, _ = drawn("plain", {name: np.delete(x, hidden, 0) for name, x in arrays.items()}, packed=False)
-    for image, without in zip(images, expected, strict=True):
-        np.testing.assert_array_equal(image, without)
-    assert not radii[0, hidden].any() and not any(gradients[name][hidden].any() for name in arrays)
-    for name in arrays:
-        scale = np.abs(others[name]).max()
-        np.testing.assert_allclose(np.delete(gradients[name], hidden, 0), others[name], rtol=1e-4, atol=1e-5 * scale)
+    assert not assert_no_trace("plain", arrays, hidden, packed=False)[0, hidden].any()

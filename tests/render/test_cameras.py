@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import SplatError, rasterization, shaders
+from splat_py import rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from splat_py.gsplat.rendering import UnscentedTransformParameters
 from splat_py.render.cameras import midway
-from tests.render.test_camera_models import check, fit, lens_of, of_covars, scene_of, with_lenses
+from tests.reference.gaussian import covariances
+from tests.refusals import refused
+from tests.render.test_camera_models import check, lens_of, of_covars, scene_of, with_covars, with_lenses
 from tests.render.torch_cameras import SHUTTERS, Camera, cross_matrix, project_by_jacobian, project_unscented, rolling, still
-from tests.render.torch_rendering import LENS_MODELS, MODELS, Projected, covariances
+from tests.render.torch_rendering import LENS_MODELS, MODELS, Projected
 
 WIDTH, HEIGHT = 24, 18
 
@@ -136,9 +138,7 @@ def test_rolling_shutter(shutter: str) -> None:
 
 
 def test_rolling_shutter_of_a_lens_and_covariances() -> None:
-    inputs = moving(with_lenses(scene_of("pinhole", WIDTH, HEIGHT, seed=95), "pinhole"), 96)
-    sigma = covariances(inputs.pop("quats").detach().double(), inputs.pop("scales").detach().double())
-    inputs["covars"] = sigma.float().requires_grad_()
+    inputs = with_covars(moving(with_lenses(scene_of("pinhole", WIDTH, HEIGHT, seed=95), "pinhole"), 96))
     shutter = "ROLLING_BOTTOM_TO_TOP"
     reference = linearised_of("pinhole", shutter)
     options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "with_depth": True, "packed": False}
@@ -215,34 +215,6 @@ def test_the_pinhole_as_a_camera_of_ones_own() -> None:
     assert (images[0][0] - images[0][1]).abs().max() > 0.01
 
 
-def test_poses_and_a_coefficient_are_found_again() -> None:
-    """Optimise an own camera with a rolling shutter from a wrong start towards a picture with the right values."""
-    inputs = {
-        name: tensor.detach()[:1] if name in ("viewmats", "Ks", "backgrounds") else tensor.detach()
-        for name, tensor in scene_of("pinhole", WIDTH, HEIGHT, seed=103).items()
-    }
-    camera, shift_rs = shaders.source(DOUBLE_SPHERE), torch.tensor([0.2, -0.1, 0.1])
-    # α is known, as so narrow an image hardly separates it from ξ.
-    truth = torch.tensor([0.1])
-
-    def image(first: Tensor, last: Tensor, xi: Tensor) -> Tensor:
-        poses = {
-            name: inputs["viewmats"] + torch.nn.functional.pad(shift[:, None], (3, 0, 0, 1))
-            for name, shift in (("viewmats", first), ("viewmats_rs", last))
-        }
-        options: dict[str, Any] = {"camera_model": camera, "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}
-        return rasterization(
-            **inputs | poses, camera_params=torch.cat([xi, torch.tensor([0.55])])[None], width=WIDTH, height=HEIGHT, **options
-        )[0]
-
-    unknown = [torch.tensor([0.1, 0.1, -0.1]), torch.zeros(3), torch.zeros(1)]
-    for tensor in unknown:
-        tensor.requires_grad_()
-    fit(image, unknown, image(torch.zeros(3), shift_rs, truth))
-    first, last, xi = unknown
-    assert first.abs().max() < 0.01 and (last - shift_rs).abs().max() < 0.01 and (xi - truth).abs().max() < 0.02
-
-
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("camera_params", {"camera_params": torch.zeros(2, 3)}),
     ("camera_params", {"camera_model": "own", "camera_params": torch.zeros(2, 13)}),
@@ -265,6 +237,4 @@ def test_errors(name: str, changes: dict[str, Any]) -> None:
     if changes.get("camera_model") in modules:
         changes = changes | {"camera_model": shaders.source(modules[changes["camera_model"]])}
     inputs: dict[str, Any] = scene_of("pinhole", WIDTH, HEIGHT, seed=104)
-    with pytest.raises(SplatError) as error:
-        rasterization(**inputs, width=WIDTH, height=HEIGHT, **changes)
-    assert name in str(error.value) and "\n" not in str(error.value)
+    refused(rf"\A.*{name}.*\Z", rasterization, **inputs, width=WIDTH, height=HEIGHT, **changes)

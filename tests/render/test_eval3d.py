@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from splat_py import rasterization
-from tests.render.comparison import compare
+from tests.render.comparison import close, compare
 from tests.render.ray_rendering import beside_rays, render
 from tests.render.test_camera_models import scene_of
+from tests.render.test_errors import sentence_of
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2
 
@@ -63,7 +64,7 @@ def test_without_gradients_of_cameras(packed: bool) -> None:
         leaves = [inputs[name] for name in ("means", "quats", "scales", "opacities", "colors")]
         results.append([images, *torch.autograd.grad(images.square().sum(), leaves)])
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * float(other.detach().abs().max()))
+        close(one, other)
 
 
 @pytest.mark.parametrize(
@@ -78,5 +79,6 @@ def test_without_gradients_of_cameras(packed: bool) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_it_is_not_combined_with(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(NotImplementedError, match=message):
+    with pytest.raises(NotImplementedError, match=message) as error:
         of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=104), **options)
+    sentence_of(error)

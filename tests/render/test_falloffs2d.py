@@ -21,8 +21,9 @@ from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
+from tests.render.comparison import close
 from tests.render.test_camera_models import check, scene_of
-from tests.render.test_falloffs import OWN_GAUSSIAN, of_scene
+from tests.render.test_falloffs import OWN_GAUSSIAN, of_scene, results
 from tests.render.test_falloffs import own as source_of
 from tests.train.refinement import assert_same_bits
 
@@ -59,16 +60,9 @@ def test_against_float64(packed: bool) -> None:
     check(scene_of("pinhole", WIDTH, HEIGHT, seed=81), "pinhole", WIDTH, HEIGHT, falloff_of=half_gaussian, **options)
 
 
-def results(options: dict[str, Any]) -> list[Tensor]:
-    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=83)
-    images, _, _ = of_scene(inputs, **options)
-    images.square().sum().backward()
-    return [images.detach(), *(tensor.grad for tensor in inputs.values() if tensor.grad is not None)]
-
-
 def test_the_gaussian() -> None:
-    for one, other in zip(results({}), results({"splat": shaders.source(own(GAUSSIAN))}), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(one.abs().max()))
+    for one, other in zip(results(), results(splat=shaders.source(own(GAUSSIAN))), strict=True):
+        close(other, one, share=1e-4)
 
 
 def test_of_both_kinds_that_of_offsets_is_drawn() -> None:
@@ -76,8 +70,8 @@ def test_of_both_kinds_that_of_offsets_is_drawn() -> None:
     both = own("return Mine1.value(dot(standardised(d, conic), standardised(d, conic)) * 2.0, extras);")
     both += OWN_GAUSSIAN.replace("import splat.prelude;", "").replace("Mine", "Mine1")
     alone = own("return exp(dot(standardised(d, conic), standardised(d, conic)) * 2.0 * -0.5);")
-    for one, other in zip(*(results({"splat": shaders.source(text)}) for text in (both, alone)), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6 * float(one.abs().max()))
+    for one, other in zip(*(results(splat=shaders.source(text)) for text in (both, alone)), strict=True):
+        close(other, one, 1e-5, 1e-6)
     shaders.check(shaders.source(both))
 
 

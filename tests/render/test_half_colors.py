@@ -11,7 +11,7 @@ import splat_py as splat
 from splat_py.base.errors import SplatError
 from splat_py.gsplat import spherical_harmonics
 from splat_py.render.shade import initial_network
-from tests.render.comparison import camera_of, leaves_of, scene_of
+from tests.render.comparison import camera_of, close, leaves_of, scene_of
 
 WIDTH, HEIGHT = 31, 23
 
@@ -47,7 +47,7 @@ def check(inputs: dict[str, Any], **options: Any) -> None:
     # Half the distance of neighbours, also of subnormal numbers.
     torch.testing.assert_close(found.float(), exact.pop("colors"), rtol=2**-11 + 1e-4, atol=2**-25 + 1e-5)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, exact[name], rtol=1e-4, atol=1e-5 * float(exact[name].abs().max()))
+        close(gradient, exact[name])
 
 
 @pytest.mark.parametrize("count", [1, 2, 37])

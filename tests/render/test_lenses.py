@@ -1,4 +1,4 @@
-"""Effects of distorted and spherical cameras on a render: culling, seams, and lenses found by optimisation."""
+"""Effects of distorted and spherical cameras on a render: culling and seams."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splat_py import rasterization
-from tests.render.test_camera_models import fit, lenses, scene_of
+from tests.render.test_camera_models import scene_of
 
 
 def gaussians(means: list[list[float]], scale: float = 0.05) -> dict[str, Tensor]:
@@ -62,39 +62,9 @@ def test_across_the_seam_and_at_the_poles() -> None:
     )
 
 
-@pytest.mark.parametrize("camera_model", ["pinhole", "fisheye"])
-def test_pose_and_distortion_are_found_again(camera_model: str) -> None:
-    """Optimise from a wrong start towards a picture with the right values."""
-    inputs = {name: tensor.detach() for name, tensor in scene_of(camera_model, 40, 30, seed=78).items()}
-    inputs["scales"] = inputs["scales"] * 0.6
-    for name in ("viewmats", "Ks", "backgrounds"):
-        inputs[name] = inputs[name][:1]
-    count = 4 if camera_model == "fisheye" else 6
-    truth = torch.zeros(1, count)
-    truth[0, :2] = torch.tensor([-0.08, 0.02] if camera_model == "fisheye" else [-0.3, 0.08])
-
-    def image(shift: Tensor, radial: Tensor) -> Tensor:
-        moved = inputs["viewmats"] + torch.nn.functional.pad(shift[:, None], (3, 0, 0, 1))
-        arguments = inputs | {"viewmats": moved, "radial_coeffs": torch.nn.functional.pad(radial[None], (0, count - 2))}
-        return rasterization(**arguments, width=40, height=30, camera_model=camera_model)[0]  # type: ignore[arg-type]
-
-    shift, radial = torch.tensor([0.15, -0.1, 0.1], requires_grad=True), torch.zeros(2, requires_grad=True)
-    fit(image, [shift, radial], image(torch.zeros(3), truth[0, :2]))
-    assert shift.abs().max() < 0.01
-    assert (radial - truth[0, :2]).abs().max() < 0.02
-
-
-def test_every_kind_of_coefficient_bends_the_image() -> None:
+def test_four_radial_coefficients_are_six_with_zeros() -> None:
     inputs = {name: tensor.detach() for name, tensor in scene_of("pinhole", 24, 18, seed=79).items()}
-    drawn = torch.tensor(lenses(np.random.default_rng(80), 2), dtype=torch.float32)
-    coefficients = dict(
-        zip(("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs"), drawn.split([6, 2, 4], -1), strict=True)
-    )
-    straight = rasterization(**inputs, width=24, height=18)[0]
-    for name, values in coefficients.items():
-        bent = rasterization(**inputs, width=24, height=18, **{name: values})[0]
-        assert (bent - straight).abs().max() > 1e-3, name
-    four = {"radial_coeffs": coefficients["radial_coeffs"][:, :4]}
-    padded = {"radial_coeffs": torch.nn.functional.pad(four["radial_coeffs"], (0, 2))}
-    one, other = (rasterization(**inputs, width=24, height=18, **lens)[0] for lens in (four, padded))
+    four = torch.tensor([[-0.2, 0.05, 0.01, 0.1], [0.1, -0.03, 0.02, -0.1]])
+    radials = (four, torch.nn.functional.pad(four, (0, 2)))
+    one, other = (rasterization(**inputs, width=24, height=18, radial_coeffs=radial)[0] for radial in radials)
     torch.testing.assert_close(one, other, rtol=0, atol=0)

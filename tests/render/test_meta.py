@@ -13,10 +13,10 @@ from torch import Tensor
 
 from splat_py import rasterization
 from splat_py.render.meta import Meta
-from tests.render.comparison import camera_of, scene_of
+from tests.render.comparison import close
+from tests.render.test_packed import HEIGHT, WIDTH, C, N, inputs_of
 
-WIDTH, HEIGHT, TILE, N, C = 27, 18, 8, 25, 3
-COLUMNS, ROWS = 4, 3
+TILE, COLUMNS, ROWS = 8, 4, 3
 OF_SPLATS = {"means2d": (2,), "depths": (), "conics": (3,), "opacities": (), "radii": (2,), "tiles_per_gauss": ()}
 IDS = ("batch_ids", "camera_ids", "gaussian_ids")
 LAZY = ("tiles_per_gauss", "isect_ids", "final_T", "n_contrib")
@@ -28,21 +28,7 @@ GSPLATS = {
 
 
 def render(batch: tuple[int, ...] = (), **options: Any) -> tuple[Tensor, Tensor, dict[str, Any], dict[str, Tensor]]:
-    """Render scenes with three cameras; one looks past the scenes."""
-    rng = np.random.default_rng(80)
-    scenes = int(np.prod(batch, dtype=int))
-    stacked: dict[str, list[Any]] = {}
-    for _ in range(scenes):
-        scene, cameras = scene_of(rng, N), [camera_of(rng, WIDTH, HEIGHT) for _ in range(C)]
-        cameras[1].viewmat[0, 3] += 50
-        values = {name: getattr(scene, name) for name in ("means", "quats", "scales", "opacities", "colors")}
-        values |= {"viewmats": np.stack([c.viewmat for c in cameras]), "Ks": np.stack([c.K for c in cameras])}
-        for name, value in values.items():
-            stacked.setdefault(name, []).append(value)
-    inputs = {
-        name: torch.tensor(np.stack(value), dtype=torch.float32).reshape(*batch, *value[0].shape).requires_grad_()
-        for name, value in stacked.items()
-    }
+    inputs = inputs_of(batch)
     arguments: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "tile_size": TILE, **inputs, **options}
     images, alphas, meta = rasterization(**arguments)
     return images, alphas, meta, inputs
@@ -231,7 +217,7 @@ def test_a_change_of_what_is_only_told_is_harmless(packed: bool) -> None:
     meta["means2d"].absgrad.zero_()
     actual = torch.autograd.grad(images.square().sum(), list(inputs.values()))
     for gradient, wanted in zip(actual, expected, strict=True):
-        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+        close(gradient, wanted, rtol=1e-5)
     assert meta["means2d"].absgrad.any()
 
 

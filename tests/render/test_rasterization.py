@@ -11,7 +11,8 @@ import tests.reference as ref
 from splat_py.gpu.device import get_device, tuning_of
 from splat_py.render.rasterization import rasterization
 from tests.reference.arrays import Array
-from tests.render.comparison import Case, camera_of, check, crowded, leaves_of, rounded, scene_of, torch_input
+from tests.render import test_packed as packed
+from tests.render.comparison import GAUSSIAN_INPUTS, Case, camera_of, check, close, crowded, leaves_of, rounded, scene_of
 
 WIDTH, HEIGHT = 53, 37
 TILE_SIZES = (4, 8, 16)
@@ -72,46 +73,20 @@ def test_render_modes(mode: str, rasterize_mode: str, with_background: bool) -> 
 
 
 @pytest.mark.parametrize("rasterize_mode", ["classic", "antialiased"])
-def test_intrinsics_gradient_by_finite_differences(rasterize_mode: str) -> None:
-    """dL/dKs, number by number, with most Gaussians beyond the clamp of the field of view, whose limits depend on Ks.
-
-    Compared with central differences of the float64 render, without a hand-derived gradient.
-    """
+def test_beyond_the_clamp_of_the_field_of_view(rasterize_mode: str) -> None:
+    """Most Gaussians are beyond the clamp, whose limits depend on Ks: in one axis, the other, or both, on all four sides."""
     rng = np.random.default_rng(19)
-    camera = camera_of(rng, WIDTH, HEIGHT)
-    camera = replace(camera, viewmat=np.eye(4))
-    scene = scene_of(rng, 24)
-    # Beyond the clamp in one axis, the other, or both, on all four sides, and large enough to cover much of the image.
+    camera = replace(camera_of(rng, WIDTH, HEIGHT), viewmat=np.eye(4))
     sides = [[0.8, 0.1], [-0.8, -0.1], [0.1, 0.7], [-0.1, -0.7], [0.8, 0.7], [-0.8, -0.7], [0.1, 0.1], [-0.1, 0.2]]
     slopes = np.tile(sides, (3, 1))
     depths = np.linspace(3, 5, 24)
     means = np.concatenate([slopes * depths[:, None], depths[:, None]], axis=1)
-    scene = replace(scene, means=rounded(means), scales=rounded(rng.uniform(0.8, 2.0, (24, 3))))
+    # Large enough to cover much of the image.
+    scene = replace(scene_of(rng, 24), means=rounded(means), scales=rounded(rng.uniform(0.8, 2.0, (24, 3))))
     low, high = ref.frustum_limits(camera.K, WIDTH, HEIGHT).T
     clamped = (slopes < low) | (slopes > high)
     assert clamped.any(axis=1).sum() == 18 and clamped.all(axis=1).sum() == 6
-
-    options = {"antialiased": rasterize_mode == "antialiased"}
-    render = ref.render(scene, camera, **options)
-    weights = rounded(rng.normal(size=render.colors.shape))
-    untrusted = ref.untrusted_pixels(render, margin=1e-3)
-    assert untrusted.mean() < 0.2
-    weights[untrusted] = 0.0
-    entries, h = ((0, 0), (1, 1), (0, 2), (1, 2)), 1e-5
-    expected = []
-    for entry in entries:
-        losses = []
-        for sign in (1, -1):
-            K = camera.K.copy()
-            K[entry] += sign * h
-            losses.append(np.sum(ref.render(scene, replace(camera, K=K), **options).colors * weights))
-        expected.append((losses[0] - losses[1]) / (2 * h))
-
-    inputs: dict[str, Any] = leaves_of(scene, [camera])
-    images, _, _ = rasterization(**inputs, width=WIDTH, height=HEIGHT, rasterize_mode=rasterize_mode)
-    (images * torch.tensor(weights, dtype=torch.float32)).sum().backward()
-    actual = [float(inputs["Ks"].grad[0][entry]) for entry in entries]
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    check(Case(scene, [camera], options={"rasterize_mode": rasterize_mode}), rng)
 
 
 def test_several_cameras() -> None:
@@ -131,43 +106,23 @@ def test_absolute_gradients(tile_size: int) -> None:
 
 
 def test_batch_dimensions_are_scenes_side_by_side() -> None:
-    rng = np.random.default_rng(6)
-    scenes = [[scene_of(rng, 30, sh_degree=1) for _ in range(2)] for _ in range(3)]
-    camera = camera_of(rng, WIDTH, HEIGHT)
-    fields = ("means", "quats", "scales", "opacities", "colors")
-    stacked = {n: torch_input(np.array([[getattr(s, n) for s in row] for row in scenes])) for n in fields}
-    viewmats = torch_input(np.tile(camera.viewmat, (3, 2, 1, 1, 1)))
-    Ks = torch_input(np.tile(camera.K, (3, 2, 1, 1, 1)))
-    backgrounds = torch_input(rng.uniform(size=(3, 2, 1, 3)))
-    images, alphas, meta = rasterization(
-        **stacked, viewmats=viewmats, Ks=Ks, width=WIDTH, height=HEIGHT, sh_degree=1, backgrounds=backgrounds
-    )
-    assert images.shape == (3, 2, 1, HEIGHT, WIDTH, 3) and alphas.shape == (3, 2, 1, HEIGHT, WIDTH, 1)
+    inputs = packed.inputs_of((3, 2), colors=(4, 3))
+    cameras = inputs["viewmats"].shape[:3]
+    inputs["backgrounds"] = torch.rand(*cameras, 3, requires_grad=True)
+    size: dict[str, Any] = {"width": packed.WIDTH, "height": packed.HEIGHT, "sh_degree": 1}
+    images, alphas, meta = rasterization(**inputs, **size)
+    assert images.shape == (*cameras, packed.HEIGHT, packed.WIDTH, 3) and alphas.shape == (*images.shape[:-1], 1)
     assert meta["n_batches"] == 6 and meta["means2d"].shape == (len(meta["gaussian_ids"]), 2)
     weights = torch.rand(images.shape)
-    (images * weights).sum().backward()
-    for i in range(3):
-        for j in range(2):
-            one = {n: t[i, j].detach().requires_grad_() for n, t in stacked.items()}
-            view = viewmats[i, j].detach().requires_grad_()
-            image, alpha, _ = rasterization(
-                **one,
-                viewmats=view,
-                Ks=Ks[i, j].detach(),
-                width=WIDTH,
-                height=HEIGHT,
-                sh_degree=1,
-                backgrounds=backgrounds[i, j].detach(),
-            )
-            torch.testing.assert_close(images[i, j], image, rtol=0, atol=0)
-            torch.testing.assert_close(alphas[i, j], alpha, rtol=0, atol=0)
-            (image * weights[i, j]).sum().backward()
-            for name, tensor in (*one.items(), ("viewmats", view)):
-                whole = stacked[name].grad if name in stacked else viewmats.grad
-                assert whole is not None and tensor.grad is not None
-                # Atomic adds come in any order.
-                scale = float(tensor.grad.abs().max())
-                torch.testing.assert_close(whole[i, j], tensor.grad, rtol=1e-5, atol=1e-5 * scale)
+    gradients = torch.autograd.grad((images * weights).sum(), list(inputs.values()))
+    for scene in np.ndindex(3, 2):
+        one = {name: tensor[scene].detach().requires_grad_() for name, tensor in inputs.items()}
+        image, alpha, _ = rasterization(**one, **size)
+        torch.testing.assert_close(images[scene], image, rtol=0, atol=0)
+        torch.testing.assert_close(alphas[scene], alpha, rtol=0, atol=0)
+        alone = torch.autograd.grad((image * weights[scene]).sum(), list(one.values()))
+        for gradient, expected in zip(gradients, alone, strict=True):
+            close(gradient[scene], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
@@ -229,35 +184,26 @@ def test_no_gaussians_leave_the_background(mode: str, tile_size: int) -> None:
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
     # Render a scene first: reused memory must not show through.
     check(Case(scene_of(rng, 60), cameras, options={"tile_size": tile_size}), rng)
-    inputs = [torch.zeros(0, *rest, requires_grad=True) for rest in ((3,), (4,), (3,), (), (4, 3))]
-    viewmats = torch_input(np.stack([camera.viewmat for camera in cameras]))
-    Ks = torch_input(np.stack([camera.K for camera in cameras]))
+    inputs: dict[str, Any] = leaves_of(scene_of(rng, 0, sh_degree=1), cameras)
     backgrounds = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], requires_grad=True)
-    images, alphas, meta = rasterization(
-        *inputs, viewmats, Ks, WIDTH, HEIGHT, sh_degree=1, backgrounds=backgrounds, render_mode=mode, tile_size=tile_size
-    )
+    options: dict[str, Any] = {"sh_degree": 1, "render_mode": mode, "tile_size": tile_size}
+    images, alphas, meta = rasterization(**inputs, width=WIDTH, height=HEIGHT, backgrounds=backgrounds, **options)
     assert not alphas.any() and len(meta["flatten_ids"]) == 0 and not meta["isect_offsets"].any()
     torch.testing.assert_close(images[..., :3].detach(), backgrounds.detach()[:, None, None].expand(2, HEIGHT, WIDTH, 3))
     assert not images[..., 3:].any()
     images.sum().backward()
     torch.testing.assert_close(backgrounds.grad, torch.full((2, 3), float(WIDTH * HEIGHT)))
-    for tensor in (*inputs, viewmats, Ks):
+    for tensor in inputs.values():
         assert tensor.grad is not None and not tensor.grad.any()
 
 
 @pytest.mark.parametrize("count", [2047, 2048, 2049, 4096])
 def test_counts_around_the_blocks_of_the_prefix_sum(count: int) -> None:
-    """No splat is lost: compare with the same splats in two halves, one of them transparent."""
+    """No splat is lost, and transparent copies of the splats behind them change nothing."""
     rng = np.random.default_rng(12)
     scene = scene_of(rng, 40)
-    padding = count - 40
-    padded = ref.Scene(
-        np.concatenate([scene.means, np.tile([[0.0, 0.0, 3.0]], (padding, 1))]),
-        np.concatenate([scene.quats, np.tile([[1.0, 0, 0, 0]], (padding, 1))]),
-        np.concatenate([scene.scales, np.full((padding, 3), 0.01)]),
-        np.concatenate([scene.opacities, np.zeros(padding)]),
-        np.concatenate([scene.colors, np.ones((padding, 3))]),
-    )
+    padded = ref.Scene(*(getattr(scene, name)[np.arange(count) % 40] for name in GAUSSIAN_INPUTS))
+    padded.opacities[40:] = 0.0
     camera = camera_of(rng, WIDTH, HEIGHT)
     images = [_image(s, camera) for s in (scene, padded)]
     assert images[0].mean() > 0.1
@@ -321,12 +267,9 @@ def test_a_render_can_be_an_input() -> None:
     out = _rasterize(scene, camera)[0].detach()
     torch.testing.assert_close(out, image, rtol=0, atol=0)
     part, copy = out.reshape(-1, 3)[:40], image.reshape(-1, 3)[:40]
-    renders = []
-    for points in (part, copy):
-        s = [torch_input(x).detach() for x in (scene.quats, scene.scales, scene.opacities, scene.colors)]
-        view = torch.eye(4)
-        view[2, 3] = 4.0
-        renders.append(rasterization(points, *s, view[None], torch_input(camera.K[None]), WIDTH, HEIGHT)[0])
+    view = np.eye(4)
+    view[2, 3] = 4.0
+    renders = [_rasterize(scene, replace(camera, viewmat=view), means=points)[0] for points in (part, copy)]
     assert renders[1].any()
     torch.testing.assert_close(*renders, rtol=0, atol=0)
 
@@ -334,25 +277,16 @@ def test_a_render_can_be_an_input() -> None:
 def test_backward_twice_gives_the_same_gradient() -> None:
     rng = np.random.default_rng(18)
     scene, camera = scene_of(rng, 40), camera_of(rng, WIDTH, HEIGHT)
-    means = torch_input(scene.means)
+    means = leaves_of(scene, [camera])["means"]
     image, _, _ = _rasterize(scene, camera, means=means)
     first = torch.autograd.grad(image.square().sum(), means, retain_graph=True)[0].clone()
     second = torch.autograd.grad(image.square().sum(), means)[0]
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5 * float(first.abs().max()))
+    close(first, second, rtol=1e-5)
 
 
-def _rasterize(scene: ref.Scene, camera: ref.Camera, means: torch.Tensor | None = None, **options: float):  # type: ignore[no-untyped-def]
-    inputs = [torch.tensor(x, dtype=torch.float32) for x in (scene.quats, scene.scales, scene.opacities, scene.colors)]
-    return rasterization(
-        torch.tensor(scene.means, dtype=torch.float32) if means is None else means,
-        *inputs,
-        torch.tensor(camera.viewmat[None], dtype=torch.float32),
-        torch.tensor(camera.K[None], dtype=torch.float32),
-        camera.width,
-        camera.height,
-        packed=False,
-        **options,  # type: ignore[arg-type]
-    )
+def _rasterize(scene: ref.Scene, camera: ref.Camera, **options: Any) -> Any:
+    inputs = leaves_of(scene, [camera]) | options
+    return rasterization(**inputs, width=camera.width, height=camera.height, packed=False)
 
 
 def _image(scene: ref.Scene, camera: ref.Camera) -> Array:

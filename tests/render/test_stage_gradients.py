@@ -29,11 +29,6 @@ def options_of(**changes: Any) -> Options:
     return replace(options, **changes)
 
 
-def assert_equal(actual: Any, expected: Any) -> None:
-    for one, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
 def in_no_graph(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     with torch.no_grad():
         return function(*arguments, **options)
@@ -49,7 +44,7 @@ def test_projection(packed: bool) -> None:
     expected = torch.autograd.grad(outputs, list(inputs.values()), v)
     found = in_no_graph(splat.project_backward, *inputs.values(), WIDTH, HEIGHT, options_of(), splats, *v)
     assert found.covars is None
-    assert_equal([getattr(found, name) for name in inputs], expected)
+    torch.testing.assert_close([getattr(found, name) for name in inputs], expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -63,7 +58,7 @@ def test_shading(packed: bool) -> None:
     expected = torch.autograd.grad(colors, arguments[:3], v_colors)
     found = in_no_graph(splat.shade_backward, *arguments, v_colors, options_of(), ids=splats.ids)
     assert found.weights is None
-    assert_equal(found[:3], expected)
+    torch.testing.assert_close(found[:3], expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -84,7 +79,7 @@ def test_rasterization(packed: bool) -> None:
     expected = torch.autograd.grad([rendered.colors, rendered.alphas], wanted, v)
     found = in_no_graph(splat.rasterize_backward, *arguments, rendered, *v)
     assert found.extras is None
-    assert_equal(found[:-1], [*expected, splats.means2d.absgrad])  # type: ignore[attr-defined]
+    torch.testing.assert_close(found[:-1], [*expected, splats.means2d.absgrad], rtol=0, atol=0)  # type: ignore[attr-defined]
     only_images = in_no_graph(splat.rasterize_backward, *arguments, rendered, v[0])
     assert not torch.equal(only_images.means2d, found.means2d)
 
@@ -108,7 +103,7 @@ def test_a_whole_render() -> None:
     expected = torch.autograd.grad([images, alphas], list(inputs.values()), v)
     found = in_no_graph(splat.render_backward, *v, **inputs, **options)
     assert list(found) == list(inputs)
-    assert_equal(found.values(), expected)
+    torch.testing.assert_close(list(found.values()), expected, rtol=0, atol=0)
 
 
 def test_every_stage_has_a_profile() -> None:

@@ -6,8 +6,8 @@ Forked processes: tests/gpu/test_memory.py.
 import gc
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from splat_py.render.rasterize import rasterize_to_pixels
 from splat_py.render.shade import shade
 from splat_py.render.tiles import bin_tiles
 from tests.refusals import refused
+from tests.render.comparison import close
 from tests.render.test_meta import HEIGHT, WIDTH, C, N, render
 
 AGAIN = "cannot be differentiated again"
@@ -86,8 +87,9 @@ def whole(packed: bool) -> Callable[[Tensor], Tensor]:
     return lambda means: rasterization(**{**inputs, "means": means}, width=WIDTH, height=HEIGHT, packed=packed)[0]
 
 
-# Differentiable functions, each of one tensor.
-FUNCTIONS: dict[str, Callable[[], tuple[Callable[[Tensor], Tensor], Tensor]]] = {
+# A differentiable function of one tensor, and the tensor.
+Case = tuple[Callable[[Tensor], Tensor], Tensor]
+FUNCTIONS: dict[str, Callable[[], Case]] = {
     "rasterization, packed": lambda: (whole(True), render()[3]["means"]),
     "rasterization, dense": lambda: (whole(False), render()[3]["means"]),
     "its stages": lambda: (in_stages(), render()[3]["means"]),
@@ -97,22 +99,20 @@ FUNCTIONS: dict[str, Callable[[], tuple[Callable[[Tensor], Tensor], Tensor]]] = 
     "image.render": lambda: (lambda x: splat.image.render(x, 17, 12), blobs()),
     "volume.render": lambda: (field(), torch.full((4, 4, 4), 1.5, requires_grad=True)),
 }
-each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
-def close(actual: Tensor, expected: Tensor) -> None:
-    """Compare up to the order of atomics."""
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * float(expected.detach().abs().max()))
+@pytest.fixture(params=FUNCTIONS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return FUNCTIONS[request.param]()
 
 
 # Derivatives of derivatives
 
 
 @pytest.mark.parametrize("power", [1, 2], ids=["linear", "quadratic"])
-@each_function
-def test_second_derivatives_raise(name: str, power: int) -> None:
+def test_second_derivatives_raise(case: Case, power: int) -> None:
     """For a loss linear in the image and others: as an own loss, in a sum and as a penalty."""
-    function, x = FUNCTIONS[name]()
+    function, x = case
     (gradient,) = torch.autograd.grad(function(x).pow(power).sum(), x, create_graph=True)
     assert gradient.requires_grad
     refused(AGAIN, torch.autograd.grad, gradient.square().sum(), x, allow_unused=True, retain_graph=True)
@@ -120,10 +120,9 @@ def test_second_derivatives_raise(name: str, power: int) -> None:
         (function(x).sum() + gradient.norm()).backward()
 
 
-@each_function
-def test_hessians_raise(name: str) -> None:
+def test_hessians_raise(case: Case) -> None:
     """An error, not zeros."""
-    function, x = FUNCTIONS[name]()
+    function, x = case
     refused(AGAIN, torch.autograd.functional.hessian, lambda y: function(y).sum(), x.detach())
 
 
@@ -138,9 +137,8 @@ def test_gradients_of_every_input_raise(sparse_grad: bool) -> None:
         assert gradient.requires_grad, name
 
 
-@each_function
-def test_a_graph_of_gradients_that_nobody_differentiates(name: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_a_graph_of_gradients_that_nobody_differentiates(case: Case) -> None:
+    function, x = case
     (expected,) = torch.autograd.grad(function(x).square().sum(), x)
     (gradient,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
     close(gradient.detach(), expected)
@@ -158,9 +156,8 @@ def test_what_does_not_depend_on_a_gradient_can_be_differentiated() -> None:
     close(v_scale, gradient.detach().sum())
 
 
-@each_function
-def test_batches_of_gradients_raise(name: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_batches_of_gradients_raise(case: Case) -> None:
+    function, x = case
     output = function(x)
     refused("is_grads_batched", torch.autograd.grad, output, x, torch.ones(2, *output.shape), is_grads_batched=True)
 
@@ -168,9 +165,8 @@ def test_batches_of_gradients_raise(name: str) -> None:
 # Graphs
 
 
-@each_function
-def test_a_graph_can_be_kept_and_is_freed(name: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_a_graph_can_be_kept_and_is_freed(case: Case) -> None:
+    function, x = case
     loss = function(x).square().sum()
     (first,) = torch.autograd.grad(loss, x, retain_graph=True)
     first = first.clone()
@@ -182,11 +178,10 @@ def test_a_graph_can_be_kept_and_is_freed(name: str) -> None:
         loss.backward()
 
 
-@each_function
-def test_state_is_freed_by_the_backward_pass(name: str) -> None:
+def test_state_is_freed_by_the_backward_pass(case: Case) -> None:
     """It is freed at once; then the output holds no more memory than without a graph."""
     memory = get_device().memory
-    function, x = FUNCTIONS[name]()
+    function, x = case
     held = []
     for gradient in (True, False, True):
         gc.collect()
@@ -242,10 +237,9 @@ def test_a_graph_that_is_dropped_is_freed() -> None:
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-@each_function
-def test_checkpoints(name: str, use_reentrant: bool) -> None:
+def test_checkpoints(case: Case, use_reentrant: bool) -> None:
     """A render that runs again in the backward pass has the same gradients."""
-    function, x = FUNCTIONS[name]()
+    function, x = case
     (expected,) = torch.autograd.grad(function(x).square().sum(), x)
     checkpoint(function, x, use_reentrant=use_reentrant).square().sum().backward()
     assert x.grad is not None
@@ -277,9 +271,8 @@ HOOKS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("hooks", HOOKS)
-@each_function
-def test_hooks_of_saved_tensors(name: str, hooks: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_hooks_of_saved_tensors(case: Case, hooks: str) -> None:
+    function, x = case
     (expected,) = torch.autograd.grad(function(x).square().sum(), x)
     with HOOKS[hooks]():
         loss = function(x).square().sum()
@@ -300,10 +293,9 @@ def compiler() -> Any:
     dynamo.reset()
 
 
-@each_function
-def test_compiled(name: str, compiler: Any) -> None:
+def test_compiled(case: Case, request: pytest.FixtureRequest, compiler: Any) -> None:
     """torch compiles the code before and after the render, and calls the render itself unchanged."""
-    function, x = FUNCTIONS[name]()
+    function, x = case
 
     def loss(y: Tensor) -> Tensor:
         return (function(y * 1.5) * 2).square().sum()
@@ -324,7 +316,7 @@ def test_compiled(name: str, compiler: Any) -> None:
     # The first and last graph; between stages there is nothing to compile.
     operations = [[n.name for n in graph.graph.nodes if n.op in ("call_function", "call_method")] for graph in graphs]
     assert [len(names) for names in (operations[0], operations[-1])] == [1, 3], operations
-    assert len(operations) == 2 or name == "gsplat's stages"
+    assert len(operations) == 2 or "gsplat's stages" in request.node.name
 
 
 def test_compiled_with_meta(compiler: Any) -> None:
@@ -370,24 +362,21 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] 
 
 
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
-@each_function
-def test_transformations_are_refused(name: str, transformation: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_transformations_are_refused(case: Case, transformation: str) -> None:
+    function, x = case
     with pytest.raises(SplatError, match=r"cannot be transformed by torch.func") as error:
         TRANSFORMATIONS[transformation](function, x.detach())
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-@each_function
-def test_other_types_are_refused(name: str, dtype: torch.dtype) -> None:
-    function, x = FUNCTIONS[name]()
+def test_other_types_are_refused(case: Case, dtype: torch.dtype) -> None:
+    function, x = case
     refused(f"{str(dtype).replace('torch.', '')}.*float32", function, x.detach().to(dtype))
 
 
-@each_function
-def test_autocast_changes_nothing(name: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_autocast_changes_nothing(case: Case) -> None:
+    function, x = case
     (expected,) = torch.autograd.grad(function(x).sum(), x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = function(x)
@@ -395,9 +384,8 @@ def test_autocast_changes_nothing(name: str) -> None:
         close(torch.autograd.grad(output.sum(), x)[0], expected)
 
 
-@each_function
-def test_modes_without_gradients(name: str) -> None:
-    function, x = FUNCTIONS[name]()
+def test_modes_without_gradients(case: Case) -> None:
+    function, x = case
     expected = function(x)
     with torch.no_grad():
         plain = function(x)
@@ -427,16 +415,6 @@ def test_threads() -> None:
         return torch.autograd.grad(function(leaf).square().sum(), leaf)[0]
 
     expected = [gradient(start) for start in starts]
-    results: dict[int, Tensor] = {}
-
-    def work(k: int) -> None:
-        for _ in range(3):
-            results[k] = gradient(starts[k])
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k in range(4):
-        close(results[k], expected[k])
+    with ThreadPoolExecutor(4) as threads:
+        for k, result in enumerate(threads.map(gradient, starts * 3)):
+            close(result, expected[k % 4])

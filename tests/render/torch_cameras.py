@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.render.torch_rendering import Projected, rotations
+from tests.reference.gaussian import rotations
+from tests.render.torch_rendering import Projected
 
 # The axis along which rows or columns are read, and True if it is read from its end.
 SHUTTERS = {

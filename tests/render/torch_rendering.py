@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tests.reference.gaussian import covariances as covariances
 from tests.shaders.camera_models import clamped, equirectangular, fisheye, opencv_pinhole, orthographic, pinhole
 
 MODELS = {"pinhole": pinhole, "ortho": orthographic, "fisheye": fisheye, "equirectangular": equirectangular}
@@ -25,22 +26,6 @@ class Rendered:
     alpha: Tensor  # [H, W, 1]
     # Pixels [H, W] in which float32 may decide differently: near the least α, the largest α or the least transmittance.
     untrusted: Tensor
-
-
-def rotations(quats: Tensor) -> Tensor:
-    """Rotations [N, 3, 3] of quaternions (w, x, y, z) of any length."""
-    w, x, y, z = torch.unbind(quats / quats.norm(dim=-1, keepdim=True), -1)
-    # Rodrigues: R = I + 2 w [v]× + 2 [v]×².
-    zero = torch.zeros_like(x)
-    rows = [torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))]
-    cross = torch.stack(rows, -2)
-    return torch.eye(3).to(quats) + 2 * w[:, None, None] * cross + 2 * cross @ cross
-
-
-def covariances(quats: Tensor, scales: Tensor) -> Tensor:
-    """Σ = R diag(s)² Rᵀ [N, 3, 3]."""
-    root = rotations(quats) * scales[:, None, :]
-    return root @ root.mT
 
 
 @dataclass(frozen=True)
