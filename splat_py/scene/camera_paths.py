@@ -282,7 +282,9 @@ class KeyframePath:
         positions = np.array([keyframe.position for keyframe in self.keyframes])
         quaternions = np.array([keyframe.quaternion for keyframe in self.keyframes])
         at = np.linspace(times[0], times[-1], n)
-        eyes = CubicHermiteSpline(times, positions, _tangents(times, positions))(at)
+        # Velocities of the parabola through each keyframe and its neighbours; the first and the last part are parabolas.
+        velocities = np.gradient(positions, times, axis=0, edge_order=2 if len(times) > 2 else 1)
+        eyes = CubicHermiteSpline(times, positions, velocities)(at)
         turns = RotationSpline(times, Rotation.from_quat(np.roll(quaternions, -1, axis=1)))(at).as_matrix()
         fovs = np.clip(PchipInterpolator(times, [keyframe.fov for keyframe in self.keyframes])(at), *_FIELDS_OF_VIEW)
         cameras = enumerate(zip(eyes, turns, fovs, strict=True))
@@ -315,14 +317,3 @@ class KeyframePath:
             raise SplatError(f"{path} does not exist; name a keyframe file saved in splat view") from error
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise SplatError(f"{path} is not a camera path or is damaged; save one in splat view ({reason(error)})") from error
-
-
-def _tangents(times: Float64Array, points: Float64Array) -> Float64Array:
-    """Velocities [K, D] at points [K, D] of the Catmull-Rom spline over uneven times [K]; the end velocities make the first
-    and the last part parabolas."""
-    steps = np.diff(times)[:, None]
-    slopes = np.diff(points, axis=0) / steps
-    if len(times) == 2:
-        return np.repeat(slopes, 2, axis=0)
-    inner = (slopes[:-1] * steps[1:] + slopes[1:] * steps[:-1]) / (steps[:-1] + steps[1:])
-    return np.concatenate([2 * slopes[:1] - inner[:1], inner, 2 * slopes[-1:] - inner[-1:]])

@@ -187,10 +187,8 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         return [read_colmap(root)], None
     if format == "transforms":
         return [read_transforms(transforms)], None
-    split = next((file for file in held_out if file.is_file()), None)
-    if split is None:
-        return [read_transforms(train)], None
-    return [read_transforms(train), read_transforms(split)], 1
+    splits = [train, *filter(Path.is_file, held_out)][:2]
+    return [read_transforms(file) for file in splits], 1 if len(splits) == 2 else None
 
 
 def _prepared(view: View, undistort: bool, downscale: float) -> View:
@@ -303,13 +301,12 @@ class KnownDepths:
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         """The depths of view `index`, 0 at pixels that do not count."""
         view = self._dataset.views[index]
-        size = view.camera.height, view.camera.width
         if view.depth_path is not None:
             depths = load_depths(view)
         elif view.name in self._points:
             depths = depths_of_points(view.camera, self._points[view.name])
         else:
-            depths = np.zeros(size, np.float32)
+            depths = np.zeros((view.camera.height, view.camera.width), np.float32)
         depths[self._dataset.image(index)[..., 3] == 0] = 0
         return depths
 

@@ -54,12 +54,10 @@ def require_ending(path: Path) -> str:
 
 def require_scene_file(path: Path) -> str:
     """The ending of a scene file; SplatError if it is unknown or the file does not exist."""
+    from splat_py.base.files import is_file
+
     ending = require_ending(path)
-    try:
-        exists = path.is_file()
-    except (OSError, ValueError):  # no file can have this name
-        exists = False
-    if not exists:
+    if not is_file(path):
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a scene file")
     return ending
 
@@ -101,11 +99,10 @@ def needs_poses(data: Path) -> bool:
 
 def require_photographs(source: Path) -> None:
     """Raise SplatError unless `source` is a folder or a video."""
-    exists = source.exists()
-    if exists and not source.is_dir() and not (source.is_file() and source.suffix.lower() in VIDEOS):
-        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
-    if not exists:
+    if not source.exists():
         raise SplatError(f"{source} does not exist; name a folder of photographs or a video")
+    if not source.is_dir() and not (source.is_file() and source.suffix.lower() in VIDEOS):
+        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
 
 
 def require_capture(data: Path) -> None:

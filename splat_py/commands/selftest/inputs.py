@@ -13,7 +13,7 @@ from torch import Tensor
 
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder
-from splat_py.scene.camera import Camera
+from splat_py.scene.camera import Camera, affine
 
 Floats = NDArray[np.float32]
 Arrays = dict[str, NDArray[Any]]
@@ -200,9 +200,7 @@ def hash_grid(entries: int, weights: int) -> tuple[Floats, Floats]:
 
 def volume_camera() -> Camera:
     K = np.array([[11.0, 0, 5.2], [0, 12.0, 3.7], [0, 0, 1]])
-    viewmat = np.eye(4)
-    viewmat[:3, 3] = [0.1, -0.05, 3.1]
-    return Camera(viewmat, K, 10, 8, "selftest")
+    return Camera(affine(np.eye(3), (0.1, -0.05, 3.1)), K, 10, 8, "selftest")
 
 
 def v(key: int, reference: NDArray[Any]) -> Floats:
