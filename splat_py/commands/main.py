@@ -88,7 +88,7 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1, launch)
 
 
-def _fail(message: str, code: int, launch: Launch | None = None) -> None:
-    if launch is None or launch.speaks():
+def _fail(message: str, code: int, launch: Launch) -> None:
+    if launch.speaks():
         terminal.print_error(message)
     sys.exit(code)

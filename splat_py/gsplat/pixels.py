@@ -152,11 +152,7 @@ def _prepare(
     accumulate: Accumulate,
     **kind: Any,
 ) -> tuple[tuple[int, ...], Device, Options, BinnedTiles]:
-    """The image dimensions, the device, its options, and the tile lists without those of masked tiles.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype or value.
-    """
+    """The image dimensions, the device, its options, and the tile lists without those of masked tiles."""
     check_tensors({"means2d": means2d, **{name: tensor for name, (tensor, _) in rows.items()}, "backgrounds": backgrounds})
     splats = leading("means2d", means2d, 2)
     images = leading("isect_offsets", isect_offsets, "tile_height", "tile_width") if packed else splats[:-1]

@@ -170,11 +170,7 @@ def fully_fused_projection_2dgs(
 def _check_scenes(
     means: Tensor, viewmats: Tensor, Ks: Tensor, packed: bool, sparse_grad: bool
 ) -> tuple[tuple[int, ...], int, int]:
-    """The batch dimensions, and the numbers of Gaussians and cameras of each scene.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or gradients would be sparse without `packed`.
-    """
+    """The batch dimensions, and the numbers of Gaussians and cameras of each scene, checked."""
     *batch, count = leading("means", means, 3)
     check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
     cameras = viewmats.shape[-3]

@@ -384,9 +384,8 @@ class CropBox:
             scale=sides,
             visible=False,
         )
-        self._on.on_update(lambda event: self._update())
-        self._size.on_update(lambda event: self._update())
-        self._gizmo.on_update(lambda event: self._update())
+        for control in (self._on, self._size, self._gizmo):
+            control.on_update(lambda event: self._update())
         self._cut: tuple[Gaussians, bytes, Gaussians] | None = None
 
     def inside(self, gaussians: Gaussians) -> Gaussians:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, count
@@ -19,7 +19,7 @@ from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
 from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene, look_of
-from splat_py.viewer.page_server import Frames, Requests, address_of, axis_of, camera_of, page_server
+from splat_py.viewer.page_server import LOOPBACK, PORT, Frames, Requests, address_of, axis_of, camera_of, page_server
 
 if TYPE_CHECKING:
     import viser
@@ -283,6 +283,7 @@ class TrainingViewer:
 
     def __init__(self, server: "viser.ViserServer", folder: Path) -> None:
         self._server, self._folder = server, folder
+        self.address = address_of(server)
         self._share = TimeBudget(DRAWING)
         self._status = server.gui.add_markdown("training begins …")
         self._button = server.gui.add_button("Pause")
@@ -411,10 +412,6 @@ class TrainingViewer:
 
 
 @contextmanager
-def training_viewer(folder: Path, host: str, port: int) -> Iterator[tuple[TrainingViewer, str]]:
-    with page_server(host, port) as server:
-        viewer = TrainingViewer(server, folder)
-        try:
-            yield viewer, address_of(server)
-        finally:
-            viewer.close()
+def training_viewer(folder: Path) -> Iterator[TrainingViewer]:
+    with page_server(LOOPBACK, PORT) as server, closing(TrainingViewer(server, folder)) as viewer:
+        yield viewer

@@ -18,7 +18,6 @@ from splat_py.scene.camera import Camera, affine
 Floats = NDArray[np.float32]
 Arrays = dict[str, NDArray[Any]]
 
-
 # Sides that are not multiples of a tile's side.
 WIDTH, HEIGHT = 25, 19
 GAUSSIANS = 36

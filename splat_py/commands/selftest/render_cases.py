@@ -54,8 +54,6 @@ VOLUME_CONFIG = VolumeConfig((max(inputs.VOLUME_SIZE),), sh_degree=0, total_vari
 VOLUME_RENDERS = ((1, False), (4, True), (9, False))
 # Dense and hashed levels, as many as in a fit.
 HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
-
-
 _MARCHED = ("colors", "transmittances", "depths")
 
 
@@ -321,13 +319,8 @@ def volume_checkpoint() -> VolumeCheckpoint:
     grid = np.zeros((*f.density.shape, row_floats(1)), np.float32)
     grid[..., 0] = f.density
     grid[..., 1:] = f.sh[..., 0, :]
-    state = {
-        "grid": grid,
-        "m": np.zeros_like(grid),
-        "v": np.zeros_like(grid),
-        "box": np.array(inputs.VOLUME_BOX),
-        "background": f.background,
-    }
+    moments = {name: np.zeros_like(grid) for name in ("m", "v")}
+    state = {"grid": grid, **moments, "box": np.array(inputs.VOLUME_BOX), "background": f.background}
     return VolumeCheckpoint(0, VOLUME_CONFIG, state)
 
 

@@ -138,7 +138,7 @@ class DefaultStrategy(_GaussianStrategy):
         step: int,
         info: dict[str, Any],
         packed: bool = False,
-        scene: Scene | None = None,
+        scene: Scene = None,
     ) -> None:
         """Accumulate the gradients of this step; refine and reset opacities when due.
 
@@ -214,7 +214,7 @@ class DefaultStrategy(_GaussianStrategy):
 
     @torch.no_grad()
     def _grow_gs(
-        self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene | None = None
+        self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene = None
     ) -> tuple[int, int]:
         grows = state["grad2d"] / state["count"].clamp_min(1) > self.grow_grad2d
         small = self._sizes(params) <= self.grow_scale3d * state["scene_scale"]
@@ -231,7 +231,7 @@ class DefaultStrategy(_GaussianStrategy):
         return counts
 
     @torch.no_grad()
-    def _prune_gs(self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene | None = None) -> int:
+    def _prune_gs(self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene = None) -> int:
         pruned = params["opacities"].flatten().sigmoid() < self.prune_opa
         if step > self.reset_every:
             pruned |= self._sizes(params) > self.prune_scale3d * state["scene_scale"]
@@ -289,7 +289,7 @@ class MCMCStrategy(_GaussianStrategy):
         step: int,
         info: dict[str, Any],
         lr: float,
-        scene: Scene | None = None,
+        scene: Scene = None,
     ) -> None:
         """Refine when due, and add noise to the means.
 
@@ -313,14 +313,14 @@ class MCMCStrategy(_GaussianStrategy):
             inject_noise_to_position(params, optimizers, {}, lr * self.noise_lr, t=self.noise_opacity_t, k=self.noise_opacity_k)
 
     @torch.no_grad()
-    def _relocate_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene | None = None) -> int:
+    def _relocate_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene = None) -> int:
         dead = params["opacities"].flatten().sigmoid() <= self.min_opacity
         if count := int(dead.sum()):
             relocate(params, optimizers, {}, dead, binoms, self.min_opacity, scene)
         return count
 
     @torch.no_grad()
-    def _add_new_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene | None = None) -> int:
+    def _add_new_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene = None) -> int:
         present = len(params["means"])
         count = max(0, min(self.cap_max, int(_GROWTH * present)) - present)
         if count:

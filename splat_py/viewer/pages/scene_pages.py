@@ -8,7 +8,6 @@ import lzma
 import os
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from string import Template
 
@@ -210,4 +209,4 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
 
 
 def _read(name: str) -> str:
-    return resources.files("splat_py.viewer.pages").joinpath("playground", name).read_text(encoding="utf-8")
+    return (_FOLDER / "playground" / name).read_text(encoding="utf-8")
