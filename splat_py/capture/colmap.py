@@ -250,12 +250,9 @@ def map_photographs(
         workspace.model.parent.mkdir(exist_ok=True)
         shutil.rmtree(workspace.model, ignore_errors=True)
         os.replace(written, workspace.model)
-    parts: dict[str, int] = {}
-    for part, model in enumerate(models):
-        for image in model.images.values():
-            if image.has_pose:
-                parts.setdefault(image.name, part)
-    return parts
+    # The first model with a photograph counts.
+    numbered = reversed(list(enumerate(models)))
+    return {image.name: part for part, model in numbered for image in model.images.values() if image.has_pose}
 
 
 def _map(

@@ -72,12 +72,6 @@ def silence() -> Iterator[None]:
         yield
 
 
-def abandon_output() -> None:
-    """Drop further output after a broken pipe, or Python would fail to flush at exit."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
 def print_error(message: object) -> None:
     _errors.print(printable(f"splat: {message}"), soft_wrap=True)
 

@@ -136,7 +136,7 @@ class Train(OnDevice):
 
             require_viewer()
         from splat_py.fit.distributed import device_of, joined
-        from splat_py.train.run import train
+        from splat_py.train.run import RunFolder, train
 
         device = device_of(launch, self.device)
         ranks = joined(device, launch)
@@ -178,16 +178,11 @@ class Train(OnDevice):
         if scores is not None:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
-        self._write_page()
-
-    def _write_page(self) -> None:
-        """Write scene.html if it is outdated and its viewer can draw the scene."""
-        from splat_py.train.run import RunFolder
-
-        folder = RunFolder(self.out)
-        is_new = not folder.page.exists() or folder.page.stat().st_mtime < folder.scene.stat().st_mtime
-        if is_new and folder.record().config.splat == "Gaussian":
-            Export(folder.root, folder.page).run()
+        run = RunFolder(self.out)
+        is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
+        # The page's viewer draws no other splats.
+        if is_outdated and run.record().config.splat == "Gaussian":
+            Export(run.root, run.page).run()
 
 
 class _Progress:

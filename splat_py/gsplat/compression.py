@@ -220,11 +220,7 @@ class PngCompression:
         return meta | {key: value[0] for key, value in ranges.items()} | {"quantization": _CLUSTER_BITS}
 
     def decompress(self, compress_dir: str | PathLike[str]) -> dict[str, Tensor]:
-        """Read the parameters in a folder, on the CPU.
-
-        Raises:
-            SplatError: a file is missing, damaged, or does not match meta.json.
-        """
+        """Read the parameters in a folder, on the CPU. SplatError if a file is missing, damaged, or does not match meta.json."""
         folder = Path(compress_dir)
         splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
         if "means" in splats:
@@ -272,11 +268,8 @@ def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str,
     parameters except shN. The Morton order lays a curve through space along one through the grid, which keeps neighbours close.
 
     Args:
-        splats: [N, ...] each, including "means"; N is a square number.
+        splats: [N, ...] each, including "means". SplatError if N is not a square number.
         verbose: print PLAS's progress.
-
-    Raises:
-        SplatError: N is not a square number.
     """
     means = splats["means"]
     side = math.isqrt(len(means))

@@ -99,11 +99,8 @@ def isect_tiles(
 
 @torch.no_grad()
 def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_height: int) -> Tensor:
-    """The first intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
-
-    Raises:
-        SplatError: `isect_ids` has the wrong shape.
-    """
+    """The first intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width]. SplatError
+    if `isect_ids` has the wrong shape."""
     check_shape("isect_ids", isect_ids, ("isects",))
     first = torch.arange(tile_width * tile_height, device=isect_ids.device)
     images = torch.arange(n_images, device=isect_ids.device)

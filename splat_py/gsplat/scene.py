@@ -48,11 +48,8 @@ class GaussianScene:
 
     def put(self, name: str, component: ParameterDict) -> None:
         """Add a component. The first component's parameters are not copied. A further component makes new parameters, so add it
-        before creating optimisers; its signals are 0.
-
-        Raises:
-            SceneError: the name is empty or taken, a parameter is missing, or their lengths differ.
-        """
+        before creating optimisers; its signals are 0. SceneError if the name is empty or taken, a parameter is missing, or their
+        lengths differ."""
         if not name or name in self.component_names:
             raise SceneError(f"component name {name!r} is {'taken' if name else 'empty'}; give another")
         if "means" not in component:
@@ -116,10 +113,7 @@ class GaussianScene:
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Self:
         """Restore a scene from `state_dict`, on the splats' device. An older state without components gets one, all trainable.
-
-        Raises:
-            SceneError: the state has no id or splats, or lengths differ.
-        """
+        SceneError if the state has no id or splats, or lengths differ."""
         if lacking := [key for key in ("id", "splats") if key not in state]:
             raise SceneError(f"the state lacks {lacking}; give one that state_dict returned")
         scene = cls(state["id"])

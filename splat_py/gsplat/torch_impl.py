@@ -17,7 +17,6 @@ class MissingPackageError(SplatError, ImportError):
 
 
 def own_package(module: str) -> Any:
-    """A module of gsplat's own package."""
     try:
         return import_module(f"gsplat.{module}")
     except ImportError as error:

@@ -95,11 +95,8 @@ def export_splats(
 
 
 def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read a PLY's Gaussians as a dictionary with the argument names of `export_splats`, float32.
-
-    Raises:
-        SplatError: the file is not a PLY of Gaussians, or holds NaN.
-    """
+    """Read a PLY's Gaussians as a dictionary with the argument names of `export_splats`, float32. SplatError if the file is not
+    a PLY of Gaussians, or holds NaN."""
     gaussians = Gaussians.load_ply(path)
     if gaussians.splat != "Gaussian" or gaussians.features is not None:
         warnings.warn(f"{path} holds types of splats or colours that gsplat lacks; their parameters are left out", stacklevel=2)
@@ -216,14 +213,8 @@ profiler: dict[str, float] = {}
 
 
 def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = False) -> bool:
-    """Call fn(local_rank, world_rank, world_size, args) as the only process: fn(0, 0, 1, args).
-
-    Returns:
-        True.
-
-    Raises:
-        NotImplementedError: mpirun started several processes, or torch has several CUDA devices.
-    """
+    """Call fn(local_rank, world_rank, world_size, args) as the only process, fn(0, 0, 1, args), and return True.
+    NotImplementedError if mpirun started several processes, or torch has several CUDA devices."""
     ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
     refusal = "splat_py.gsplat.distributed.cli does not support"
     if ranks > 1:

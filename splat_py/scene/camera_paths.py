@@ -91,13 +91,10 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     unknown: an ellipse in (azimuth, height) over the covered arc around `find_subject`, at the cameras' mean height. Its
     distance from the vertical through the subject exceeds that of three quarters of the cameras, to show the whole subject.
     If photographs look outwards from the middle of a room, the path does the same and turns around once. All cameras have the
-    size and intrinsics of the first, without lens distortion.
+    size and intrinsics of the first, without lens distortion. SplatError if `cameras` is empty or `n` is below 1.
 
     Args:
         points: [P, 3], for example a capture's sparse points or its Gaussians' means; without points, `find_focus` decides.
-
-    Raises:
-        SplatError: `cameras` is empty or `n` is below 1.
     """
     world = _checked(cameras, n, points, "an orbit")
     phase = 2 * np.pi * np.arange(n) / n

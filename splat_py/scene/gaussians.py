@@ -247,11 +247,8 @@ class Gaussians:
 
     def save(self, path: str | os.PathLike[str], spz_version: int = SPZ_DEFAULT_VERSION) -> list[str]:
         """Write a file, atomically, in the format of its ending: .ply, .compressed.ply, .spz (version 2, 3 or 4), .sog, .splat,
-        .ksplat or .glb. SplatError for another ending, or if `validate` fails.
-
-        Returns:
-            A clause for each property that the format cannot hold; docs/files.md lists the errors of quantisation.
-        """
+        .ksplat or .glb. Returns a clause for each property that the format cannot hold; docs/files.md lists the errors of
+        quantisation. SplatError for another ending, or if `validate` fails."""
         self.validate()
         return write_scene(path, self.arrays(), spz_version)
 

@@ -54,10 +54,12 @@ def require_ending(path: Path) -> str:
 
 def require_scene_file(path: Path) -> str:
     """The ending of a scene file; SplatError if it is unknown or the file does not exist."""
-    from splat_py.base.files import is_file
-
     ending = require_ending(path)
-    if not is_file(path):
+    try:
+        exists = path.is_file()
+    except (OSError, ValueError):  # no file can have this name
+        exists = False
+    if not exists:
         raise SplatError(f"{str(path)[:300]} does not exist or is a folder; pass a scene file")
     return ending
 

@@ -396,11 +396,8 @@ class CropBox:
         key = b"".join(part.tobytes() for part in box)
         if self._cut is None or self._cut[0] is not gaussians or self._cut[1] != key:
             middle, axes, size = box
-            self._cut = (
-                gaussians,
-                key,
-                select(gaussians, np.all(np.abs((gaussians.positions - middle) @ axes) <= 0.5 * size, axis=1)),
-            )
+            within = np.all(np.abs((gaussians.positions - middle) @ axes) <= 0.5 * size, axis=1)
+            self._cut = gaussians, key, select(gaussians, within)
         return self._cut[2]
 
     def _pose(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:

@@ -48,7 +48,6 @@ class Case:
 
 @contextmanager
 def recording(device: Device) -> Iterator[Recorder]:
-    """Record commands and submit them at the end of the context."""
     recorder = device.record()
     yield recorder
     recorder.submit()

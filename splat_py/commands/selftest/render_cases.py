@@ -185,7 +185,6 @@ def _projected(s: SimpleNamespace) -> ProjectedSplats:
 
 
 def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Device, stored: Arrays) -> Arrays:
-    """All stages of a render, by two cameras."""
     s = inputs.scene(cameras=2)
     leaves = leaves_of(**vars(s))
     arguments = {name: leaf for name, leaf in leaves.items() if name != "sh"}

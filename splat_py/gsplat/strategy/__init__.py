@@ -39,11 +39,8 @@ class Strategy:
     `step_post_backward` after it."""
 
     def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Check that each trainable parameter has its own optimiser.
-
-        Raises:
-            StrategyError: an optimiser is missing, belongs to no parameter, or has not exactly one parameter.
-        """
+        """Check that each trainable parameter has its own optimiser. StrategyError if one is missing, belongs to no parameter, or
+        has not exactly one parameter."""
         trainable = {name for name, param in params.items() if param.requires_grad}
         if without := sorted(trainable - optimizers.keys()):
             raise StrategyError(f"optimizers lacks the trainable parameters {without}; give each its own optimiser")
@@ -118,11 +115,8 @@ class DefaultStrategy(_GaussianStrategy):
     def step_pre_backward(
         self, params: Parameters, optimizers: Optimizers, state: State, step: int, info: dict[str, Any]
     ) -> None:
-        """Retain the screen-space gradient. `info` is `rasterization`'s meta.
-
-        Raises:
-            StrategyError: `info` has no screen-space centres, or they have no gradient.
-        """
+        """Retain the screen-space gradient. `info` is `rasterization`'s meta. StrategyError if it has no screen-space centres, or
+        they have no gradient."""
         if self.key_for_gradient not in info:
             raise StrategyError(f"info has no {self.key_for_gradient!r}; pass the meta that rasterization returned")
         centres = info[self.key_for_gradient]
@@ -155,20 +149,15 @@ class DefaultStrategy(_GaussianStrategy):
         if step >= self.refine_stop_iter:
             return
         self._update_state(params, state, info, packed=packed)
-        if (
-            step > self.refine_start_iter
-            and step % self.refine_every == 0
-            and step % self.reset_every >= self.pause_refine_after_reset
-        ):
+        is_due = step > self.refine_start_iter and step % self.refine_every == 0
+        if is_due and step % self.reset_every >= self.pause_refine_after_reset:
             # Subclasses written for gsplat 1.5 do not accept a scene.
             hook = {} if scene is None else {"scene": scene}
             duplicated, halved = self._grow_gs(params, optimizers, state, step, **hook)
             pruned = self._prune_gs(params, optimizers, state, step, **hook)
             if self.verbose:
-                print(
-                    f"step {step}: {duplicated} Gaussians duplicated, {halved} split, {pruned} pruned: "
-                    f"{len(params['means'])} now"
-                )
+                changes = f"{duplicated} Gaussians duplicated, {halved} split, {pruned} pruned"
+                print(f"step {step}: {changes}: {len(params['means'])} now")
             for name in {"grad2d", "count", "radii"} & state.keys():
                 state[name].zero_()
             torch.cuda.empty_cache()

@@ -46,14 +46,12 @@ _LARGEST_HALF = 65504.0
 def write_viewer(
     path: str | os.PathLike[str], gaussians: Gaussians, cameras: Sequence[Camera] = (), background: ArrayLike = (0.0, 0.0, 0.0)
 ) -> list[str]:
-    """Write a page, atomically, that begins with the view of the first camera, made upright.
+    """Write a page, atomically, that begins with the view of the first camera, made upright. Returns a clause for each property
+    of the scene that the page does not hold.
 
     Args:
         cameras: the capture's cameras; without any, the page begins with the whole scene and -y up, as in a PLY.
         background: rgb [3] from 0 to 1.
-
-    Returns:
-        A clause for each property of the scene that the page does not hold.
     """
     path = Path(path)
     gaussians.validate()
