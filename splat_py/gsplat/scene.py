@@ -48,8 +48,8 @@ class GaussianScene:
 
     def put(self, name: str, component: ParameterDict) -> None:
         """Add a component. The first component's parameters are not copied. A further component makes new parameters, so add it
-        before creating optimisers; its signals are 0. SceneError if the name is empty or taken, a parameter is missing, or their
-        lengths differ."""
+        before creating optimisers; its signals are 0. SceneError if the name is empty or taken, a parameter is missing, or
+        their lengths differ."""
         if not name or name in self.component_names:
             raise SceneError(f"component name {name!r} is {'taken' if name else 'empty'}; give another")
         if "means" not in component:

@@ -56,7 +56,8 @@ def export_splats(
     format: Format = "ply",
     save_to: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Return the bytes of a scene file, without Gaussians that hold NaN or infinity.
+    """Return the bytes of a scene file, without Gaussians that hold NaN or infinity. SplatError if a shape or the format is
+    wrong, or the file cannot be written.
 
     Args:
         means: [N, 3].
@@ -68,9 +69,6 @@ def export_splats(
         format: "ply"; "splat", which has no higher spherical harmonics; or "ply_compressed", without Gaussians of opacity up
             to 1/255.
         save_to: also write the bytes to this file, atomically.
-
-    Raises:
-        SplatError: a shape or the format is wrong, or the file cannot be written.
     """
     if format not in get_args(Format):
         raise SplatError(f"format is {format!r}; use {', '.join(get_args(Format))}")
@@ -176,10 +174,7 @@ def load_test_data(
         scene_grid: number of repetitions along x and y, odd.
 
     Returns:
-        means, quats, scales, opacities, colors, viewmats, Ks, width, height.
-
-    Raises:
-        SplatError: the file does not exist, or the grid is not odd.
+        means, quats, scales, opacities, colors, viewmats, Ks, width, height. SplatError if there is no file, or an even grid.
     """
     found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
     if found is None:

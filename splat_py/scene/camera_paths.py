@@ -93,8 +93,7 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     If photographs look outwards from the middle of a room, the path does the same and turns around once. All cameras have the
     size and intrinsics of the first, without lens distortion. SplatError if `cameras` is empty or `n` is below 1.
 
-    Args:
-        points: [P, 3], for example a capture's sparse points or its Gaussians' means; without points, `find_focus` decides.
+    `points` [P, 3] are for example a capture's sparse points or its Gaussians' means; without them, `find_focus` decides.
     """
     world = _checked(cameras, n, points, "an orbit")
     phase = 2 * np.pi * np.arange(n) / n

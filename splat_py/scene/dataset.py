@@ -43,8 +43,7 @@ class Dataset:
         points: initial points, xyz [P, 3] float32 and rgb [P, 3] uint8, or None.
         scene_scale: 1.1 × the largest distance of a training camera from their mean, world units, above 0.
         bounds: [2, 3] float64, lower and upper corner of a box for random initial points.
-        background: [3] float32 rgb from 0 to 1, behind transparent pixels of photographs and behind
-            rendered views.
+        background: [3] float32 rgb from 0 to 1, behind transparent pixels of photographs and behind rendered views.
         model: folder of the COLMAP model that describes the capture, or None.
     """
 
@@ -99,10 +98,8 @@ def load_dataset(
         downscale: divides the pictures' sides, by averaging areas; 1 or more.
         test_every: holds out every n-th photograph by sorted name, starting with the first; 0 holds out
             none. NeRF-synthetic has its own split.
-        memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones
-            stay in memory.
-        background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise
-            black.
+        memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones stay in memory.
+        background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise black.
         undistort: resample each photograph to a pinhole camera; pixels outside the original photograph do not
             count. Otherwise photographs stay unchanged, and cameras have the `distortion` of their lenses.
 

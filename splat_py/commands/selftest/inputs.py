@@ -54,7 +54,6 @@ def recording(device: Device) -> Iterator[Recorder]:
 
 
 def leaves_of(**arrays: Floats) -> dict[str, Any]:
-    """Tensors with gradients, by argument name."""
     return {name: torch.from_numpy(np.ascontiguousarray(array)).requires_grad_() for name, array in arrays.items()}
 
 

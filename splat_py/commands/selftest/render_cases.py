@@ -248,14 +248,11 @@ def _portable(device: Device, stored: Arrays) -> Arrays:
 
 def fit_cases() -> list[Case]:
     """Cases of all image rasterisers with both kinds of atomic addition, fields with all coefficient counts, and steps."""
-    needs = (Operator.IMAGE,)
-    found = []
+    needs, found = (Operator.IMAGE,), []
     for kind in ("group", "tiles", "autodiff"):
-        native, looped = partial(_draw, kind, True), partial(_draw, kind, False)
-        found += [
-            Case(f"image, {kind}, float atomics", "image", native, needs=(*needs, Operator.FLOAT_ATOMICS)),
-            Case(f"image, {kind}, compare-and-swap", "image", looped, needs=needs),
-        ]
+        both = (*needs, Operator.FLOAT_ATOMICS)
+        found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
+        found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
     for kind in ("group", "tiles"):
         found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
     needs = (Operator.VOLUME,)

@@ -39,8 +39,8 @@ class Strategy:
     `step_post_backward` after it."""
 
     def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Check that each trainable parameter has its own optimiser. StrategyError if one is missing, belongs to no parameter, or
-        has not exactly one parameter."""
+        """Check that each trainable parameter has its own optimiser. StrategyError if one is missing, belongs to no parameter,
+        or has not exactly one parameter."""
         trainable = {name for name, param in params.items() if param.requires_grad}
         if without := sorted(trainable - optimizers.keys()):
             raise StrategyError(f"optimizers lacks the trainable parameters {without}; give each its own optimiser")
@@ -115,8 +115,8 @@ class DefaultStrategy(_GaussianStrategy):
     def step_pre_backward(
         self, params: Parameters, optimizers: Optimizers, state: State, step: int, info: dict[str, Any]
     ) -> None:
-        """Retain the screen-space gradient. `info` is `rasterization`'s meta. StrategyError if it has no screen-space centres, or
-        they have no gradient."""
+        """Retain the screen-space gradient. `info` is `rasterization`'s meta. StrategyError if it has no screen-space centres,
+        or they have no gradient."""
         if self.key_for_gradient not in info:
             raise StrategyError(f"info has no {self.key_for_gradient!r}; pass the meta that rasterization returned")
         centres = info[self.key_for_gradient]
@@ -134,7 +134,8 @@ class DefaultStrategy(_GaussianStrategy):
         packed: bool = False,
         scene: Scene = None,
     ) -> None:
-        """Accumulate the gradients of this step; refine and reset opacities when due.
+        """Accumulate the gradients of this step; refine and reset opacities when due. StrategyError if `info` is not a meta, or
+        has no gradient.
 
         Args:
             params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
@@ -142,9 +143,6 @@ class DefaultStrategy(_GaussianStrategy):
             info: `rasterization`'s meta of this step, after the backward pass.
             packed: true if it comes from `rasterization(..., packed=True)`.
             scene: gets a call for every change of rows.
-
-        Raises:
-            StrategyError: `info` is not such a meta, or has no gradient.
         """
         if step >= self.refine_stop_iter:
             return

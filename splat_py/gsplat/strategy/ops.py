@@ -61,12 +61,8 @@ def split(
     scene: Scene = None,
 ) -> None:
     """Replace each Gaussian in `mask` [N] by two smaller ones, drawn from it. They follow all others: first one half of each,
-    then the other halves.
-
-    Args:
-        revised_opacity: choose the opacity ô of both halves to make them together as opaque as the original,
-            1 - (1 - ô)² = o (Rota Bulò et al. 2024).
-    """
+    then the other halves. `revised_opacity` chooses the opacity ô of both halves to make them together as opaque as the
+    original, 1 - (1 - ô)² = o (Rota Bulò et al. 2024)."""
     selected, rest = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
     means, quats, scales = params["means"][selected], params["quats"][selected], params["scales"][selected].exp()
     # [2, n, 3]
@@ -216,13 +212,8 @@ def _update_param_with_optimizer(
     optimizers: Optimizers,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Replace parameters and their optimiser states.
-
-    Args:
-        param_fn: returns the new parameter for a name and the old one [N, ...].
-        optimizer_fn: returns the new value of an optimiser's state for its key and old value; called for tensors with N rows.
-        names: the parameters to replace; all by default.
-    """
+    """Replace the parameters `names`, by default all, and their optimiser states. `param_fn` returns the new parameter for a
+    name and the old one [N, ...]; `optimizer_fn` the new value of a state with N rows for its key and old value."""
     names = list(params.keys()) if names is None else names
     if missing := [name for name in names if params[name].requires_grad and name not in optimizers]:
         raise StrategyError(f"optimizers lacks the trainable parameters {missing}; give each its own optimiser")
@@ -303,10 +294,7 @@ def compute_relocation(
         min_opacity: if given, clamp o' to at least this and below 1 before computing scales, as gsplat 1.6 does.
 
     Returns:
-        New opacities in the shape of `opacities`, and scales [N, 3], without gradients.
-
-    Raises:
-        SplatError: the shapes do not match.
+        New opacities in the shape of `opacities`, and scales [N, 3], without gradients. SplatError if shapes do not match.
     """
     count = len(opacities)
     if opacities.numel() != count or scales.shape != (count, 3) or ratios.shape != (count,):
@@ -358,11 +346,7 @@ class SelectiveAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, visibility: Tensor) -> None:  # type: ignore[override]
-        """Update the visible rows of each parameter that has a gradient.
-
-        Args:
-            visibility: [N], true for visible rows.
-        """
+        """Update the visible rows, where `visibility` [N] is true, of each parameter that has a gradient."""
         rows = visibility.flatten().nonzero().squeeze(1)
         for group in self.param_groups:
             if len(group["params"]) != 1:
