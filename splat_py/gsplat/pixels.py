@@ -123,7 +123,6 @@ def rasterize_to_pixels_2dgs(
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
-    # The last stages do not use depths and radii: pass placeholders.
     shape = with_densify(ray_transforms.flatten(-2), densify)
     projected = ProjectedSplats(means2d, opacities, shape, opacities, tiles.ids.new_empty(0), normals=normals)
     surface = rasterize_surface(projected, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)

@@ -186,11 +186,9 @@ def _checked(cameras: Sequence[Camera], n: int, points: ArrayLike | None, what: 
 def _aimed(cameras: Sequence[Camera], eyes: Float64Array, targets: Float64Array, up: Float64Array, name: str) -> list[Camera]:
     """Cameras at `eyes` [N, 3] that look at `targets` [3] or [N, 3], with the first camera's size and intrinsics."""
     first = cameras[0]
-    pairs = enumerate(zip(eyes, np.broadcast_to(targets, eyes.shape), strict=True))
-    return [
-        Camera(look_at_matrix(eye, target, up), first.K, first.width, first.height, f"{name}_{i:04d}")
-        for i, (eye, target) in pairs
-    ]
+    pairs = zip(eyes, np.broadcast_to(targets, eyes.shape), strict=True)
+    poses = enumerate(look_at_matrix(eye, target, up) for eye, target in pairs)
+    return [Camera(pose, first.K, first.width, first.height, f"{name}_{i:04d}") for i, pose in poses]
 
 
 def _eased(share: Float64Array) -> Float64Array:

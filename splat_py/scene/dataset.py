@@ -92,8 +92,7 @@ def load_dataset(
 
     Args:
         path: the folder. COLMAP: images/ and sparse/0, sparse, colmap/sparse/0 or the model's files themselves. Nerfstudio,
-            instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or
-            transforms_val.json).
+            instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or transforms_val.json).
         format: "colmap", "transforms" or "synthetic"; "auto" picks the first of these that the folder holds.
         downscale: divides the pictures' sides, by averaging areas; 1 or more.
         test_every: holds out every n-th photograph by sorted name, starting with the first; 0 holds out
@@ -193,9 +192,8 @@ def _prepared(view: View, undistort: bool, downscale: float) -> View:
     if not (undistort or lens.is_pinhole):
         camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
     if min(camera.width, camera.height) < downscale:
-        raise SplatError(
-            f"{view.path} has only {camera.width}×{camera.height} pixels; downscale must not exceed the smaller side"
-        )
+        size = f"{camera.width}×{camera.height}"
+        raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
     return replace(view, camera=camera.scaled(1 / downscale))
 
 

@@ -295,7 +295,6 @@ class Frames:
         self._shown: dict[int, _Shown] = {}
         self._version, self._changed = 0, -math.inf
         self._pixel_seconds = 1e-6
-        # Number of frames drawn.
         self.drawn = 0
 
     def change(self, *, moving: bool) -> None:

@@ -219,7 +219,6 @@ def ray_inputs() -> dict[str, Floats]:
 
 
 def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arrays:
-    """Splats evaluated along rays: surfels with distortion, or Gaussians."""
     leaves = leaves_of(**ray_inputs())
     width, height = RAY_SIDES
     how: dict[str, Any] = {**leaves, "width": width, "height": height, "packed": packed, "device": device}
