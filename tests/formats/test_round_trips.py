@@ -1,6 +1,5 @@
 """Formats keep a scene within their precision, and files of other programs have the same meaning."""
 
-import io
 import json
 import struct
 import subprocess
@@ -20,7 +19,7 @@ from splat_py.scene.formats.packing import SH_C0, StoredGaussians, morton_order,
 from splat_py.scene.formats.sog import codebook, palette
 from splat_py.scene.gaussians import read_scene, write_scene
 from splat_py.scene.sources import ENDINGS
-from tests.formats.scenes import random_gaussians, seven
+from tests.formats.scenes import glb_of, glb_parts, random_gaussians, seven, zip_of, zip_parts
 from tests.refusals import refused
 
 DATA = Path(__file__).parent / "data"
@@ -288,26 +287,19 @@ def test_spz_of_version_4_needs_a_package() -> None:
     assert "SplatError" in result.stderr and "slang-splat[files]" in result.stderr
 
 
-def sog_with(name: str, data: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(sog.encode(random_gaussians(5)))) as whole, zipfile.ZipFile(packed, "w") as bundle:
-        for entry in whole.namelist():
-            bundle.writestr(entry, data if entry == name else whole.read(entry), zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
-
-
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     import zlib
 
     packer = zlib.compressobj(9, wbits=31)
     head = struct.pack("<IIIBBBx", 0x5053474E, 3, 1_000_000, 3, 12, 0)
     bomb = packer.compress(head + bytes(65_000_000)) + packer.flush()
-    meta = json.loads(zipfile.ZipFile(io.BytesIO(sog.encode(random_gaussians(5)))).read("meta.json"))
+    parts = zip_parts(sog.encode(random_gaussians(5)))
+    meta = json.loads(parts["meta.json"])
     cases = {
         "gzip.spz": bomb,
         "count.spz": zlib.compress(head, wbits=31),
-        "zip.sog": sog_with("means_l.webp", bytes(50_000_000)),
-        "count.sog": sog_with("meta.json", json.dumps(meta | {"count": 200_000_000}).encode()),
+        "zip.sog": zip_of(parts | {"means_l.webp": bytes(50_000_000)}),
+        "count.sog": zip_of(parts | {"meta.json": json.dumps(meta | {"count": 200_000_000}).encode()}),
     }
     for name, data in cases.items():
         assert len(data) < 200_000
@@ -327,12 +319,8 @@ def test_names_in_a_meta_json_stay_in_its_folder(tmp_path: Path) -> None:
 
 
 def glb_with(change: dict[str, object]) -> bytes:
-    data = (DATA / "seven.glb").read_bytes()
-    (length,) = struct.unpack_from("<I", data, 12)
-    text = json.dumps(json.loads(data[20 : 20 + length]) | change).encode()
-    text += b" " * (-len(text) % 4)
-    rest = data[20 + length :]
-    return struct.pack("<IIIII", 0x46546C67, 2, 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
+    text, rest = glb_parts((DATA / "seven.glb").read_bytes())
+    return glb_of(json.dumps(json.loads(text) | change).encode(), rest)
 
 
 def test_nodes_of_a_glb_move_what_they_hold(tmp_path: Path) -> None:
