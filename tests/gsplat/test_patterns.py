@@ -1,6 +1,5 @@
 """Scripts for gsplat, reduced to their calls: the same functions with the same arguments, on scenes of a few Gaussians."""
 
-import math
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -200,42 +199,6 @@ def test_masks_are_written_into_images() -> None:
     masks[:, :, :4] = False
     losses = Trainer(default_strategy()).train(masks=masks)
     assert losses[-1] < losses[0]
-
-
-def test_image_fitting() -> None:
-    """Like gsplat's examples/image_fitting.py: leaf tensors, one optimiser, positional arguments."""
-    torch.manual_seed(1)
-    gt_image = targets()[0][0]
-    means = 2 * (torch.rand(COUNT, 3) - 0.5)
-    scales, rgbs, quats, opacities = torch.rand(COUNT, 3), torch.rand(COUNT, 3), torch.randn(COUNT, 4), torch.ones(COUNT)
-    viewmat = torch.eye(4)
-    viewmat[2, 3] = 8.0
-    focal = 0.5 * SIZE / math.tan(0.25 * math.pi)
-    K = torch.tensor([[focal, 0, SIZE / 2], [0, focal, SIZE / 2], [0, 0, 1]])
-    for tensor in (means, scales, quats, rgbs, opacities):
-        tensor.requires_grad = True
-    viewmat.requires_grad = False
-    optimizer = torch.optim.Adam([rgbs, means, scales, opacities, quats], 0.05)
-    losses = []
-    for _ in range(STEPS):
-        renders = rasterization(
-            means,
-            quats / quats.norm(dim=-1, keepdim=True),
-            scales,
-            torch.sigmoid(opacities),
-            torch.sigmoid(rgbs),
-            viewmat[None],
-            K[None],
-            SIZE,
-            SIZE,
-            packed=False,
-        )[0]
-        loss = F.mse_loss(renders[0], gt_image)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.9 * losses[0]
 
 
 class Splatfacto(torch.nn.Module):

@@ -8,40 +8,66 @@ import pytest
 
 from splat_py import Dataset
 from splat_py.base.errors import SplatError
-from splat_py.commands.selftest.inputs import recording
 from splat_py.fit.steps import Adam
 from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import GROUPS, Parameters
+from splat_py.train.parameters import GROUPS, Parameters, State
 from splat_py.train.step import BatchSums
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
-from tests.train.refinement import assert_same_bits, state_of
+from tests.train.refinement import assert_same_bits
 
 CAPTURE = 4, 32
 CONFIG = TrainConfig(
     steps=30, init="random", init_num_pts=200, sh_interval=1, splat="BetaKernel", accumulate="pair", refine_cameras=True
 )
+# Floats of a splat's row of gradients; the last one is an extra's.
+ROW = 10
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_statistics_of_three_photographs(counts: bool) -> None:
-    device, rng, state = get_device(), np.random.default_rng(0), state_of(70)
-    radii = rng.integers(0, 9, (3, 1, 70, 2)).astype(np.int32)
-    v_splats = rng.normal(size=(3, 1, 70, 9)).astype(np.float32)
-    parameters, array = Parameters(device, state), device.memory.array
-    batch, zero = BatchSums(parameters), array(np.zeros(3, np.uint32))
-    with recording(device) as recorder:
+def test_sums_and_means() -> None:
+    device, rng, n = get_device(), np.random.default_rng(0), 70
+    shapes = {"means": (3,), "quats": (4,), "log_scales": (3,), "logit_opacities": (), "sh": (4, 3), "extras": (1,)}
+    state: State = {name: rng.normal(size=(n, *row)).astype(np.float32) for name, row in shapes.items()}
+    state |= {name: rng.uniform(1, 2, n).astype(np.float32) for name in Parameters.STATISTICS}
+    for counts in (True, False):
+        parameters = Parameters(device, state)
+        v = parameters.v_gaussians
+        arrays = [v.means, v.quats, v.scales, v.opacities, parameters.v_features]
+        batch = BatchSums(parameters)
+        status = device.memory.array(np.array([0 if counts else 5, 0, 0], np.uint32))
+        sums, rows = [np.zeros(array.shape) for array in arrays], np.zeros((n, ROW))
+        norms, times, largest = np.zeros(n), np.zeros(n), np.zeros(n)
+        recorder = device.record()
         batch.begin(recorder)
-        for v, r in zip(v_splats, radii, strict=True):
-            parameters.record_statistics(recorder, array(v), array(r), 40, 20, zero, batch.statistics)
-        batch.end(recorder, 3, array(np.array([0 if counts else 5, 0, 0], np.uint32)))
-    seen, after = counts * (radii[:, 0, :, 0] > 0), parameters.state()
-    norms = (seen * np.linalg.norm(v_splats[:, 0, :, :2] * [20, 10], axis=2)).sum(0)
-    np.testing.assert_allclose(after["gradient_norms"], state["gradient_norms"] + norms, rtol=1e-5)
-    np.testing.assert_array_equal(after["times_seen"], state["times_seen"] + seen.sum(0))
-    largest = (seen * radii[:, 0].max(2)).max(0) / 40
-    np.testing.assert_allclose(after["max_radii"], np.maximum(state["max_radii"], largest), rtol=1e-6)
+        recorder.submit()
+        for _ in range(3):
+            for array, total in zip(arrays, sums, strict=True):
+                array.write(rng.normal(size=array.shape).astype(np.float32))
+                total += array.numpy()
+            v_splats, radii = rng.normal(size=(1, n, ROW)).astype(np.float32), rng.integers(0, 9, (1, n, 2)).astype(np.int32)
+            rows += v_splats[0]
+            seen = radii[0, :, 0] > 0
+            norms += seen * np.linalg.norm(v_splats[0, :, :2] * [20, 10], axis=1)
+            times += seen
+            largest = np.maximum(largest, seen * radii[0].max(1) / 40)
+            of_splats = device.memory.array(v_splats)
+            recorder = device.record()
+            zero = device.memory.array(np.zeros(3, np.uint32))
+            parameters.record_statistics(recorder, of_splats, device.memory.array(radii), 40, 20, zero, batch.statistics)
+            batch.add(recorder, of_splats)
+            recorder.submit()
+        recorder = device.record()
+        extras = batch.end(recorder, 3, status)
+        recorder.submit()
+        for array, total in zip(arrays, sums, strict=True):
+            np.testing.assert_allclose(array.numpy(), total / 3, rtol=1e-5, atol=1e-6)
+        assert extras is not None and (extras.stride, extras.offset) == (1, 0)
+        np.testing.assert_allclose(extras.rows.numpy(), rows[:, 9:] / 3, rtol=1e-5, atol=1e-6)
+        after, share = parameters.state(), 1.0 if counts else 0.0
+        np.testing.assert_allclose(after["gradient_norms"], state["gradient_norms"] + share * norms, rtol=1e-5)
+        np.testing.assert_array_equal(after["times_seen"], state["times_seen"] + np.float32(share) * times.astype(np.float32))
+        np.testing.assert_allclose(after["max_radii"], np.maximum(state["max_radii"], share * largest), rtol=1e-6)
 
 
 def test_a_step_learns_from_all_its_photographs(dataset: Dataset) -> None:
