@@ -25,7 +25,7 @@ from splat_py.base.files import require_writable, save_tensors, write_json
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import emission
 from splat_py.gpu.compile_cache import CompileCache
-from splat_py.scene.pictures import write_image
+from splat_py.scene.pictures import write_image, write_video
 from splat_py.shaders import loading
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
@@ -71,6 +71,15 @@ def test_a_full_disk_is_a_sentence_and_the_older_file_stays(name: str, most_byte
         WRITERS[name](path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
     assert path.read_text() == "older" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".gif", ".webm"])
+def test_a_disk_that_fills_with_a_video(suffix: str, tmp_path: Path) -> None:
+    """The limit holds for ffmpeg's process, too."""
+    path, noise = tmp_path / f"film{suffix}", (RANDOM.uniform(size=(64, 64, 3)) for _ in range(20))
+    with full_disk(4096):
+        refused(f"cannot write a video to {path}", write_video, path, noise)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_fills_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splat_py import Dataset, load_dataset
+from splat_py import Dataset
 from splat_py.base.errors import SplatError
 from splat_py.fit.steps import check_finite
 from splat_py.image.fitting import ImageFitter
@@ -19,12 +19,8 @@ from splat_py.volume.fitting import Views
 from tests.refusals import refused
 
 CAPTURE = 3, 24
+LOADED = {"test_every": 0}
 CONFIG = TrainConfig(steps=40, sh_degree=0, init="random", init_num_pts=100, checkpoint_every=5, densify_every=1000)
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture, test_every=0)
 
 
 def damaging(trainer: Trainer, name: str, step: int) -> None:

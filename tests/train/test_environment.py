@@ -24,9 +24,8 @@ from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import RandomBackgrounds
-from tests.reference import adam_step, sh_basis
+from tests.commands.selftest.make_references import environment_step
 from tests.refusals import refused
-from tests.shaders.oracle import pullback
 
 CAPTURE = 8, 32
 SIZE = (45, 37)
@@ -35,14 +34,6 @@ CONFIG = TrainConfig(steps=16, sh_degree=1, init="random", init_num_pts=500)
 
 def camera() -> Camera:
     return Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 80, *SIZE)
-
-
-def directions() -> NDArray[np.float64]:
-    """Unit vectors [H · W, 3], by the inverse of the projection."""
-    x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
-    pixels = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3)
-    rays = np.linalg.solve(camera().K @ camera().viewmat[:3, :3], pixels.T).T
-    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
 def test_kernels() -> None:
@@ -56,6 +47,7 @@ def test_kernels() -> None:
     image = cast(Image, SimpleNamespace(colors=array(colors), final_T=array(T)))
     viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera().viewmat, camera().K))
     cameras, environment = Cameras(viewmat, K, *SIZE), LearntEnvironment(device, state)
+    on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
     recorder = device.record()
     shown = environment.record(recorder, cameras, image)
@@ -63,26 +55,14 @@ def test_kernels() -> None:
     environment.record_update(recorder, parts, status, 2, 0.5)
     recorder.submit()
 
-    basis, sh = sh_basis(directions(), 3), state["environment"].astype(float)
-
-    def f(T: NDArray[Any], sh: NDArray[Any]) -> NDArray[Any]:
-        """T [1, pixels] and sh [1, 16, 3]; either may be complex."""
-        behind = basis @ sh[0] + 0.5
-        return (T[0][:, None] * np.where(behind.real > 0, behind, 0))[None]
-
-    flat, v = T.reshape(1, -1).astype(float), v_shown.reshape(1, -1, 3).astype(float)
-    assert (basis @ sh + 0.5 < 0).any(), "no colour is clamped"
-    np.testing.assert_allclose(shown.numpy().reshape(1, -1, 3), colors.reshape(1, -1, 3) + f(flat, sh[None]), atol=1e-5)
-    behind = np.maximum(basis @ sh + 0.5, 0)
-    np.testing.assert_allclose(v_alphas.numpy().ravel(), -(v[0] * behind).sum(1), atol=1e-4)
-    (v_sh,) = pullback(lambda sh: f(flat, sh), v, sh[None])
-    assert parts.shape[0] > 1
-    np.testing.assert_allclose(parts.numpy().sum(0), v_sh.ravel(), rtol=1e-4, atol=1e-4 * np.abs(v_sh).max())
-    before = sh, v_sh[0], state["environment.m"].astype(float), state["environment.v"].astype(float)
-    expected = adam_step(*before, 3, lr=np.sqrt(1e-2 * 1e-3))
-    for name, values in zip(("environment", "environment.m", "environment.v"), expected, strict=True):
-        np.testing.assert_allclose(environment.state()[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
-    np.testing.assert_allclose(Environment(state["environment"]).colors(camera()).reshape(-1, 3), behind, atol=1e-5)
+    expected, behind = environment_step(camera(), state, T[0], colors[0], v_shown[0], 3), on_host.colors(camera())
+    assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"
+    np.testing.assert_allclose(T[0, ..., None] * behind, expected["shown"] - colors[0], atol=1e-5)
+    np.testing.assert_allclose(shown.numpy()[0], expected["shown"], atol=1e-5)
+    np.testing.assert_allclose(v_alphas.numpy()[0], expected["v_alphas"], atol=1e-4)
+    # Adam's first moments hold the gradient.
+    for name, values in environment.state().items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
