@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from splat_py import Dataset
 from splat_py.gpu.device import get_device
@@ -18,6 +17,7 @@ from splat_py.train.evaluation import compare
 from splat_py.train.parameters import FILTER, Filter3D, Parameters, filtered
 from splat_py.train.trainer import StepReport, Trainer
 from splat_py.train.views import camera_model, device_camera
+from tests.commands.selftest.make_references import smoothed
 from tests.refusals import refused
 from tests.train.refinement import assert_resumes
 
@@ -78,18 +78,15 @@ def test_filters_and_their_gradients(lens: Distortion | None) -> None:
     assert 50 < (expected > 0).sum() < COUNT - 50
     np.testing.assert_allclose(filters, expected, rtol=1e-4)
 
-    scales, opacities = (torch.tensor(values, dtype=torch.float64, requires_grad=True) for values in (log_scales, logits))
-    grown = (scales.exp() ** 2 + torch.from_numpy(expected)[:, None] ** 2).sqrt()
-    dimmed = opacities.sigmoid() * (scales.exp() / grown).prod(1)
-    np.testing.assert_allclose(smooth.scales.numpy(), grown.detach(), rtol=1e-4)
-    np.testing.assert_allclose(smooth.opacities.numpy(), dimmed.detach(), rtol=3e-4, atol=1e-9)
-    wanted = torch.autograd.grad([grown, dimmed], [scales, opacities], [torch.tensor(v_scales), torch.tensor(v_opacities)])
+    grown, dimmed, *wanted = smoothed(log_scales, logits, expected, v_scales, v_opacities)
+    np.testing.assert_allclose(smooth.scales.numpy(), grown, rtol=1e-4)
+    np.testing.assert_allclose(smooth.opacities.numpy(), dimmed, rtol=3e-4, atol=1e-9)
     for actual, gradient in zip((v.scales, v.opacities), wanted, strict=True):
         np.testing.assert_allclose(actual.numpy(), gradient, rtol=1e-3, atol=1e-6)
 
     written = filtered({"log_scales": log_scales, "logit_opacities": logits, FILTER: filters})
-    np.testing.assert_allclose(np.exp(written["log_scales"]), grown.detach(), rtol=1e-4)
-    np.testing.assert_allclose(1 / (1 + np.exp(-written["logit_opacities"].astype(np.float64))), dimmed.detach(), rtol=3e-4)
+    np.testing.assert_allclose(np.exp(written["log_scales"]), grown, rtol=1e-4)
+    np.testing.assert_allclose(1 / (1 + np.exp(-written["logit_opacities"].astype(np.float64))), dimmed, rtol=3e-4)
 
 
 def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> None:

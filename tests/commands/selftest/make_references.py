@@ -291,12 +291,16 @@ def smoothing_filter() -> Arrays:
     jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
     filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
     assert 0 < seen.sum() < len(seen)
-    adjoints = [torch.from_numpy(v).double() for v in train_cases.filter_gradients()]
-    log_scales, logits = leaf(state["log_scales"]), leaf(state["logit_opacities"])
-    scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
-    opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
-    v = torch.autograd.grad([scales, opacities], [log_scales, logits], adjoints)
-    return train_cases.of_few(scales.detach().numpy(), opacities.detach().numpy(), filters, v[0].numpy(), v[1].numpy())
+    scales, opacities, *v = smoothed(state["log_scales"], state["logit_opacities"], filters, *train_cases.filter_gradients())
+    return train_cases.of_few(scales, opacities, filters, *v)
+
+
+def smoothed(log_scales: Any, logits: Any, filters: Array, v_scales: Any, v_opacities: Any) -> list[Array]:
+    """Scales and opacities with the 3D filter, and the gradients of log scales and logits."""
+    leaves, adjoints = [leaf(log_scales), leaf(logits)], [torch.from_numpy(f64(v)) for v in (v_scales, v_opacities)]
+    scales = (leaves[0].exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
+    outputs = [scales, leaves[1].sigmoid() * (leaves[0].exp() / scales).prod(1)]
+    return [tensor.detach().numpy() for tensor in (*outputs, *torch.autograd.grad(outputs, leaves, adjoints))]
 
 
 def depth() -> Arrays:
