@@ -30,6 +30,7 @@ from splat_py.shaders import loading
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
 from tests.commands.program import refusal, splat
+from tests.faults.forks import ROOT
 from tests.faults.test_kills_in_writes import a_field
 from tests.refusals import refused
 
@@ -138,8 +139,7 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path) -> None:
     """The next process that writes to the folder removes the files of dead processes, and those of no other."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".notes").touch()
-    root = str(Path(__file__).parents[2])
-    command, environment = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": root}
+    command, environment = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for writer in writers:

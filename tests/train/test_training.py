@@ -21,14 +21,9 @@ PSNR_FLOOR = 23.0
 DENSIFIES = TrainConfig(steps=120, densify_every=20, densify_start=1, init_num_pts=2000, init="random")
 
 
-@pytest.fixture(scope="module")
-def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("run") / "demo"
-    train(DataOptions(capture), TrainConfig(steps=400, densify_every=50), out)
-    return out
-
-
-def test_a_run_leaves_its_files_and_a_good_picture(run: Path, dataset: Dataset) -> None:
+def test_a_run_leaves_its_files_and_a_good_picture(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(DataOptions(capture), TrainConfig(steps=400, densify_every=50), run)
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["held_out"]["psnr"] > PSNR_FLOOR
     assert metrics["gaussians"] > 2000, "densification added nothing"
