@@ -162,9 +162,8 @@ def assert_same_result(out: Path, straight: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(platform.system() == "Windows", reason="processes there are not killed by signals")
 def test_kills(capture: Path, tmp_path: Path) -> None:
-    # A folder of compiled kernels that no other process changes.
-    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    printed = output_of("tests.faults.test_kills", capture, tmp_path / "runs", **own)
+    # No other process changes this folder of compiled kernels.
+    printed = output_of("tests.faults.test_kills", capture, tmp_path / "runs", XDG_CACHE_HOME=str(tmp_path / "cache"))
     print(printed)
     assert printed.count("killed") >= 0.9 * KILLS
 

@@ -294,14 +294,7 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     head = struct.pack("<IIIBBBx", 0x5053474E, 3, 1_000_000, 3, 12, 0)
     bomb = packer.compress(head + bytes(65_000_000)) + packer.flush()
     parts = zip_parts(sog.encode(random_gaussians(5)))
-    meta = json.loads(parts["meta.json"])
-    cases = {
-        "gzip.spz": bomb,
-        "count.spz": zlib.compress(head, wbits=31),
-        "zip.sog": zip_of(parts | {"means_l.webp": bytes(50_000_000)}),
-        "count.sog": zip_of(parts | {"meta.json": json.dumps(meta | {"count": 200_000_000}).encode()}),
-    }
-    for name, data in cases.items():
+    for name, data in {"gzip.spz": bomb, "zip.sog": zip_of(parts | {"means_l.webp": bytes(50_000_000)})}.items():
         assert len(data) < 200_000
         (tmp_path / name).write_bytes(data)
         refused("export it again", read_scene, tmp_path / name)

@@ -9,13 +9,13 @@ from scipy.spatial.transform import Rotation
 
 from splat_py import Camera, Dataset
 from splat_py.gpu.device import get_device
-from splat_py.render.cameras import Cameras
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
 from splat_py.train.capture_model import CameraRefinement, corrected
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import align_pose, moved
 from splat_py.train.trainer import Trainer
+from splat_py.train.views import device_camera
 from tests.commands.selftest.make_references import camera_step
 from tests.reference.camera_correction import correct
 from tests.refusals import refused
@@ -45,11 +45,7 @@ def test_kernels(with_lens: bool) -> None:
         lens[:8] = [*captured.distortion.radial, *captured.distortion.tangential]
     rows = [rng.normal(size=(1, length)).astype(np.float32) for length in (28 if with_lens else 16, 16)]
 
-    def array(values: np.ndarray) -> object:
-        return device.memory.array(np.asarray(values, np.float32)[None])
-
-    cameras = Cameras(array(captured.viewmat), array(captured.K), *SIZE, lenses=array(lens) if with_lens else None)  # type: ignore[arg-type]
-    refinement = CameraRefinement(device, 3, 2.0, state)
+    cameras, refinement = device_camera(device, captured), CameraRefinement(device, 3, 2.0, state)
     recorder = device.record()
     refined = refinement.record(recorder, 1, cameras)
     gradients = device.memory.array(rows[0]), device.memory.array(rows[1])

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from splat_py import Camera, Dataset
-from splat_py.base.errors import SplatError
+from splat_py.commands.selftest.inputs import recording
 from splat_py.gpu.device import get_device
-from splat_py.render.cameras import Cameras
 from splat_py.render.rasterize import Image
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
@@ -23,7 +21,7 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer
-from splat_py.train.views import RandomBackgrounds
+from splat_py.train.views import RandomBackgrounds, device_camera
 from tests.commands.selftest.make_references import environment_step
 from tests.refusals import refused
 
@@ -45,15 +43,13 @@ def test_kernels() -> None:
     T = rng.uniform(size=(1, SIZE[1], SIZE[0])).astype(np.float32)
     array = device.memory.array
     image = cast(Image, SimpleNamespace(colors=array(colors), final_T=array(T)))
-    viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera().viewmat, camera().K))
-    cameras, environment = Cameras(viewmat, K, *SIZE), LearntEnvironment(device, state)
+    cameras, environment = device_camera(device, camera()), LearntEnvironment(device, state)
     on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
-    recorder = device.record()
-    shown = environment.record(recorder, cameras, image)
-    parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
-    environment.record_update(recorder, parts, status, 2, 0.5)
-    recorder.submit()
+    with recording(device) as recorder:
+        shown = environment.record(recorder, cameras, image)
+        parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
+        environment.record_update(recorder, parts, status, 2, 0.5)
 
     expected, behind = environment_step(camera(), state, T[0], colors[0], v_shown[0], 3), on_host.colors(camera())
     assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"
@@ -99,10 +95,9 @@ def test_photographs_over_random_backgrounds() -> None:
     backgrounds._over = [cast(Any, {0: device.memory.array(pack(over(np.full(3, shade))))}) for shade in (0, 1)]
     given = device.memory.array(pack(over(np.full(3, 0.5))))
     for step in range(3):
-        recorder = device.record()
-        composed = backgrounds.record(recorder, step, 0, given)
-        assert backgrounds.record(recorder, step, 1, given) is given
-        recorder.submit()
+        with recording(device) as recorder:
+            composed = backgrounds.record(recorder, step, 0, given)
+            assert backgrounds.record(recorder, step, 1, given) is given
         actual = composed.numpy().view(np.uint8).reshape(9, 11, 4).astype(int)
         expected = over(backgrounds.at(step).numpy()[0]).astype(int)
         assert np.abs(actual - expected).max() <= 1 and (actual[..., 3] == weight[..., 0]).all()
@@ -114,6 +109,6 @@ def test_random_backgrounds_train_and_cameras_that_are_no_pinholes_are_refused(d
     assert len({trainer._capture.backgrounds._number(step) for step in range(16)}) > 5  # type: ignore[union-attr]
     lens = Distortion((0.1, 0, 0, 0, 0))
     views = [replace(view, camera=replace(view.camera, distortion=lens)) for view in dataset.views]
-    with pytest.raises(SplatError, match="no pinhole camera"):
-        Trainer(replace(dataset, views=views, _images=dataset._images), replace(CONFIG, environment=True))
+    bent = replace(dataset, views=views, _images=dataset._images)
+    refused("no pinhole camera", Trainer, bent, replace(CONFIG, environment=True))
     refused("only one background", TrainConfig(environment=True, random_background=True).validate)
