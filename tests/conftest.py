@@ -65,8 +65,9 @@ def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture)
+def dataset(request: pytest.FixtureRequest, capture: Path) -> Dataset:
+    """The capture as a dataset; a module's `LOADED` gives options."""
+    return load_dataset(capture, **getattr(request.module, "LOADED", {}))
 
 
 @pytest.fixture(scope="module")

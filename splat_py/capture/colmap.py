@@ -6,6 +6,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import combinations, groupby
@@ -249,12 +250,9 @@ def map_photographs(
         workspace.model.parent.mkdir(exist_ok=True)
         shutil.rmtree(workspace.model, ignore_errors=True)
         os.replace(written, workspace.model)
-    parts: dict[str, int] = {}
-    for part, model in enumerate(models):
-        for image in model.images.values():
-            if image.has_pose:
-                parts.setdefault(image.name, part)
-    return parts
+    # The first model with a photograph counts.
+    numbered = reversed(list(enumerate(models)))
+    return {image.name: part for part, model in numbered for image in model.images.values() if image.has_pose}
 
 
 def _map(
@@ -288,10 +286,7 @@ def _map(
 
 def _refine(pycolmap: Any, model: Any) -> None:
     """Adjust the whole model once more, with all coefficients of OpenCV's model for cameras with enough photographs."""
-    taken: dict[int, int] = {}
-    for image in model.images.values():
-        if image.has_pose:
-            taken[image.camera_id] = taken.get(image.camera_id, 0) + 1
+    taken = Counter(image.camera_id for image in model.images.values() if image.has_pose)
     full = [key for key, photographs in taken.items() if photographs >= _FULL_LENS]
     for key in full:
         camera = model.cameras[key]

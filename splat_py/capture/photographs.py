@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -264,20 +265,14 @@ def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[i
             count = count or round(min(max(2 * seconds, 24), 150))
             total = max(1, round(seconds * rate))
             stored: list[Photograph] = []
-            best: tuple[float, int, NDArray[np.uint8]] | None = None
-            interval = 0
-            for index, frame in enumerate(frames):
-                pixels = np.frombuffer(frame, np.uint8).reshape(height, width, 3)[..., ::-1]
-                now = min(index * count // total, count - 1)
-                if now != interval and best is not None:
-                    stored.append(_store(images, *best))
-                    on_progress(now, count)
-                    best = None
-                interval, value = now, sharpness(pixels)
-                if best is None or value > best[0]:
-                    best = value, index, pixels.copy()
-            if best is not None:
-                stored.append(_store(images, *best))
+            pictures = (np.frombuffer(frame, np.uint8).reshape(height, width, 3)[..., ::-1] for frame in frames)
+            for interval, group in groupby(enumerate(pictures), lambda picture: min(picture[0] * count // total, count - 1)):
+                index, pixels = max(group, key=lambda picture: sharpness(picture[1]))
+                name = f"frame_{index:06d}.jpg"
+                with atomic_path(images / name) as temporary:
+                    write_picture(temporary, pixels)
+                stored.append(photograph_of(name, f"frame {index}", pixels))
+                on_progress(interval + 1, count)
     except (OSError, RuntimeError, StopIteration, ValueError) as error:
         if isinstance(error, SplatError):
             raise
@@ -286,10 +281,3 @@ def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[i
         raise SplatError(f"{video} has {len(stored)} frame; a capture needs many, taken while the camera moves around")
     on_progress(count, count)
     return stored
-
-
-def _store(images: Path, value: float, index: int, pixels: NDArray[np.uint8]) -> Photograph:
-    name = f"frame_{index:06d}.jpg"
-    with atomic_path(images / name) as temporary:
-        write_picture(temporary, pixels)
-    return photograph_of(name, f"frame {index}", pixels)

@@ -11,6 +11,7 @@ import json
 import shutil
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def unregistered_photographs(
     the matches of each compared pair."""
     sources = {photograph.name: photograph.source for photograph in photographs}
     typical = median(photograph.sharpness for photograph in photographs)
-    sizes = {part: sum(1 for other in parts.values() if other == part) for part in set(parts.values())}
+    sizes = Counter(parts.values())
     partners: dict[str, list[tuple[int, str]]] = {}
     for (a, b), count in matches.items():
         partners.setdefault(a, []).append((count, b))
@@ -231,9 +232,9 @@ class Workspace:
         except (OSError, ValueError) as error:
             raise self._damaged() from error
         phases = state.get("phases") if isinstance(state, dict) and state.get("version") == _VERSION else None
-        if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
+        if not isinstance(phases, dict):
             raise self._damaged()
-        if not all(isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()):
+        if not all(isinstance(phase, dict) and isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()):
             raise self._damaged()
         return state
 

@@ -258,13 +258,10 @@ def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     from splat_py.base.files import atomic_path
     from splat_py.demo.page import Curve, curves_svg
 
-    curves = [
-        Curve(
-            f"{name}, {found['steps']:,} steps",
-            [(row["processor_seconds"], row["psnr"], row["psnr_spread"]) for row in found["mean"]],
-        )
-        for name, found in results.items()
-    ]
+    curves = []
+    for name, found in results.items():
+        points = [(row["processor_seconds"], row["psnr"], row["psnr_spread"]) for row in found["mean"]]
+        curves.append(Curve(f"{name}, {found['steps']:,} steps", points))
     head, rest = curves_svg(curves, "processor seconds", "PSNR of held-out views, dB").split("\n", 1)
     with atomic_path(path) as temporary:
         temporary.write_text(f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{rest}\n', encoding="utf-8")

@@ -93,10 +93,10 @@ class Export:
             raise SplatError(f"{out} does not end in {', '.join(ENDINGS)} or .html; choose one of these")
         if self.data is not None and not is_page:
             raise SplatError("--data is for pages, .html; leave it out for a scene file, which has no cameras")
-        if not is_scene_file(scene) and not scene.is_dir():
-            raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene file")
         if is_scene_file(scene):
             require_scene(scene)
+        elif not scene.is_dir():
+            raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene file")
         gaussians, after = _gaussians(scene, out)
         cameras: tuple[Any, ...] = ()
         if is_page:

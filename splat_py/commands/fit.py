@@ -48,7 +48,6 @@ class ImageOptions:
 
     @classmethod
     def load(cls, path: Path) -> "ImageOptions":
-        """The options in a fit's run.json."""
         from splat_py.base.files import parse_json, refusing, regular
 
         advice = "fit without --resume into another --out"

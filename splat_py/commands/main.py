@@ -1,5 +1,6 @@
 """`splat`: parses the command line, runs the command, and reports an error in one sentence."""
 
+import os
 import signal
 import sys
 import warnings
@@ -75,8 +76,9 @@ def main() -> None:
     except KeyboardInterrupt as interrupt:
         _fail(interrupted, 128 + getattr(interrupt, "number", signal.SIGINT), launch)
     except BrokenPipeError:
-        # The reader of the output has gone, as after `head`. rich ends the program in the same way.
-        terminal.abandon_output()
+        # The reader of the output has gone, as after `head`. Python would fail to flush at exit.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "splat_py":
@@ -88,7 +90,7 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1, launch)
 
 
-def _fail(message: str, code: int, launch: Launch | None = None) -> None:
-    if launch is None or launch.speaks():
+def _fail(message: str, code: int, launch: Launch) -> None:
+    if launch.speaks():
         terminal.print_error(message)
     sys.exit(code)

@@ -72,12 +72,6 @@ def silence() -> Iterator[None]:
         yield
 
 
-def abandon_output() -> None:
-    """Drop further output after a broken pipe, or Python would fail to flush at exit."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
 def print_error(message: object) -> None:
     _errors.print(printable(f"splat: {message}"), soft_wrap=True)
 
@@ -147,8 +141,7 @@ class FitBar:
         self._task = self._progress.add_task("fit", total=steps, completed=done, speed="", psnr="-- dB", details="")
 
     def update(self, done: int, psnr: float, details: str = "") -> None:
-        if self._task is None:
-            raise RuntimeError("the bar has not begun")
+        assert self._task is not None, "the bar has not begun"
         self._compiling_since, now = math.inf, time.monotonic()
         self._first = now if self._first is None else self._first
         self._progress.update(self._task, completed=done, psnr=f"{psnr:.2f} dB", details=details)

@@ -1,7 +1,6 @@
 """`splat capture` and `splat train`: from photographs to poses, and from a capture to a scene of Gaussians."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,12 +130,13 @@ class Train(OnDevice):
         captures = data.format in ("auto", "colmap") and needs_poses(data.data)
         if not self.resume and not captures:
             require_capture(data.data)
-        if self.viewer and launch.rank == 0:
+        shown = self.viewer and launch.rank == 0
+        if shown:
             from splat_py.viewer.page_server import require_viewer
 
             require_viewer()
         from splat_py.fit.distributed import device_of, joined
-        from splat_py.train.run import train
+        from splat_py.train.run import RunFolder, train
 
         device = device_of(launch, self.device)
         ranks = joined(device, launch)
@@ -148,7 +148,14 @@ class Train(OnDevice):
                     capture_with_progress(self.data.data, folder, CaptureOptions())
             ranks.wait()
             data = replace(data, data=self.out / _CAPTURED)
-        with self._viewer() as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
+        viewing: AbstractContextManager[TrainingViewer | None] = nullcontext()
+        if shown:
+            from splat_py.viewer.viewer import training_viewer
+
+            viewing = training_viewer(self.out)
+        with viewing as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
+            if viewer is not None:
+                console.print(f"the viewer is at {viewer.address}", soft_wrap=True)
             progress = _Progress(bar, viewer)
             scores = train(
                 data,
@@ -171,28 +178,11 @@ class Train(OnDevice):
         if scores is not None:
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {self.out}")
-        self._write_page()
-
-    def _write_page(self) -> None:
-        """Write scene.html if it is outdated and its viewer can draw the scene."""
-        from splat_py.train.run import RunFolder
-
-        folder = RunFolder(self.out)
-        is_new = not folder.page.exists() or folder.page.stat().st_mtime < folder.scene.stat().st_mtime
-        if is_new and folder.record().config.splat == "Gaussian":
-            Export(folder.root, folder.page).run()
-
-    @contextmanager
-    def _viewer(self) -> "Iterator[TrainingViewer | None]":
-        if not self.viewer or launch_of().rank > 0:
-            yield None
-            return
-        from splat_py.viewer.page_server import LOOPBACK, PORT
-        from splat_py.viewer.viewer import training_viewer
-
-        with training_viewer(self.out, LOOPBACK, PORT) as (viewer, address):
-            console.print(f"the viewer is at {address}", soft_wrap=True)
-            yield viewer
+        run = RunFolder(self.out)
+        is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
+        # The page's viewer draws no other splats.
+        if is_outdated and run.record().config.splat == "Gaussian":
+            Export(run.root, run.page).run()
 
 
 class _Progress:

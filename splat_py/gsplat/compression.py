@@ -124,11 +124,8 @@ def read_picture(path: Path, entry: Entry) -> NDArray[np.uint8]:
 
 
 def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: str = "fiub") -> list[NDArray]:
-    """Read arrays of an NPZ by name and shape; None in a shape allows any size.
-
-    Args:
-        kinds: NumPy's letters for the allowed kinds of numbers.
-    """
+    """Read arrays of an NPZ by name and shape; None in a shape allows any size. `kinds` has NumPy's letters for the allowed
+    kinds of numbers."""
     # zipfile and NumPy pass on many types of errors from damaged data.
     with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(regular(path)) as archive:
         return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
@@ -167,14 +164,12 @@ class PngCompression:
     verbose: bool = True
 
     def compress(self, compress_dir: str | PathLike[str], splats: Mapping[str, Tensor]) -> None:
-        """Write a folder. It holds the largest square number of Gaussians, without those of lowest opacity.
+        """Write a folder. It holds the largest square number of Gaussians, without those of lowest opacity. SplatError if there
+        are no Gaussians, a value is not finite, or a file cannot be written.
 
         Args:
             splats: means [N, 3], scales [N, 3] (log), quats [N, 4], opacities [N] (logit), sh0 [N, 1, 3] and shN [N, K, 3];
                 other tensors [N, ...] are stored unchanged. `splats` is not modified.
-
-        Raises:
-            SplatError: there are no Gaussians, a value is not finite, or a file cannot be written.
         """
         kept = {name: tensor.detach() for name, tensor in splats.items()}
         for name, tensor in kept.items():
@@ -220,11 +215,7 @@ class PngCompression:
         return meta | {key: value[0] for key, value in ranges.items()} | {"quantization": _CLUSTER_BITS}
 
     def decompress(self, compress_dir: str | PathLike[str]) -> dict[str, Tensor]:
-        """Read the parameters in a folder, on the CPU.
-
-        Raises:
-            SplatError: a file is missing, damaged, or does not match meta.json.
-        """
+        """Read the parameters in a folder, on the CPU. SplatError if a file is missing, damaged or does not match meta.json."""
         folder = Path(compress_dir)
         splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
         if "means" in splats:
@@ -272,11 +263,8 @@ def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str,
     parameters except shN. The Morton order lays a curve through space along one through the grid, which keeps neighbours close.
 
     Args:
-        splats: [N, ...] each, including "means"; N is a square number.
+        splats: [N, ...] each, including "means". SplatError if N is not a square number.
         verbose: print PLAS's progress.
-
-    Raises:
-        SplatError: N is not a square number.
     """
     means = splats["means"]
     side = math.isqrt(len(means))

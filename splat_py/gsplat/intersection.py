@@ -36,7 +36,8 @@ def isect_tiles(
     image_ids: Tensor | None = None,
     gaussian_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find intersections of splats' bounding boxes with tiles. Not differentiable.
+    """Find intersections of splats' bounding boxes with tiles. Not differentiable. SplatError if an argument has the wrong
+    shape, or images and tiles do not fit into the keys.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] if packed; each leading index is an image, I in all.
@@ -54,9 +55,6 @@ def isect_tiles(
     Returns:
         Number of tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and
         the depth's bits in the lower 32; and its splat, int32 [isects], an index into the splats of all images or into nnz.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or images and tiles do not fit into the keys.
     """
     images = leading("means2d", means2d, "N", 2)
     count = means2d.shape[-2]
@@ -100,10 +98,7 @@ def isect_tiles(
 @torch.no_grad()
 def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_height: int) -> Tensor:
     """The first intersection of each tile among the sorted keys of `isect_tiles`: int32 [I, tile_height, tile_width].
-
-    Raises:
-        SplatError: `isect_ids` has the wrong shape.
-    """
+    SplatError if `isect_ids` has the wrong shape."""
     check_shape("isect_ids", isect_ids, ("isects",))
     first = torch.arange(tile_width * tile_height, device=isect_ids.device)
     images = torch.arange(n_images, device=isect_ids.device)
@@ -125,7 +120,8 @@ def rasterize_to_indices_in_range(
     isect_offsets: Tensor,
     flatten_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the splats that pixels blend, within a part of every tile's list. Not differentiable.
+    """Find the splats that pixels blend, within a part of every tile's list. Not differentiable. SplatError if an argument has
+    the wrong shape, or the tiles do not cover the images.
 
     Args:
         range_start, range_end: the part of the lists in batches of tile_size² splats, the end excluded; the end may be beyond
@@ -137,9 +133,6 @@ def rasterize_to_indices_in_range(
     Returns:
         Indices of the splat (below N), of the pixel (row by row) and of the image, int64 [M] each, sorted by image and pixel,
         then front to back.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or the tiles do not cover the images.
     """
     *images, count = leading("means2d", means2d, 2)
     check_shape("conics", conics, (*images, count, 3))
@@ -194,7 +187,8 @@ def accumulate(
     image_width: int,
     image_height: int,
 ) -> tuple[Tensor, Tensor]:
-    """Blend splats by lists of M indices, with torch's operations.
+    """Blend splats by lists of M indices, with torch's operations. SplatError if an argument has the wrong shape, or the lists
+    are not sorted by image and pixel.
 
     Args:
         means2d, conics, opacities, colors: [..., N, 2], [..., N, 3], [..., N], [..., N, D].
@@ -203,9 +197,6 @@ def accumulate(
 
     Returns:
         Colours [..., H, W, D] and alphas [..., H, W, 1]. Differentiable in the first four arguments.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or the lists are not sorted by image and pixel.
     """
     *images, count = leading("means2d", means2d, 2)
     check_shape("conics", conics, (*images, count, 3))

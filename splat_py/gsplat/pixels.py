@@ -46,7 +46,8 @@ def rasterize_to_pixels(
 ) -> tuple[Tensor, Tensor]:
     """Blend the splats in tile lists into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
 
-    Differentiable in means2d, conics, colors, opacities and backgrounds.
+    Differentiable in means2d, conics, colors, opacities and backgrounds. SplatError if an argument has the wrong shape, dtype,
+    device or value; NotImplementedError for absgrad with more than 32 channels.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] if packed.
@@ -62,10 +63,6 @@ def rasterize_to_pixels(
         packed: the splats of all images are one list.
         absgrad: also store Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
         accumulate: method to sum gradients over pixels, as in `splat_py.rasterization`.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value.
-        NotImplementedError: absgrad with more than 32 channels.
     """
     if absgrad and colors.shape[-1] > MAX_CHANNELS:
         raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
@@ -111,15 +108,12 @@ def rasterize_to_pixels_2dgs(
         backgrounds: [..., D]; the last channel must be 0 with `distloss`.
         distloss: also render the distortion of the last channel.
 
-    Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds.
+    Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds. SplatError if an argument has the
+    wrong shape, dtype, device or value; NotImplementedError for absgrad with more channels than one pass supports.
 
     Returns:
         Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1] (zero
         without `distloss`), and the last channel of the median splat [..., H, W, 1].
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value.
-        NotImplementedError: absgrad with more channels than one pass supports.
     """
     size = int(image_width), int(image_height)
     rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
@@ -129,7 +123,6 @@ def rasterize_to_pixels_2dgs(
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
-    # The last stages do not use depths and radii: pass placeholders.
     shape = with_densify(ray_transforms.flatten(-2), densify)
     projected = ProjectedSplats(means2d, opacities, shape, opacities, tiles.ids.new_empty(0), normals=normals)
     surface = rasterize_surface(projected, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)
@@ -152,11 +145,7 @@ def _prepare(
     accumulate: Accumulate,
     **kind: Any,
 ) -> tuple[tuple[int, ...], Device, Options, BinnedTiles]:
-    """The image dimensions, the device, its options, and the tile lists without those of masked tiles.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype or value.
-    """
+    """The image dimensions, the device, its options, and the tile lists without those of masked tiles."""
     check_tensors({"means2d": means2d, **{name: tensor for name, (tensor, _) in rows.items()}, "backgrounds": backgrounds})
     splats = leading("means2d", means2d, 2)
     images = leading("isect_offsets", isect_offsets, "tile_height", "tile_width") if packed else splats[:-1]

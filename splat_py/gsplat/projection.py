@@ -44,7 +44,8 @@ def fully_fused_projection(
 ) -> tuple[Tensor | None, ...]:
     """Project Gaussians to splats of C cameras by EWA projection (Zwicker et al. 2001).
 
-    Differentiable in means, covars, quats, scales, viewmats and Ks. All values of a culled splat are zero.
+    Differentiable in means, covars, quats, scales, viewmats and Ks. All values of a culled splat are zero. SplatError if an
+    argument has the wrong shape, dtype or device.
 
     Args:
         means: [..., N, 3] world units.
@@ -67,9 +68,6 @@ def fully_fused_projection(
         radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
         compensations [..., C, N], or None without `calc_compensations`. Packed: first the indices of each splat, batch_ids,
         camera_ids and gaussian_ids, int64 [nnz], then the same results with nnz instead of ..., C, N.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype or device.
     """
     check_camera_model(camera_model)
     shapes = {"quats": quats, "scales": scales}
@@ -137,15 +135,12 @@ def fully_fused_projection_2dgs(
     """Project surfels to splats of C cameras (Huang et al. 2024).
 
     Differentiable in means, quats, scales, viewmats and Ks. All values of a culled splat are zero. Arguments as in
-    `splat_py.rasterization_2dgs`; eps2d has no effect.
+    `splat_py.rasterization_2dgs`; eps2d has no effect. SplatError if an argument has the wrong shape, dtype or device.
 
     Returns:
         radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], ray transforms
         [..., C, N, 3, 3] and normals [..., C, N, 3] in camera space. Packed: first the indices of each splat, batch_ids,
         camera_ids and gaussian_ids, int64 [nnz], then the same results with nnz instead of ..., C, N.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype or device.
     """
     check_tensors({"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks})
     batch, count, cameras = _check_scenes(means, viewmats, Ks, packed, sparse_grad)
@@ -170,11 +165,7 @@ def fully_fused_projection_2dgs(
 def _check_scenes(
     means: Tensor, viewmats: Tensor, Ks: Tensor, packed: bool, sparse_grad: bool
 ) -> tuple[tuple[int, ...], int, int]:
-    """The batch dimensions, and the numbers of Gaussians and cameras of each scene.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or gradients would be sparse without `packed`.
-    """
+    """The batch dimensions, and the numbers of Gaussians and cameras of each scene, checked."""
     *batch, count = leading("means", means, 3)
     check_shape("viewmats", viewmats, (*batch, "C", 4, 4))
     cameras = viewmats.shape[-3]
@@ -194,16 +185,13 @@ def _ids_of(splats: ProjectedSplats, count: int, cameras: int) -> tuple[Tensor, 
 
 @graph_break
 def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None) -> Tensor:
-    """Evaluate Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs.
+    """Evaluate Σ Y_k(d) c_k, [..., 3]. Differentiable in dirs and coeffs. SplatError for a wrong shape, dtype, device or value.
 
     Args:
         degrees_to_use: 0 to 4.
         dirs: [..., 3] of any length above zero.
         coeffs: [..., K, 3], K ≥ (degrees_to_use + 1)²; further ones are ignored. float32 or float16.
         masks: bool [...]; the result is zero where it is False.
-
-    Raises:
-        SplatError: an argument has the wrong shape, dtype, device or value.
     """
     check_tensors({"dirs": dirs, "coeffs": coeffs}, halves=("coeffs",))
     batch = leading("dirs", dirs, 3)

@@ -166,7 +166,8 @@ def rasterization(
     renderer_config: Any = None,
     **own: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render Gaussians from C cameras: `splat_py.rasterization` with the signature of gsplat 1.6 and 1.5.3.
+    """Render Gaussians from C cameras: `splat_py.rasterization` with the signature of gsplat 1.6 and 1.5.3. NotImplementedError
+    if an argument requests an unsupported feature; SplatError as in `splat_py.rasterization`.
 
     Args:
         channel_chunk, segmented, renderer_config: ignored; they do not affect results.
@@ -176,10 +177,6 @@ def rasterization(
 
     Returns:
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary, as in `splat_py.rasterization`.
-
-    Raises:
-        SplatError: as in `splat_py.rasterization`.
-        NotImplementedError: an argument requests an unsupported feature.
     """
     arguments = dict(locals())
     arguments |= arguments.pop("own")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
 from splat_py.base.errors import SplatError
-from splat_py.gsplat.strategy.ops import REQUIRED, Scene
+from splat_py.gsplat.strategy.ops import REQUIRED
 
 
 class SceneError(SplatError, ValueError, KeyError):
@@ -17,7 +17,7 @@ class SceneError(SplatError, ValueError, KeyError):
     __str__ = Exception.__str__
 
 
-class GaussianScene(Scene):
+class GaussianScene:
     """Gaussians of one or several concatenated components for a `Stage` to render. Strategies report every change of rows with
     `on_duplicate` and similar methods, which get row indices or a mask.
 
@@ -48,11 +48,8 @@ class GaussianScene(Scene):
 
     def put(self, name: str, component: ParameterDict) -> None:
         """Add a component. The first component's parameters are not copied. A further component makes new parameters, so add it
-        before creating optimisers; its signals are 0.
-
-        Raises:
-            SceneError: the name is empty or taken, a parameter is missing, or their lengths differ.
-        """
+        before creating optimisers; its signals are 0. SceneError if the name is empty or taken, a parameter is missing, or
+        their lengths differ."""
         if not name or name in self.component_names:
             raise SceneError(f"component name {name!r} is {'taken' if name else 'empty'}; give another")
         if "means" not in component:
@@ -116,10 +113,7 @@ class GaussianScene(Scene):
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Self:
         """Restore a scene from `state_dict`, on the splats' device. An older state without components gets one, all trainable.
-
-        Raises:
-            SceneError: the state has no id or splats, or lengths differ.
-        """
+        SceneError if the state has no id or splats, or lengths differ."""
         if lacking := [key for key in ("id", "splats") if key not in state]:
             raise SceneError(f"the state lacks {lacking}; give one that state_dict returned")
         scene = cls(state["id"])
@@ -134,25 +128,31 @@ class GaussianScene(Scene):
         return scene
 
     def on_duplicate(self, sel: Tensor) -> None:
+        """Copies of the rows `sel` were appended."""
         rows = self._rows()
         self._gather(torch.cat([rows, rows[sel]]))
 
     def on_split(self, sel: Tensor, rest: Tensor) -> None:
+        """The rows are now `rest`, followed by `sel` twice."""
         rows = self._rows()
         self._gather(torch.cat([rows[rest], rows[sel], rows[sel]]))
 
     def on_remove(self, mask: Tensor) -> None:
+        """Rows with `mask` [N] true were removed."""
         self._gather(self._rows()[~mask])
 
     def on_relocate(self, dead_indices: Tensor, sampled_indices: Tensor) -> None:
+        """The rows `dead_indices` became copies of the rows `sampled_indices`."""
         rows = self._rows()
         rows[dead_indices] = rows[sampled_indices]
         self._gather(rows)
 
     def on_sample_add(self, sampled_indices: Tensor) -> None:
+        """Copies of the rows `sampled_indices` were appended."""
         self.on_duplicate(sampled_indices)
 
     def on_permute(self, order: Tensor) -> None:
+        """Row i is now the former row order[i]."""
         self._gather(order)
 
     def _rows(self) -> Tensor:

@@ -1,4 +1,5 @@
-"""gsplat's torch functions from its own package, which runs them without CUDA: `pip install gsplat==1.5.3`."""
+"""gsplat's torch functions from its own package, which runs them without CUDA: `pip install gsplat==1.5.3`. Each raises
+SplatError if an argument has the wrong shape, or that package is not installed."""
 
 from importlib import import_module
 from typing import Any
@@ -17,7 +18,6 @@ class MissingPackageError(SplatError, ImportError):
 
 
 def own_package(module: str) -> Any:
-    """A module of gsplat's own package."""
     try:
         return import_module(f"gsplat.{module}")
     except ImportError as error:
@@ -46,9 +46,6 @@ def quat_scale_to_covar_preci(
         scales: [..., 3] standard deviations.
         compute_covar, compute_preci: whether to compute each of the two; None is returned otherwise.
         triu: return upper triangles (xx, xy, xz, yy, yz, zz), [..., 6], instead of matrices [..., 3, 3].
-
-    Raises:
-        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
     """
     check_shape("scales", scales, (*leading("quats", quats, 4), 3))
     own = own_package("cuda._torch_impl")
@@ -62,9 +59,6 @@ def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tenso
         means: [..., N, 3] in the world.
         covars: [..., N, 3, 3].
         viewmats: [..., C, 4, 4] world → camera.
-
-    Raises:
-        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
     """
     *batch, count = leading("means", means, 3)
     check_shape("covars", covars, (*batch, count, 3, 3))
@@ -85,9 +79,6 @@ def proj(
         Ks: [..., C, 3, 3] intrinsics in pixels.
         width, height: image size in pixels; for a pinhole, the point of J is clamped to the image plus 15 % of a side.
         camera_model: "pinhole", "ortho" (Ks in pixels a world unit) or "fisheye" (equidistant, without distortion).
-
-    Raises:
-        SplatError: an argument has the wrong shape, or gsplat's own package is not installed.
     """
     check_camera_model(camera_model)
     *cameras, count = leading("means", means, 3)

@@ -56,7 +56,8 @@ def export_splats(
     format: Format = "ply",
     save_to: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Return the bytes of a scene file, without Gaussians that hold NaN or infinity.
+    """Return the bytes of a scene file, without Gaussians that hold NaN or infinity. SplatError if a shape or the format is
+    wrong, or the file cannot be written.
 
     Args:
         means: [N, 3].
@@ -68,9 +69,6 @@ def export_splats(
         format: "ply"; "splat", which has no higher spherical harmonics; or "ply_compressed", without Gaussians of opacity up
             to 1/255.
         save_to: also write the bytes to this file, atomically.
-
-    Raises:
-        SplatError: a shape or the format is wrong, or the file cannot be written.
     """
     if format not in get_args(Format):
         raise SplatError(f"format is {format!r}; use {', '.join(get_args(Format))}")
@@ -95,11 +93,8 @@ def export_splats(
 
 
 def load_ply_to_splats(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read a PLY's Gaussians as a dictionary with the argument names of `export_splats`, float32.
-
-    Raises:
-        SplatError: the file is not a PLY of Gaussians, or holds NaN.
-    """
+    """Read a PLY's Gaussians as a dictionary with the argument names of `export_splats`, float32. SplatError if the file is not
+    a PLY of Gaussians, or holds NaN."""
     gaussians = Gaussians.load_ply(path)
     if gaussians.splat != "Gaussian" or gaussians.features is not None:
         warnings.warn(f"{path} holds types of splats or colours that gsplat lacks; their parameters are left out", stacklevel=2)
@@ -179,10 +174,7 @@ def load_test_data(
         scene_grid: number of repetitions along x and y, odd.
 
     Returns:
-        means, quats, scales, opacities, colors, viewmats, Ks, width, height.
-
-    Raises:
-        SplatError: the file does not exist, or the grid is not odd.
+        means, quats, scales, opacities, colors, viewmats, Ks, width, height. SplatError if there is no file, or an even grid.
     """
     found = Path(data_path) if data_path is not None else next(filter(Path.is_file, _SCENES), None)
     if found is None:
@@ -216,14 +208,8 @@ profiler: dict[str, float] = {}
 
 
 def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = False) -> bool:
-    """Call fn(local_rank, world_rank, world_size, args) as the only process: fn(0, 0, 1, args).
-
-    Returns:
-        True.
-
-    Raises:
-        NotImplementedError: mpirun started several processes, or torch has several CUDA devices.
-    """
+    """Call fn(local_rank, world_rank, world_size, args) as the only process, fn(0, 0, 1, args), and return True.
+    NotImplementedError if mpirun started several processes, or torch has several CUDA devices."""
     ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
     refusal = "splat_py.gsplat.distributed.cli does not support"
     if ranks > 1:

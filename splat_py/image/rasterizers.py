@@ -116,11 +116,6 @@ class TileRasterizer(Rasterizer):
         """The picture [1, H, W, 3] that `record_gradients` has compared with the target."""
         return self._image.colors
 
-    @property
-    def isect_count(self) -> Array:
-        """Number of intersections of blobs with tiles, [1] uint32 on the device."""
-        return self._binning.isect_count
-
     def reserve(self, parameters: Array) -> None:
         recorder = self._device.record()
         self._record_evaluation(recorder, parameters)

@@ -137,9 +137,7 @@ class Camera:
         cls, position: Float64Array, turn: Float64Array, fov_y_degrees: float, width: int, height: int, name: str = ""
     ) -> "Camera":
         """A pinhole camera at `position` [3] with its axes in the columns of `turn` [3, 3], camera → world."""
-        viewmat = np.eye(4)
-        viewmat[:3, :3], viewmat[:3, 3] = turn.T, -turn.T @ position
-        return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
+        return cls(affine(turn.T, -turn.T @ position), _intrinsics(fov_y_degrees, width, height), width, height, name)
 
     def resized(self, width: int, height: int) -> "Camera":
         """The same view on `width` × `height` pixels: K scales by the exact ratio of the sides."""
@@ -176,9 +174,14 @@ def look_at_matrix(eye: Float64Array, target: Float64Array, up: Float64Array) ->
     forward /= np.linalg.norm(forward)
     right /= np.linalg.norm(right)
     rotation = np.stack([right, np.cross(forward, right), forward])
-    viewmat = np.eye(4)
-    viewmat[:3, :3], viewmat[:3, 3] = rotation, -rotation @ eye
-    return viewmat
+    return affine(rotation, -rotation @ eye)
+
+
+def affine(linear: ArrayLike, translation: ArrayLike) -> Float64Array:
+    """The matrix [4, 4] of x' = linear · x + translation."""
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = linear, translation
+    return matrix
 
 
 def camera_extent(cameras: Sequence[Camera]) -> float:

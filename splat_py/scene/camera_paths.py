@@ -91,13 +91,9 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     unknown: an ellipse in (azimuth, height) over the covered arc around `find_subject`, at the cameras' mean height. Its
     distance from the vertical through the subject exceeds that of three quarters of the cameras, to show the whole subject.
     If photographs look outwards from the middle of a room, the path does the same and turns around once. All cameras have the
-    size and intrinsics of the first, without lens distortion.
+    size and intrinsics of the first, without lens distortion. SplatError if `cameras` is empty or `n` is below 1.
 
-    Args:
-        points: [P, 3], for example a capture's sparse points or its Gaussians' means; without points, `find_focus` decides.
-
-    Raises:
-        SplatError: `cameras` is empty or `n` is below 1.
+    `points` [P, 3] are for example a capture's sparse points or its Gaussians' means; without them, `find_focus` decides.
     """
     world = _checked(cameras, n, points, "an orbit")
     phase = 2 * np.pi * np.arange(n) / n
@@ -190,11 +186,9 @@ def _checked(cameras: Sequence[Camera], n: int, points: ArrayLike | None, what: 
 def _aimed(cameras: Sequence[Camera], eyes: Float64Array, targets: Float64Array, up: Float64Array, name: str) -> list[Camera]:
     """Cameras at `eyes` [N, 3] that look at `targets` [3] or [N, 3], with the first camera's size and intrinsics."""
     first = cameras[0]
-    pairs = enumerate(zip(eyes, np.broadcast_to(targets, eyes.shape), strict=True))
-    return [
-        Camera(look_at_matrix(eye, target, up), first.K, first.width, first.height, f"{name}_{i:04d}")
-        for i, (eye, target) in pairs
-    ]
+    pairs = zip(eyes, np.broadcast_to(targets, eyes.shape), strict=True)
+    poses = enumerate(look_at_matrix(eye, target, up) for eye, target in pairs)
+    return [Camera(pose, first.K, first.width, first.height, f"{name}_{i:04d}") for i, pose in poses]
 
 
 def _eased(share: Float64Array) -> Float64Array:
@@ -282,7 +276,9 @@ class KeyframePath:
         positions = np.array([keyframe.position for keyframe in self.keyframes])
         quaternions = np.array([keyframe.quaternion for keyframe in self.keyframes])
         at = np.linspace(times[0], times[-1], n)
-        eyes = CubicHermiteSpline(times, positions, _tangents(times, positions))(at)
+        # Velocities of the parabola through each keyframe and its neighbours; the first and the last part are parabolas.
+        velocities = np.gradient(positions, times, axis=0, edge_order=2 if len(times) > 2 else 1)
+        eyes = CubicHermiteSpline(times, positions, velocities)(at)
         turns = RotationSpline(times, Rotation.from_quat(np.roll(quaternions, -1, axis=1)))(at).as_matrix()
         fovs = np.clip(PchipInterpolator(times, [keyframe.fov for keyframe in self.keyframes])(at), *_FIELDS_OF_VIEW)
         cameras = enumerate(zip(eyes, turns, fovs, strict=True))
@@ -315,14 +311,3 @@ class KeyframePath:
             raise SplatError(f"{path} does not exist; name a keyframe file saved in splat view") from error
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise SplatError(f"{path} is not a camera path or is damaged; save one in splat view ({reason(error)})") from error
-
-
-def _tangents(times: Float64Array, points: Float64Array) -> Float64Array:
-    """Velocities [K, D] at points [K, D] of the Catmull-Rom spline over uneven times [K]; the end velocities make the first
-    and the last part parabolas."""
-    steps = np.diff(times)[:, None]
-    slopes = np.diff(points, axis=0) / steps
-    if len(times) == 2:
-        return np.repeat(slopes, 2, axis=0)
-    inner = (slopes[:-1] * steps[1:] + slopes[1:] * steps[:-1]) / (steps[:-1] + steps[1:])
-    return np.concatenate([2 * slopes[:1] - inner[:1], inner, 2 * slopes[-1:] - inner[-1:]])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, refusing, regular
+from splat_py.scene.camera import affine
 from splat_py.scene.images import Capture, Lens, View, find_mask, open_view
 from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import find_model
@@ -270,10 +271,7 @@ def _image(name: str, camera: int, pose: list[int | float], points: NDArray[np.i
     norm = math.sqrt(w * w + x * x + y * y + z * z) if all(abs(q) < 1e100 for q in (w, x, y, z)) else math.nan
     if not norm > 1e-9:
         raise ValueError(f"{name[:40]} has the quaternion {w:g} {x:g} {y:g} {z:g}, which is not a rotation")
-    viewmat = np.eye(4)
-    viewmat[:3, :3] = rotation_matrices([w, x, y, z])
-    viewmat[:3, 3] = translation
-    return ModelImage(name, camera, viewmat, points)
+    return ModelImage(name, camera, affine(rotation_matrices([w, x, y, z]), translation), points)
 
 
 def _points(rows: list[tuple[int | float, ...]]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.uint8]]:

@@ -43,8 +43,7 @@ class Dataset:
         points: initial points, xyz [P, 3] float32 and rgb [P, 3] uint8, or None.
         scene_scale: 1.1 × the largest distance of a training camera from their mean, world units, above 0.
         bounds: [2, 3] float64, lower and upper corner of a box for random initial points.
-        background: [3] float32 rgb from 0 to 1, behind transparent pixels of photographs and behind
-            rendered views.
+        background: [3] float32 rgb from 0 to 1, behind transparent pixels of photographs and behind rendered views.
         model: folder of the COLMAP model that describes the capture, or None.
     """
 
@@ -93,16 +92,13 @@ def load_dataset(
 
     Args:
         path: the folder. COLMAP: images/ and sparse/0, sparse, colmap/sparse/0 or the model's files themselves. Nerfstudio,
-            instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or
-            transforms_val.json).
+            instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or transforms_val.json).
         format: "colmap", "transforms" or "synthetic"; "auto" picks the first of these that the folder holds.
         downscale: divides the pictures' sides, by averaging areas; 1 or more.
         test_every: holds out every n-th photograph by sorted name, starting with the first; 0 holds out
             none. NeRF-synthetic has its own split.
-        memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones
-            stay in memory.
-        background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise
-            black.
+        memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones stay in memory.
+        background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise black.
         undistort: resample each photograph to a pinhole camera; pixels outside the original photograph do not
             count. Otherwise photographs stay unchanged, and cameras have the `distortion` of their lenses.
 
@@ -187,10 +183,8 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         return [read_colmap(root)], None
     if format == "transforms":
         return [read_transforms(transforms)], None
-    split = next((file for file in held_out if file.is_file()), None)
-    if split is None:
-        return [read_transforms(train)], None
-    return [read_transforms(train), read_transforms(split)], 1
+    splits = [train, *filter(Path.is_file, held_out)][:2]
+    return [read_transforms(file) for file in splits], 1 if len(splits) == 2 else None
 
 
 def _prepared(view: View, undistort: bool, downscale: float) -> View:
@@ -198,9 +192,8 @@ def _prepared(view: View, undistort: bool, downscale: float) -> View:
     if not (undistort or lens.is_pinhole):
         camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
     if min(camera.width, camera.height) < downscale:
-        raise SplatError(
-            f"{view.path} has only {camera.width}×{camera.height} pixels; downscale must not exceed the smaller side"
-        )
+        size = f"{camera.width}×{camera.height}"
+        raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
     return replace(view, camera=camera.scaled(1 / downscale))
 
 
@@ -303,13 +296,12 @@ class KnownDepths:
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         """The depths of view `index`, 0 at pixels that do not count."""
         view = self._dataset.views[index]
-        size = view.camera.height, view.camera.width
         if view.depth_path is not None:
             depths = load_depths(view)
         elif view.name in self._points:
             depths = depths_of_points(view.camera, self._points[view.name])
         else:
-            depths = np.zeros(size, np.float32)
+            depths = np.zeros((view.camera.height, view.camera.width), np.float32)
         depths[self._dataset.image(index)[..., 3] == 0] = 0
         return depths
 

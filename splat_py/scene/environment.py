@@ -17,11 +17,7 @@ class Environment:
     sh: NDArray[np.float32]
 
     def colors(self, camera: Camera) -> NDArray[np.float32]:
-        """A camera's picture of the sky alone: [H, W, 3], not below 0.
-
-        Raises:
-            SplatError: the camera is not a pinhole.
-        """
+        """A camera's picture of the sky alone: [H, W, 3], not below 0. SplatError if the camera is not a pinhole."""
         require_pinhole(camera)
         x = (np.arange(camera.width) + 0.5 - camera.K[0, 2]) / camera.K[0, 0]
         y = (np.arange(camera.height) + 0.5 - camera.K[1, 2]) / camera.K[1, 1]

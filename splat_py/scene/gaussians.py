@@ -18,7 +18,6 @@ from splat_py.base.files import atomic_path, reason, regular
 from splat_py.scene.formats import glb, ply, sog, splat
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0
-from splat_py.scene.formats.ply import read_gaussians, write_gaussians
 from splat_py.scene.formats.splat import SPZ_DEFAULT_VERSION
 from splat_py.scene.sources import COMPRESSED_PLY, ENDINGS, META, PLY, ending_of, require_scene_file
 from splat_py.shaders.custom_types import COLOR, SPLAT, OwnTypes
@@ -248,11 +247,8 @@ class Gaussians:
 
     def save(self, path: str | os.PathLike[str], spz_version: int = SPZ_DEFAULT_VERSION) -> list[str]:
         """Write a file, atomically, in the format of its ending: .ply, .compressed.ply, .spz (version 2, 3 or 4), .sog, .splat,
-        .ksplat or .glb. SplatError for another ending, or if `validate` fails.
-
-        Returns:
-            A clause for each property that the format cannot hold; docs/files.md lists the errors of quantisation.
-        """
+        .ksplat or .glb. Returns a clause for each property that the format cannot hold; docs/files.md lists the errors of
+        quantisation. SplatError for another ending, or if `validate` fails."""
         self.validate()
         return write_scene(path, self.arrays(), spz_version)
 
@@ -265,12 +261,12 @@ class Gaussians:
     def save_ply(self, path: str | os.PathLike[str]) -> None:
         """Write a PLY in Inria's layout, with any ending. Raises SplatError if `validate` fails."""
         self.validate()
-        write_gaussians(path, self.arrays())
+        ply.write_gaussians(path, self.arrays())
 
     @classmethod
     def load_ply(cls, path: str | os.PathLike[str]) -> "Gaussians":
         """Read a PLY, with any ending. Raises SplatError with the file and its fault."""
-        return cls._read(read_gaussians(path), path)
+        return cls._read(ply.read_gaussians(path), path)
 
     @classmethod
     def _read(cls, arrays: StoredGaussians, path: str | os.PathLike[str], with_faulty: bool = False) -> "Gaussians":

@@ -50,11 +50,6 @@ class Similarity:
         """A rotation about the fixed axes x, then y, then z, in degrees."""
         return cls(Rotation.from_euler("xyz", (x, y, z), degrees=True).as_matrix())
 
-    @classmethod
-    def from_quat(cls, quat: ArrayLike) -> Self:
-        """A rotation by a quaternion w x y z of any length above zero."""
-        return cls(rotation_matrices(quat))
-
     @property
     def quat(self) -> NDArray[np.float64]:
         """The rotation as a unit quaternion w x y z."""

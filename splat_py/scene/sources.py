@@ -101,11 +101,10 @@ def needs_poses(data: Path) -> bool:
 
 def require_photographs(source: Path) -> None:
     """Raise SplatError unless `source` is a folder or a video."""
-    exists = source.exists()
-    if exists and not source.is_dir() and not (source.is_file() and source.suffix.lower() in VIDEOS):
-        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
-    if not exists:
+    if not source.exists():
         raise SplatError(f"{source} does not exist; name a folder of photographs or a video")
+    if not source.is_dir() and not (source.is_file() and source.suffix.lower() in VIDEOS):
+        raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
 
 
 def require_capture(data: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
-from splat_py.scene.camera import MOST_DISTANCE
+from splat_py.scene.camera import MOST_DISTANCE, affine
 from splat_py.scene.formats.ply import read_points
 from splat_py.scene.images import IMAGE_SUFFIXES, MOST_NUMBER, Capture, Lens, View, find_mask, open_view
 from splat_py.scene.pictures import read_header
@@ -101,10 +101,7 @@ def _world_to_camera(where: str, frame: dict[str, Any]) -> NDArray[np.float64]:
     u, stretch, vt = np.linalg.svd(rotation / scale)
     if scale < 0 or np.abs(stretch - 1).max() > 1e-3:
         raise SplatError(f"{where}: transform_matrix is sheared or mirrored; give a rotation and a translation")
-    viewmat = np.eye(4)
-    viewmat[:3, :3] = (u @ vt).T
-    viewmat[:3, 3] = -viewmat[:3, :3] @ pose[:, 3]
-    return viewmat
+    return affine((u @ vt).T, -(u @ vt).T @ pose[:, 3])
 
 
 def _lens(where: str, frame: dict[str, Any], path: Path) -> Lens:
@@ -168,8 +165,7 @@ def write_transforms(file: Path, views: Sequence[View], points: str | None = Non
 
 def _frame(file: Path, view: View) -> dict[str, Any]:
     camera, lens = view.camera, view.lens
-    # K at the stored photograph's size; the camera's may be smaller.
-    K = camera.K * np.array([[lens.width / camera.width], [lens.height / camera.height], [1.0]])
+    K = camera.resized(lens.width, lens.height).K
     powers = _FISHEYE_COEFFICIENTS if lens.fisheye else _COEFFICIENTS
     coefficients = list(lens.distortion if camera.distortion is None else camera.distortion.coefficients)
     if camera.distortion is None:

@@ -118,11 +118,11 @@ def open_viewed(
         dataset = None if data is None else DataOptions(data, downscale or 1.0).load(0)
         if dataset is not None and own.camera is not None:
             dataset = through(dataset, CAMERA.resolve(own.camera))
-        look = _look(dataset, gaussians.antialiased, gaussians, device)
+        look = look_of(dataset, gaussians.antialiased, gaussians, device)
         return ViewedScene(look, gaussians, dataset, folder or target.absolute().parent)
     if not (target / "run.json").exists():
         dataset = DataOptions(target, downscale or 1.0).load(0)
-        return ViewedScene(_look(dataset, False, None, device), None, dataset, folder or Path.cwd())
+        return ViewedScene(look_of(dataset, False, None, device), None, dataset, folder or Path.cwd())
     run = RunFolder(target)
     record = run.record()
     options, config = record.data, record.config
@@ -145,14 +145,14 @@ def open_viewed(
             raise
         warnings.warn(f"the scene is shown without its capture: {error}", stacklevel=2)
     dataset = None if dataset is None else learnt.refined(dataset)
-    look = _look(dataset, config.antialiased, gaussians, device)
+    look = look_of(dataset, config.antialiased, gaussians, device)
     if learnt.environment is not None:
         look = replace(look, background=learnt.environment)
     scores = _recorded_scores(run, dataset) if finished and dataset is not None else {}
     return ViewedScene(look, gaussians, dataset, folder or target, scores, scored=not config.refine_cameras)
 
 
-def _look(dataset: Dataset | None, antialiased: bool, gaussians: Gaussians | None, device: Device | None) -> RenderSettings:
+def look_of(dataset: Dataset | None, antialiased: bool, gaussians: Gaussians | None, device: Device | None) -> RenderSettings:
     if dataset is not None:
         return RenderSettings(dataset.background, dataset.scene_scale, antialiased, dataset.near, device)
     look = RenderSettings((0.0, 0.0, 0.0), 1.0, antialiased, NEAR, device)
@@ -384,9 +384,8 @@ class CropBox:
             scale=sides,
             visible=False,
         )
-        self._on.on_update(lambda event: self._update())
-        self._size.on_update(lambda event: self._update())
-        self._gizmo.on_update(lambda event: self._update())
+        for control in (self._on, self._size, self._gizmo):
+            control.on_update(lambda event: self._update())
         self._cut: tuple[Gaussians, bytes, Gaussians] | None = None
 
     def inside(self, gaussians: Gaussians) -> Gaussians:
@@ -397,11 +396,8 @@ class CropBox:
         key = b"".join(part.tobytes() for part in box)
         if self._cut is None or self._cut[0] is not gaussians or self._cut[1] != key:
             middle, axes, size = box
-            self._cut = (
-                gaussians,
-                key,
-                select(gaussians, np.all(np.abs((gaussians.positions - middle) @ axes) <= 0.5 * size, axis=1)),
-            )
+            within = np.all(np.abs((gaussians.positions - middle) @ axes) <= 0.5 * size, axis=1)
+            self._cut = gaussians, key, select(gaussians, within)
         return self._cut[2]
 
     def _pose(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -124,35 +124,27 @@ def _free_port(host: str, port: int) -> int:
     """The first free port; viser would wait forever for an address that is not this machine's."""
     if not 0 <= port <= 65535:
         raise SplatError(f"--port is {port}; it must be 0 to 65535")
+    try:
+        _listen(host, 0)
+    except (OSError, UnicodeError) as error:
+        raise SplatError(f"--host is {host}, not an address of this machine; use 127.0.0.1 or 0.0.0.0") from error
     for candidate in range(port, min(port + _PORTS, 65536)) if port else (0,):
-        try:
+        with suppress(OSError):
             _listen(host, candidate)
             return candidate
-        except OSError:
-            continue
     raise SplatError(f"the ports {port} to {port + _PORTS - 1} of {host} are taken; choose another --port")
 
 
 def _listen(host: str, port: int) -> None:
-    """Raise SplatError if this machine does not have the address, OSError if the port is taken."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address[0], 0))
-            except OSError as error:
-                raise SplatError(f"--host is {host}, not an address of this machine; use 127.0.0.1 or 0.0.0.0") from error
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (socket.gaierror, UnicodeError) as error:
-        raise SplatError(f"--host is {host}, not an address of this machine; use 127.0.0.1 or 0.0.0.0") from error
+    """Raise OSError if this machine does not have the address, or the port is taken; port 0 is any free one."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def _turn_away_other_sites(server: "viser.ViserServer", host: str) -> None:
     """Reject pages of other sites: browsers let any page connect to any address, to see the scene and press its buttons."""
-
     connections = server._websock_server
 
     async def check(connection: Any) -> None:
@@ -303,7 +295,6 @@ class Frames:
         self._shown: dict[int, _Shown] = {}
         self._version, self._changed = 0, -math.inf
         self._pixel_seconds = 1e-6
-        # Number of frames drawn.
         self.drawn = 0
 
     def change(self, *, moving: bool) -> None:

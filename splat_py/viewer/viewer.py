@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, count
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.base.errors import DeviceLostError, SplatError
-from splat_py.render.views import RenderSettings
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
-from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene
-from splat_py.viewer.page_server import Frames, Requests, address_of, axis_of, camera_of, page_server
+from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene, look_of
+from splat_py.viewer.page_server import LOOPBACK, PORT, Frames, Requests, address_of, axis_of, camera_of, page_server
 
 if TYPE_CHECKING:
     import viser
@@ -93,13 +92,9 @@ class Viewer:
         if not (self.requests.any_page and self._unscored and scene.gaussians and scene.dataset and cameras and scene.scored):
             return False
         index = self._unscored.pop(0)
-        try:
+        with _telling(lambda fault: self._note(None, "PSNR", fault)):
             image = scene.look.draw(scene.gaussians, scene.dataset.views[index].camera)
             cameras.set_score(index, compare(image, scene.dataset.image(index), device=scene.look.device)[0])
-        except DeviceLostError:
-            raise
-        except SplatError as error:
-            self._note(None, "PSNR", str(error))
         return True
 
     def score_again(self) -> bool:
@@ -151,11 +146,8 @@ class Viewer:
                     note.body = body
 
             try:
-                progress(job(progress))
-            except DeviceLostError:
-                raise
-            except SplatError as error:
-                progress(str(error))
+                with _telling(progress):
+                    progress(job(progress))
             finally:
                 if note is not None:
                     note.loading, note.auto_close_seconds = False, _NOTE_SECONDS
@@ -168,16 +160,10 @@ class Viewer:
         client, gaussians = self.server.get_clients().get(page), self.scene.gaussians
         if client is None or gaussians is None:
             return
-        try:
+        with _telling(lambda fault: self._note(client, "Cannot draw this", fault)):
             picture = self._picture(camera)
-        except DeviceLostError:
-            raise
-        except SplatError as error:
-            self._note(client, "Cannot draw this", str(error))
-            return
-        quality = 92 if full else 60
-        client.scene.set_background_image(picture, format="jpeg", jpeg_quality=quality)
-        client.flush()
+            client.scene.set_background_image(picture, format="jpeg", jpeg_quality=92 if full else 60)
+            client.flush()
 
     def _picture(self, camera: Camera) -> NDArray[np.uint8]:
         assert self.scene.gaussians is not None
@@ -249,6 +235,17 @@ class Viewer:
         return handle
 
 
+@contextmanager
+def _telling(show: Callable[[str], object]) -> Iterator[None]:
+    """Show an error in this context instead of raising it, unless the device is lost."""
+    try:
+        yield
+    except DeviceLostError:
+        raise
+    except SplatError as error:
+        show(str(error))
+
+
 def free_path(folder: Path, name: str) -> Path:
     """The path `folder`/`name`, with -2, -3 … before the suffix if the file exists: nothing is overwritten."""
     names = (f"{Path(name).stem}-{number}{Path(name).suffix}" for number in count(2))
@@ -286,6 +283,7 @@ class TrainingViewer:
 
     def __init__(self, server: "viser.ViserServer", folder: Path) -> None:
         self._server, self._folder = server, folder
+        self.address = address_of(server)
         self._share = TimeBudget(DRAWING)
         self._status = server.gui.add_markdown("training begins …")
         self._button = server.gui.add_button("Pause")
@@ -303,7 +301,7 @@ class TrainingViewer:
         """Compile the kernels for drawing, so that the first page need not wait for them, and start the viewer."""
         self._trainer = trainer
         dataset, config = trainer.dataset, trainer.config
-        look = RenderSettings(dataset.background, dataset.scene_scale, config.antialiased, dataset.near, trainer.device)
+        look = look_of(dataset, config.antialiased, None, trainer.device)
         scene = ViewedScene(look, trainer.gaussians(), dataset, self._folder, scored=not config.refine_cameras)
         first = scene.first_camera()
         assert scene.gaussians is not None
@@ -414,10 +412,6 @@ class TrainingViewer:
 
 
 @contextmanager
-def training_viewer(folder: Path, host: str, port: int) -> Iterator[tuple[TrainingViewer, str]]:
-    with page_server(host, port) as server:
-        viewer = TrainingViewer(server, folder)
-        try:
-            yield viewer, address_of(server)
-        finally:
-            viewer.close()
+def training_viewer(folder: Path) -> Iterator[TrainingViewer]:
+    with page_server(LOOPBACK, PORT) as server, closing(TrainingViewer(server, folder)) as viewer:
+        yield viewer

@@ -1,5 +1,6 @@
-"""Photographs of a room, and the capture that `capture` makes from them."""
+"""Photographs of a room, the capture that `capture` makes from them, and copies of both to be changed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,13 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def report(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> CaptureReport:
     return capture(photographs, tmp_path_factory.mktemp("captured") / "scene", FAST)
+
+
+@pytest.fixture
+def source(photographs: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(photographs, tmp_path / "photos"))
+
+
+@pytest.fixture
+def scene(report: CaptureReport, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(report.root, tmp_path / "scene"))

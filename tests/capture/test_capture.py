@@ -23,6 +23,20 @@ Told = list[tuple[str, int, int]]
 FOCAL = 0.5 * HEIGHT / np.tan(np.deg2rad(room.FIELD_OF_VIEW / 2))
 
 
+def stopped_at(phase: str | None, source: Path, out: Path, options=FAST) -> str:
+    """Interrupt a capture when it begins a phase, if any is named, or at its first news; return that phase's name."""
+    began: list[str] = []
+
+    def stop(name: str, done: int, total: int) -> None:
+        if phase in (name, None):
+            began.append(name)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture(source, out, options, on_progress=stop)
+    return began[0]
+
+
 def captured(source: Path, out: Path, options=FAST) -> tuple[CaptureReport, list[str]]:
     """The report, and the phases that this call ran."""
     told: Told = []
@@ -50,13 +64,11 @@ def test_what_is_done_is_not_done_again(report: CaptureReport, photographs: Path
     assert phases == [] and again == dataclasses.replace(report, seconds=again.seconds)
 
 
-def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(photographs, source)
+def test_photographs_that_do_not_fit_are_listed_with_the_reason(source: Path, tmp_path: Path) -> None:
     write_photograph(source / "blurred.jpg", cv2.GaussianBlur(photograph(room_cameras()[4]), (0, 0), 20))
     write_photograph(source / "other.jpg", photograph(room_cameras()[4], seed=1))
     write_photograph(source / "dark.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
-    (source / "damaged.jpg").write_bytes((photographs / "IMG_0003.jpg").read_bytes()[:5000])
+    (source / "damaged.jpg").write_bytes((source / "IMG_0003.jpg").read_bytes()[:5000])
     (source / "empty.JPG").touch()
     hostile = "-\udcff\x1b[31m.jpg" if sys.platform == "linux" else "-x.jpg"
     (source / hostile).write_text("text")
@@ -72,9 +84,8 @@ def test_photographs_that_do_not_fit_are_listed_with_the_reason(photographs: Pat
     assert all(item.advice for item in found.unregistered)
 
 
-def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> None:
-    source, out = tmp_path / "source", tmp_path / "scene"
-    shutil.copytree(photographs, source)
+def test_an_interrupted_capture_goes_on(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scene"
     for phase in ("photographs", "features", "matching", "mapping"):
         told: Told = []
 
@@ -96,45 +107,30 @@ def test_an_interrupted_capture_goes_on(photographs: Path, tmp_path: Path) -> No
     assert phases == ["mapping"] and len(found.registered) == 10
     assert not list(out.glob(".mapping*"))
 
-    def first(options) -> str:
-        began: list[str] = []
-
-        def stop(name: str, done: int, total: int) -> None:
-            began.append(name)
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            capture(source, out, options, on_progress=stop)
-        return began[0]
-
-    assert first(dataclasses.replace(FAST, mapper="global")) == "mapping"
-    assert first(dataclasses.replace(FAST, ordered=True)) == "matching"
-    assert first(dataclasses.replace(FAST, features=500)) == "features"
+    for phase, change in (("mapping", {"mapper": "global"}), ("matching", {"ordered": True}), ("features", {"features": 500})):
+        assert stopped_at(None, source, out, dataclasses.replace(FAST, **change)) == phase
     (source / "IMG_0009.jpg").unlink()
     found, phases = captured(source, out)
     assert phases == ["photographs", "features", "matching", "mapping"]
     assert len(found.registered) == 9 and len(load_dataset(out)) == 9
 
 
-def test_global_mapping_finds_the_same_poses(report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "scene"
-    shutil.copytree(report.root, out)
-    found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="global"))
+def test_global_mapping_finds_the_same_poses(scene: Path, photographs: Path) -> None:
+    found, phases = captured(photographs, scene, dataclasses.replace(FAST, mapper="global"))
     assert phases == ["mapping"] and len(found.registered) == 10
-    assert_poses([view.camera for view in load_dataset(out).views], room_cameras(), 0.03, 1)
+    assert_poses([view.camera for view in load_dataset(scene).views], room_cameras(), 0.03, 1)
 
 
 def test_a_camera_of_many_photographs_gets_all_coefficients(
-    report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: CaptureReport, scene: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(colmap, "_FULL_LENS", 10)
-    out = tmp_path / "scene"
-    shutil.copytree(report.root, out)
-    found, phases = captured(photographs, out, dataclasses.replace(FAST, mapper="incremental"))
+    found, phases = captured(photographs, scene, dataclasses.replace(FAST, mapper="incremental"))
     assert phases == ["mapping"] and found.error <= report.error
-    lens = load_dataset(out).views[0].lens
+    views = load_dataset(scene).views
+    lens = views[0].lens
     assert lens.fx != lens.fy and all(lens.distortion[:4]) and lens.fy == pytest.approx(FOCAL, rel=0.03)
-    assert_poses([view.camera for view in load_dataset(out).views], room_cameras(), 0.01, 0.5)
+    assert_poses([view.camera for view in views], room_cameras(), 0.01, 0.5)
 
 
 def test_photographs_that_lie_on_their_side_are_turned(tmp_path: Path) -> None:
@@ -166,13 +162,11 @@ def test_different_cameras_have_lenses_of_their_own(tmp_path: Path) -> None:
     assert views[9].lens.fx == pytest.approx(FOCAL * 1.25, rel=0.03)
 
 
-def test_masks_keep_features_away(photographs: Path, tmp_path: Path) -> None:
-    source = tmp_path / "photos"
-    shutil.copytree(photographs, source)
+def test_masks_keep_features_away(source: Path, tmp_path: Path) -> None:
+    mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
+    mask[:, :80] = 0
+    (source / "masks").mkdir()
     for i in range(10):
-        mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
-        mask[:, :80] = 0
-        (source / "masks").mkdir(exist_ok=True)
         cv2.imwrite(str(source / "masks" / f"IMG_{i:04d}{'.jpg' * (i % 2)}.png"), mask)
     found, _ = captured(source, tmp_path / "scene")
     assert len(found.registered) == 10
@@ -205,9 +199,7 @@ def test_folders_that_hold_no_capture(files: list[str], says: str, tmp_path: Pat
     refused("nowhere does not exist", capture, tmp_path / "nowhere", tmp_path / "scene")
 
 
-def test_what_lies_in_the_folder_of_the_scene_is_no_photograph_of_the_source(photographs: Path, tmp_path: Path) -> None:
-    source = tmp_path / "photos"
-    shutil.copytree(photographs, source)
+def test_what_lies_in_the_folder_of_the_scene_is_no_photograph_of_the_source(source: Path) -> None:
     assert captured(source, source / "scene")[1]
     again, phases = captured(source, source / "scene")
     assert phases == [] and len(again.registered) == 10
@@ -220,21 +212,18 @@ def test_photographs_of_different_things(tmp_path: Path) -> None:
     refused(says, capture, tmp_path / "photos", tmp_path / "scene", FAST)
 
 
-def test_folders_that_are_not_the_captures_own(report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
+def test_folders_that_are_not_the_captures_own(report: CaptureReport, source: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    refused("mine holds something other than a capture; choose another --out", capture, photographs, tmp_path / "mine")
-    shutil.copytree(photographs, tmp_path / "others")
-    refused(r"holds the capture of .*photographs, not of .*others", capture, tmp_path / "others", report.root)
+    refused("mine holds something other than a capture; choose another --out", capture, source, tmp_path / "mine")
+    refused(r"holds the capture of .*photographs, not of .*photos", capture, source, report.root)
 
 
 @pytest.mark.parametrize(
     "damage", ["", "[]", "{", '{"version": 1, "phases": []}', '{"version": 7, "phases": {}}', "phases", "found", "nothing"]
 )
-def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "scene"
-    shutil.copytree(report.root, out)
-    record = out / "capture.json"
+def test_a_damaged_record(damage: str, scene: Path, photographs: Path) -> None:
+    record = scene / "capture.json"
     content = json.loads(record.read_text())
     if damage == "phases":
         content["photographs"][0]["width"] = "wide"
@@ -243,19 +232,13 @@ def test_a_damaged_record(damage: str, report: CaptureReport, photographs: Path,
     elif damage == "nothing":
         content["found"] = []
     record.write_text(json.dumps(content) if damage in ("phases", "found", "nothing") else damage)
-    refused(r"capture\.json is damaged; remove the folder", capture, photographs, out, FAST)
+    refused(r"capture\.json is damaged; remove the folder", capture, photographs, scene, FAST)
 
 
 @pytest.mark.parametrize(("phase", "damage"), [("matching", "half"), ("mapping", "gone"), ("mapping", "no pictures")])
 def test_a_damaged_database(phase: str, damage: str, photographs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "scene"
-
-    def stop(name: str, done: int, total: int) -> None:
-        if name == phase:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        capture(photographs, out, dataclasses.replace(FAST, features=64), on_progress=stop)
+    out, few = tmp_path / "scene", dataclasses.replace(FAST, features=64)
+    stopped_at(phase, photographs, out, few)
     database = out / "database.db"
     if damage == "half":
         database.write_bytes(database.read_bytes()[:20_000])
@@ -264,7 +247,7 @@ def test_a_damaged_database(phase: str, damage: str, photographs: Path, tmp_path
     else:
         shutil.rmtree(out / "images")
     says = rf"scene cannot be continued with its {phase} \(.*\); remove the folder, or choose another --out"
-    refused(says, capture, photographs, out, dataclasses.replace(FAST, features=64))
+    refused(says, capture, photographs, out, few)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes there have no limit of a file's size")

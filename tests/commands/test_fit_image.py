@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from splat_py import image
-from splat_py.base.errors import SplatError
 from splat_py.commands.fit import FitImage, ImageOptions
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.pictures import FitCheckpoint
 from tests.commands.program import done
-from tests.refusals import refused
 
 LEFT = ["blobs.safetensors", "checkpoint.safetensors", "fit.png", "run.json"]
 
@@ -74,15 +72,3 @@ def test_an_interrupted_fit_goes_on(photo: Path, tmp_path: Path, monkeypatch: py
     resumed, expected = (image.ImageFit.load(folder / "blobs.safetensors") for folder in (out, straight))
     assert np.quantile(np.abs(resumed.params - expected.params), 0.95) < 1e-3
     assert resumed.psnr == pytest.approx(expected.psnr, abs=0.1)
-
-
-def test_the_checkpoint_stays_until_the_result_is_saved(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(result: image.ImageFit, path: Path) -> None:
-        raise SplatError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(image.ImageFit, "save", fail)
-        refused("the disk is full", FitImage(photo, tmp_path / "out", ImageOptions(blobs=20, steps=6)).run)
-    assert FitCheckpoint.load(tmp_path / "out" / "checkpoint.safetensors").step == 6
-    FitImage(photo, tmp_path / "out", resume=True).run()
-    assert image.ImageFit.load(tmp_path / "out" / "blobs.safetensors").params.shape == (9, 20)

@@ -34,6 +34,7 @@ CASES: list[tuple[list[str], str]] = [
     (["train", "--help"], "--ssim-lambda"),
     (["fit-volume", "--help"], "--resolutions"),
     (["train", "nowhere", "--out", "run"], "nowhere does not exist"),
+    (["fit-volume", "my photographs", "--out", "run"], "`splat capture 'my photographs' --out FOLDER`"),
     (["train", "nowhere", "--abacus"], "abacus"),
     (["train", "nowhere", "--out", "run", "--means-lr", "nan"], "means_lr is nan"),
     (["fit-volume", "nowhere", "--out", "run", "--downscale", "0"], "downscale is 0"),
@@ -88,8 +89,10 @@ def _run(code: str, cwd: Path, given: str = "") -> str:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
     """The output of each case, and the heavy modules that were imported by then."""
-    given = json.dumps([arguments for arguments, _ in CASES])
-    return json.loads(_run(_PROGRAM, tmp_path_factory.mktemp("launch"), given).splitlines()[-1])
+    folder, given = tmp_path_factory.mktemp("launch"), json.dumps([arguments for arguments, _ in CASES])
+    (folder / "my photographs").mkdir()
+    (folder / "my photographs" / "a.jpg").touch()
+    return json.loads(_run(_PROGRAM, folder, given).splitlines()[-1])
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: " ".join(CASES[case][0]).replace(__file__, "FILE"))

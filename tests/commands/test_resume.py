@@ -243,8 +243,7 @@ def test_fit_volume(capture: Path, tmp_path: Path) -> None:
     with np.load(tmp_path / "field.npz") as field:
         assert max(field["density"].shape) == 6
     before = snapshot(tmp_path)
-    result = splat(*fit, "--resume", cwd=tmp_path)
-    assert "is finished and was left as it is" in result.stdout and result.returncode == 0
+    assert "is finished and was left as it is" in done(*fit, "--resume", cwd=tmp_path)
     assert "--downscale is 1.0, but" in refusal(*fit, "--resume", "--downscale", 1, cwd=tmp_path)
     assert "--steps-per-resolution is 100, but" in refusal(*fit, "--resume", "--steps-per-resolution", 100, cwd=tmp_path)
     assert "--resolutions is 4 8, but" in refusal(*fit, "--resume", "--resolutions", 4, 8, cwd=tmp_path)
@@ -262,8 +261,7 @@ def test_fit_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit, out = ("fit-image", "picture.png", "--out", "out"), tmp_path / "out"
     done(*fit, "--blobs", 20, "--steps", 4, cwd=tmp_path)
     before = snapshot(tmp_path)
-    result = splat(*fit, "--resume", cwd=tmp_path)
-    assert "is finished and was left as it is; a larger --steps extends it" in result.stdout and result.returncode == 0
+    assert "is finished and was left as it is; a larger --steps extends it" in done(*fit, "--resume", cwd=tmp_path)
     assert "--blobs is 40960, but" in refusal(*fit, "--resume", "--blobs", 40960, cwd=tmp_path)
     assert "--steps is 3, but" in refusal(*fit, "--resume", "--steps", 3, cwd=tmp_path)
     contradiction = "--background is 0.0 0.0 0.0, but the run in out was begun with 1.0 1.0 1.0"
@@ -278,8 +276,8 @@ def test_fit_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert splat(*fit, "--resume", "--steps", 7, cwd=tmp_path).returncode == 128 + signal.SIGTERM
     assert json.loads((out / "run.json").read_text())["config"]["steps"] == 7
     assert FitCheckpoint.load(out / "checkpoint.safetensors").step == 7
-    assert "PSNR" in splat(*fit, "--resume", cwd=tmp_path).stdout
-    assert "is finished" in splat(*fit, "--resume", "--steps", 7, cwd=tmp_path).stdout
+    assert "PSNR" in done(*fit, "--resume", cwd=tmp_path)
+    assert "is finished" in done(*fit, "--resume", "--steps", 7, cwd=tmp_path)
     kept = FitCheckpoint.load(out / "checkpoint.safetensors")
     np.testing.assert_array_equal(ImageFit.load(out / "blobs.safetensors").params, kept.params)
     assert (kept.step, kept.steps) == (7, 7)

@@ -5,14 +5,11 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 pytest.importorskip("pycolmap", reason="needs pycolmap: pip install 'slang-splat[capture]'")
@@ -24,8 +21,7 @@ from splat_py.fit.process import signals_as_interrupts
 from splat_py.scene.sources import find_model
 from tests.capture.conftest import FAST
 from tests.capture.room import room_cameras, write_photographs
-from tests.faults.forks import do_and_exit, forked
-from tests.faults.test_kills import cpu_seconds
+from tests.faults.forks import children_seconds, do_and_exit, forked, killed_after, output_of
 
 # Kills in total; `make soak` sets SOAK_STEPS.
 KILLS = 60 if "SOAK_STEPS" in os.environ else 8
@@ -49,17 +45,10 @@ def check_files(source: Path, out: Path) -> None:
         assert len(load_dataset(out)) == 5
 
 
-def killed_after(seconds: float, number: int, source: Path, out: Path) -> bool:
-    """Kill a capture after so many seconds of processor time; True if it had not ended."""
-    pid = forked(lambda: run(source, out))
-    while (status := os.waitpid(pid, os.WNOHANG))[0] == 0:
-        if cpu_seconds(psutil.Process(pid)) >= seconds:
-            os.kill(pid, number)
-            status = os.waitpid(pid, 0)
-            break
-        time.sleep(0.002)
+def was_killed(seconds: float, number: int, source: Path, out: Path) -> bool:
+    """Signal a capture after so many seconds of processor time; True if it had not ended."""
+    code = os.waitstatus_to_exitcode(killed_after(seconds, forked(lambda: run(source, out)), number))
     check_files(source, out)
-    code = os.waitstatus_to_exitcode(status[1])
     assert code in {0, *STOPPED}, code
     return code in STOPPED
 
@@ -67,10 +56,9 @@ def killed_after(seconds: float, number: int, source: Path, out: Path) -> bool:
 def main(root: Path) -> None:
     source = write_photographs(root / "photographs", room_cameras(5))
     straight = root / "straight"
-    before = os.times()
-    assert not killed_after(1e9, signal.SIGKILL, source, straight)
-    after = os.times()
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    before = children_seconds()
+    assert not was_killed(1e9, signal.SIGKILL, source, straight)
+    seconds = children_seconds() - before
     record = json.loads((straight / "capture.json").read_text())
     signals, runs = itertools.cycle((signal.SIGKILL, signal.SIGTERM)), itertools.count()
     out = root / "run 0"
@@ -78,7 +66,7 @@ def main(root: Path) -> None:
         number = next(signals)
         # Processes that resume have less left to do.
         share = (kill + 0.5) / KILLS * (1.0 if not out.exists() else 0.4)
-        if killed_after(share * seconds, number, source, out):
+        if was_killed(share * seconds, number, source, out):
             print(f"killed by {number} after {share:.2f} of the time", flush=True)
         if kill % 2:
             run(source, out)
@@ -96,13 +84,9 @@ def main(root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere, processes cannot be forked with all libraries loaded")
 def test_kills_of_a_capture(tmp_path: Path) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-m", "tests.faults.test_capture_kills", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    print(process.stdout)
-    assert process.stdout.count("killed") >= 0.5 * KILLS
+    printed = output_of("tests.faults.test_capture_kills", tmp_path)
+    print(printed)
+    assert printed.count("killed") >= 0.5 * KILLS
 
 
 if __name__ == "__main__":

@@ -25,11 +25,12 @@ from splat_py.base.files import require_writable, save_tensors, write_json
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import emission
 from splat_py.gpu.compile_cache import CompileCache
-from splat_py.scene.pictures import write_image
+from splat_py.scene.pictures import write_image, write_video
 from splat_py.shaders import loading
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
 from tests.commands.program import refusal, splat
+from tests.faults.forks import ROOT
 from tests.faults.test_kills_in_writes import a_field
 from tests.refusals import refused
 
@@ -71,6 +72,15 @@ def test_a_full_disk_is_a_sentence_and_the_older_file_stays(name: str, most_byte
         WRITERS[name](path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
     assert path.read_text() == "older" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".gif", ".webm"])
+def test_a_disk_that_fills_with_a_video(suffix: str, tmp_path: Path) -> None:
+    """The limit holds for ffmpeg's process, too."""
+    path, noise = tmp_path / f"film{suffix}", (RANDOM.uniform(size=(64, 64, 3)) for _ in range(20))
+    with full_disk(4096):
+        refused(f"cannot write a video to {path}", write_video, path, noise)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_fills_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +139,7 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path) -> None:
     """The next process that writes to the folder removes the files of dead processes, and those of no other."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".notes").touch()
-    root = str(Path(__file__).parents[2])
-    command, environment = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": root}
+    command, environment = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for writer in writers:

@@ -5,11 +5,8 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
-import psutil
 import pytest
 
 from splat_py import Gaussians
@@ -31,7 +27,7 @@ from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.parameters import Parameters
 from splat_py.train.run import RunFolder
 from splat_py.train.trainer import Trainer
-from tests.faults.forks import SMALL, die_at, do_and_exit, forked
+from tests.faults.forks import SMALL, children_seconds, die_at, do_and_exit, forked, killed_after, output_of
 from tests.train.refinement import assert_same_bits
 
 CAPTURE = 4, 24
@@ -102,24 +98,7 @@ class Kills:
         return self.was_killed(os.waitpid(self.begin(call, late), 0)[1])
 
     def kill_after(self, seconds: float) -> bool:
-        """Kill a run after so many seconds of processor time, which hardly depends on other processes."""
-        pid = self.begin()
-        process, status = psutil.Process(pid), (0, 0)
-        while status[0] == 0:
-            if cpu_seconds(process) >= seconds:
-                os.kill(pid, signal.SIGKILL)
-                status = os.waitpid(pid, 0)
-                break
-            time.sleep(0.002)
-            status = os.waitpid(pid, os.WNOHANG)
-        return self.was_killed(status[1])
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    with suppress(psutil.Error):
-        times = process.cpu_times()
-        return times.user + times.system
-    return 0.0
+        return self.was_killed(killed_after(seconds, self.begin()))
 
 
 def train(capture: Path, out: Path, call: int, late: int) -> None:
@@ -132,10 +111,9 @@ def train(capture: Path, out: Path, call: int, late: int) -> None:
 def main(capture: Path, root: Path) -> None:
     kills = Kills(capture, root)
     assert os.waitpid(kills.begin(out=root / "straight"), 0)[1] == 0
-    before = os.times()
+    before = children_seconds()
     assert os.waitpid(kills.begin(out=root / "timed"), 0)[1] == 0
-    after = os.times()
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    seconds = children_seconds() - before
 
     calls = [(call, late) for call in range(len(CALLS)) for late in range(2)]
     moments = np.random.default_rng(0).permutation(np.linspace(0, seconds, KILLS - len(calls)))
@@ -184,14 +162,10 @@ def assert_same_result(out: Path, straight: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(platform.system() == "Windows", reason="processes there are not killed by signals")
 def test_kills(capture: Path, tmp_path: Path) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-m", "tests.faults.test_kills", str(capture), str(tmp_path / "runs")]
-    # A folder of compiled kernels that no other process changes.
-    paths = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    process = subprocess.run(command, cwd=root, env=os.environ | paths, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    print(process.stdout)
-    assert process.stdout.count("killed") >= 0.9 * KILLS
+    # No other process changes this folder of compiled kernels.
+    printed = output_of("tests.faults.test_kills", capture, tmp_path / "runs", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    print(printed)
+    assert printed.count("killed") >= 0.9 * KILLS
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])

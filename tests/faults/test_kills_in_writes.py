@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +34,7 @@ from splat_py.train.config import TrainConfig
 from splat_py.volume.config import VolumeConfig
 from splat_py.volume.fitting import VolumeCheckpoint
 from splat_py.volume.grid import RadianceField
-from tests.faults.forks import forked
+from tests.faults.forks import forked, output_of
 
 pytestmark = pytest.mark.skipif(platform.system() == "Windows", reason="processes there cannot be forked")
 
@@ -203,12 +202,8 @@ def main(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Killed]:
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "tests.faults.test_kills_in_writes", str(tmp_path_factory.mktemp("writes"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    return {(name, older): Killed(**killed) for name, older, killed in map(json.loads, process.stdout.splitlines())}
+    printed = output_of("tests.faults.test_kills_in_writes", tmp_path_factory.mktemp("writes"))
+    return {(name, older): Killed(**killed) for name, older, killed in map(json.loads, printed.splitlines())}
 
 
 @pytest.mark.parametrize(("name", "has_older"), CASES)

@@ -1,4 +1,8 @@
-"""Small scenes for tests of formats."""
+"""Small scenes for tests of formats, and files of which a part is replaced."""
+
+import io
+import struct
+import zipfile
 
 import numpy as np
 
@@ -21,3 +25,27 @@ def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> StoredGaussi
 def seven() -> StoredGaussians:
     """The Gaussians of the files in data/, written by other programs: splat-transform 2.7.1, .splat by GaussForge 0.6.0."""
     return random_gaussians(7)
+
+
+def glb_parts(data: bytes) -> tuple[bytes, bytes]:
+    """The JSON of a GLB, and the chunks after it."""
+    (length,) = struct.unpack_from("<I", data, 12)
+    return data[20 : 20 + length], data[20 + length :]
+
+
+def glb_of(text: bytes, rest: bytes) -> bytes:
+    text += b" " * (-len(text) % 4)
+    return struct.pack("<5I", 0x46546C67, 2, 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
+
+
+def zip_parts(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as bundle:
+        return {name: bundle.read(name) for name in bundle.namelist()}
+
+
+def zip_of(parts: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, content in parts.items():
+            bundle.writestr(name, content)
+    return packed.getvalue()

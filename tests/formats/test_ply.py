@@ -55,9 +55,10 @@ def test_the_layout_is_inrias(tmp_path: Path) -> None:
     assert not vertex["nx"].any()
 
 
-def rewrite(source: Path, target: Path, names: list[str], dtype: str, **options: object) -> None:
+def rewrite(source: Path, target: Path, dtype: str, names: list[str] | None = None, **options: object) -> None:
     """Rewrite a PLY as another program would: the same numbers in another order and other types, with further properties."""
     vertex = PlyData.read(str(source))["vertex"].data
+    names = names or list(vertex.dtype.names)
     table = np.zeros(len(vertex), [(name, dtype) for name in names])
     for name in names:
         if name in vertex.dtype.names:
@@ -73,7 +74,7 @@ def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype:
     gaussians.save_ply(tmp_path / "a.ply")
     names = [n for n in PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names if n[0] != "n"]
     names = [*np.random.default_rng(1).permutation(names), "confidence"]
-    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", names, dtype, **options)
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", dtype, names, **options)
     loaded = Gaussians.load_ply(tmp_path / "b.ply")
     if options.get("text"):
         for name in FIELDS:
@@ -87,8 +88,7 @@ def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype:
 def test_comments_in_any_encoding(tmp_path: Path, comment: bytes, text: bool) -> None:
     gaussians = sample(sh_degree=1)
     gaussians.save_ply(tmp_path / "a.ply")
-    names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)
-    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", names, "f8", text=text, byte_order="<")
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", "f8", text=text, byte_order="<")
     data = (tmp_path / "b.ply").read_bytes()
     (tmp_path / "b.ply").write_bytes(data.replace(b"SplatRenderMode: mip", comment, 1))
     torch.testing.assert_close(Gaussians.load_ply(tmp_path / "b.ply").means, gaussians.means)
@@ -106,9 +106,9 @@ def test_elements_without_properties(tmp_path: Path, name: str) -> None:
 def test_missing_properties_and_numbers_that_are_not_finite_are_told(tmp_path: Path) -> None:
     sample().save_ply(tmp_path / "a.ply")
     names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)
-    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", [n for n in names if n not in ("opacity", "rot_3")], "f4")
+    rewrite(tmp_path / "a.ply", tmp_path / "b.ply", "f4", [n for n in names if n not in ("opacity", "rot_3")])
     refused(r"b\.ply has no opacity, rot_3;", Gaussians.load_ply, tmp_path / "b.ply")
-    rewrite(tmp_path / "a.ply", tmp_path / "c.ply", [n for n in names if n != "f_rest_44"], "f4")
+    rewrite(tmp_path / "a.ply", tmp_path / "c.ply", "f4", [n for n in names if n != "f_rest_44"])
     refused(r"c\.ply has 44 f_rest properties", Gaussians.load_ply, tmp_path / "c.ply")
     ply = PlyData.read(str(tmp_path / "a.ply"), mmap=False)
     ply["vertex"].data["x"][2] = np.nan

@@ -1,6 +1,5 @@
 """Formats keep a scene within their precision, and files of other programs have the same meaning."""
 
-import io
 import json
 import struct
 import subprocess
@@ -20,7 +19,7 @@ from splat_py.scene.formats.packing import SH_C0, StoredGaussians, morton_order,
 from splat_py.scene.formats.sog import codebook, palette
 from splat_py.scene.gaussians import read_scene, write_scene
 from splat_py.scene.sources import ENDINGS
-from tests.formats.scenes import random_gaussians, seven
+from tests.formats.scenes import glb_of, glb_parts, random_gaussians, seven, zip_of, zip_parts
 from tests.refusals import refused
 
 DATA = Path(__file__).parent / "data"
@@ -288,28 +287,14 @@ def test_spz_of_version_4_needs_a_package() -> None:
     assert "SplatError" in result.stderr and "slang-splat[files]" in result.stderr
 
 
-def sog_with(name: str, data: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(sog.encode(random_gaussians(5)))) as whole, zipfile.ZipFile(packed, "w") as bundle:
-        for entry in whole.namelist():
-            bundle.writestr(entry, data if entry == name else whole.read(entry), zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
-
-
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     import zlib
 
     packer = zlib.compressobj(9, wbits=31)
     head = struct.pack("<IIIBBBx", 0x5053474E, 3, 1_000_000, 3, 12, 0)
     bomb = packer.compress(head + bytes(65_000_000)) + packer.flush()
-    meta = json.loads(zipfile.ZipFile(io.BytesIO(sog.encode(random_gaussians(5)))).read("meta.json"))
-    cases = {
-        "gzip.spz": bomb,
-        "count.spz": zlib.compress(head, wbits=31),
-        "zip.sog": sog_with("means_l.webp", bytes(50_000_000)),
-        "count.sog": sog_with("meta.json", json.dumps(meta | {"count": 200_000_000}).encode()),
-    }
-    for name, data in cases.items():
+    parts = zip_parts(sog.encode(random_gaussians(5)))
+    for name, data in {"gzip.spz": bomb, "zip.sog": zip_of(parts | {"means_l.webp": bytes(50_000_000)})}.items():
         assert len(data) < 200_000
         (tmp_path / name).write_bytes(data)
         refused("export it again", read_scene, tmp_path / name)
@@ -327,12 +312,8 @@ def test_names_in_a_meta_json_stay_in_its_folder(tmp_path: Path) -> None:
 
 
 def glb_with(change: dict[str, object]) -> bytes:
-    data = (DATA / "seven.glb").read_bytes()
-    (length,) = struct.unpack_from("<I", data, 12)
-    text = json.dumps(json.loads(data[20 : 20 + length]) | change).encode()
-    text += b" " * (-len(text) % 4)
-    rest = data[20 + length :]
-    return struct.pack("<IIIII", 0x46546C67, 2, 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
+    text, rest = glb_parts((DATA / "seven.glb").read_bytes())
+    return glb_of(json.dumps(json.loads(text) | change).encode(), rest)
 
 
 def test_nodes_of_a_glb_move_what_they_hold(tmp_path: Path) -> None:
@@ -344,16 +325,24 @@ def test_nodes_of_a_glb_move_what_they_hold(tmp_path: Path) -> None:
     np.testing.assert_allclose(read.log_scales, scene.log_scales + np.log(2), atol=1e-5)
 
 
-def test_nodes_of_a_glb_that_never_end_are_refused(tmp_path: Path) -> None:
-    cases = {
-        "form a cycle": [{"mesh": 0, "children": [0]}],
-        "more than 10,000 nodes": [{"children": [1] * 20_000}, {"mesh": 0}],
-        "mirrors": [{"mesh": 0, "scale": [1, -1, 1]}],
-        "instead of an index": [{"mesh": -1}],
-    }
-    for message, nodes in cases.items():
-        (tmp_path / "scene.glb").write_bytes(glb_with({"nodes": nodes}))
-        refused(message, read_scene, tmp_path / "scene.glb")
+@pytest.mark.parametrize(
+    ("message", "nodes"),
+    [
+        ("form a cycle", [{"mesh": 0, "children": [0]}]),
+        ("more than 10,000 nodes", [{"children": [1] * 20_000}, {"mesh": 0}]),
+        ("mirrors", [{"mesh": 0, "scale": [1, -1, 1]}]),
+        ("instead of an index", [{"mesh": -1}]),
+        (r"scene\.glb", [{"mesh": 0, "scale": [np.nan] * 3}]),
+        (r"scene\.glb", [{"mesh": 0, "translation": [1e300] * 3}]),
+        (r"scene\.glb", [{"mesh": 0, "matrix": [1e200] * 16}]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nodes_of_a_glb_that_make_no_sense_are_one_sentence(message: str, nodes: list, tmp_path: Path) -> None:
+    (tmp_path / "scene.glb").write_bytes(glb_with({"nodes": nodes}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(message, Gaussians.load, tmp_path / "scene.glb")
 
 
 @pytest.mark.parametrize(("ending", "factor"), [(".spz", 1e5), (".ksplat", 1e8), (".compressed.ply", 1e12), (".splat", 1e37)])
@@ -392,12 +381,3 @@ def test_as_wide_as_float32(tmp_path, ending):
     wide = scene._replace(means=np.where(np.arange(50)[:, None] % 2, np.float32(3e38), np.float32(-3e38)).repeat(3, 1))
     write_scene(path, wide)
     np.testing.assert_allclose(np.sort(read_scene(path).means[:, 0]), np.repeat([-3e38, 3e38], 25), rtol=0.02)
-
-
-@pytest.mark.parametrize("change", [{"scale": [np.nan] * 3}, {"translation": [1e300] * 3}, {"matrix": [1e200] * 16}])
-def test_numbers_of_a_node_that_are_none_are_one_sentence(tmp_path, change):
-    path = tmp_path / "scene.glb"
-    path.write_bytes(glb_with({"nodes": [{"mesh": 0} | change]}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        refused(r"scene\.glb", Gaussians.load, path)

@@ -3,9 +3,7 @@
 import gzip
 import io
 import json
-import struct
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -39,7 +37,7 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.run import RunFolder
 from splat_py.volume.fitting import VolumeCheckpoint
 from splat_py.volume.grid import RadianceField
-from tests.formats.scenes import random_gaussians
+from tests.formats.scenes import glb_of, glb_parts, random_gaussians, zip_of, zip_parts
 from tests.fuzz.files import KINDS, OWN, arrays_of, header_of
 from tests.fuzz.mutations import damaged_arrays, damaged_bytes, damaged_json, damaged_text, damaged_value
 from tests.gsplat.test_compression import splats
@@ -152,7 +150,7 @@ def _write_capture(
         files = dict(_capture(kind, random.choice(models)))
         described = [name for name in files if not name.startswith(("images/", "mask/", "depth_file/"))]
         name = random.choice(described if random.random() < (0.7 if kind == "transforms" else 0.9) else list(files))
-        files[name] = damage(files[name], random) if name in described else _damaged_head(files[name], random)
+        files[name] = damage(files[name], random) if name in described else _damaged_picture(files[name], random)
         for path, data in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if not (folder / path).is_file() or (folder / path).read_bytes() != data:
@@ -276,14 +274,15 @@ def _pictures() -> list[bytes]:
     return [cv2.imencode(suffix, picture(3, 20, 14, channels))[1].tobytes() for suffix, channels in kinds]
 
 
-def _damaged_picture(random: Random) -> bytes:
-    return _damaged_head(random.choice(_pictures()), random)
-
-
-def _damaged_head(data: bytes, random: Random) -> bytes:
+def _damaged_picture(data: bytes, random: Random) -> bytes:
     """Damage a picture: its size and type are at its beginning."""
-    head = random.choice((40, 200, len(data)))
-    return damaged_bytes(data[:head], random) + data[head:]
+    return _damaged_head(data, random, 40, 200)
+
+
+def _damaged_head(data: bytes, random: Random, *ends: int) -> bytes:
+    """Damage what comes before one of these ends, or anything."""
+    end = random.choice((*ends, len(data)))
+    return damaged_bytes(data[:end], random) + data[end:]
 
 
 @cache
@@ -339,11 +338,6 @@ def _photograph() -> bytes:
     return stream.getvalue()
 
 
-def _damaged_photograph(random: Random) -> bytes:
-    data, end = _photograph(), 200
-    return damaged_bytes(data[:end], random) + data[end:] if random.random() < 0.8 else damaged_bytes(data, random)
-
-
 @cache
 def _heic() -> bytes:
     import pillow_heif
@@ -352,12 +346,6 @@ def _heic() -> bytes:
     image = Image.fromarray(cv2.resize(picture(2, 6, 4), (96, 64), interpolation=cv2.INTER_CUBIC))
     pillow_heif.from_pillow(image).save(stream, quality=50)
     return stream.getvalue()
-
-
-def _damaged_heic(random: Random) -> bytes:
-    # The boxes before the picture's data, or all.
-    data, end = _heic(), random.choice((60, 600, len(_heic())))
-    return damaged_bytes(data[:end], random) + data[end:]
 
 
 def _read_photograph(path: Path) -> None:
@@ -410,8 +398,7 @@ def _scene(ending: str) -> Make:
             end = data.index(b"end_header")
             return damaged_text(data[:end], random) + data[end:]
         # Headers go wrong most often.
-        head = random.choice((32, 48, 4200, 5200, len(data)))
-        return damaged_bytes(data[:head], random) + data[head:]
+        return _damaged_head(data, random, 32, 48, 4200, 5200)
 
     return make
 
@@ -419,28 +406,22 @@ def _scene(ending: str) -> Make:
 def _damaged_zip(data: bytes, random: Random) -> bytes:
     if random.random() < 0.2:
         return damaged_bytes(data, random)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as whole, zipfile.ZipFile(packed, "w") as bundle:
-        files = {name: whole.read(name) for name in whole.namelist()}
-        name = random.choice(["meta.json"] * 5 + list(files))
-        text = damaged_json(json.loads(files["meta.json"]), random)
-        files[name] = text if name == "meta.json" else damaged_bytes(files[name], random)
-        for name, content in files.items():
-            bundle.writestr(name, content)
-    return packed.getvalue()
+    files = zip_parts(data)
+    name = random.choice(["meta.json"] * 5 + list(files))
+    text = damaged_json(json.loads(files["meta.json"]), random)
+    return zip_of(files | {name: text if name == "meta.json" else damaged_bytes(files[name], random)})
 
 
 def _damaged_glb(data: bytes, random: Random) -> bytes:
-    (length,) = struct.unpack_from("<I", data, 12)
-    text, rest = damaged_json(json.loads(data[20 : 20 + length]), random), data[20 + length :]
-    return data[:8] + struct.pack("<III", 20 + len(text) + len(rest), len(text), 0x4E4F534A) + text + rest
+    text, rest = glb_parts(data)
+    return glb_of(damaged_json(json.loads(text), random), rest)
 
 
 TENSORS = "file.safetensors"
 SCENES = {".spz": 500, ".sog": 300, ".compressed.ply": 300, ".splat": 200, ".ksplat": 500, ".glb": 500}
 READERS: dict[str, Reader] = {
-    "photograph with EXIF": reader(400, "file.jpg", _damaged_photograph, _read_photograph),
-    "HEIC": reader(400, "file.heic", _damaged_heic, _read_photograph),
+    "photograph with EXIF": reader(400, "file.jpg", lambda r: _damaged_head(_photograph(), r, *[200] * 4), _read_photograph),
+    "HEIC": reader(400, "file.heic", lambda r: _damaged_head(_heic(), r, 60, 600), _read_photograph),
     "capture.json": Reader(400, _write_capture_record, _read_capture_record),
     "Gaussians": reader(1800, "file.ply", _ply(cloud=False), Gaussians.load_ply),
     **{
@@ -462,7 +443,7 @@ READERS: dict[str, Reader] = {
     "run.json": reader(800, "run.json", partial(damaged_json, _RUN), lambda path: RunFolder(path.parent).record()),
     "metrics.json": reader(500, "metrics.json", partial(damaged_json, _METRICS), _read_metrics),
     "cell.json": reader(500, CELL_FILE, _damaged_cell, _read_cell),
-    "pictures": reader(1000, "file.png", _damaged_picture, _read_picture),
+    "pictures": reader(1000, "file.png", lambda r: _damaged_picture(r.choice(_pictures()), r), _read_picture),
     "camera path": reader(800, "path.json", partial(damaged_json, _PATH), _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }

@@ -1,6 +1,5 @@
-"""Files of Gaussians, rotations, depth maps and the projection matrix, against gsplat's and against their definitions."""
+"""Files of Gaussians, rotations, depth maps and the projection matrix, against gsplat's."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -127,30 +126,6 @@ def test_they_are_gsplats() -> None:
         ("get_projection_matrix", (0.1, 100.0, 1.2, 0.9, "cpu")),
     ):
         torch.testing.assert_close(getattr(utils, name)(*arguments), getattr(theirs, name)(*arguments), rtol=1e-4, atol=1e-5)
-
-
-def test_points_project_to_their_pixels() -> None:
-    depths, camtoworlds, Ks = cameras()
-    for z_depth in (True, False):
-        points = utils.depth_to_points(depths, camtoworlds, Ks, z_depth)
-        inside = (points - camtoworlds[:, None, None, :3, 3]) @ camtoworlds[:, None, :3, :3]
-        distance = inside[..., 2] if z_depth else inside.norm(dim=-1)
-        torch.testing.assert_close(distance, depths[..., 0])
-        pixels = inside / inside[..., 2:] @ Ks[:, None].transpose(-1, -2)
-        torch.testing.assert_close(pixels[1, 3, 5, :2], torch.tensor([5.5, 3.5]))
-
-
-def test_projections_normals_and_logarithms() -> None:
-    matrix = utils.get_projection_matrix(0.5, 20.0, 1.2, 0.8)
-    for z, depth in ((0.5, 0.0), (20.0, 1.0)):
-        clip = matrix @ torch.tensor([z * math.tan(0.6), z * math.tan(0.4), z, 1.0])
-        torch.testing.assert_close(clip[:3] / clip[3], torch.tensor([1.0, 1.0, depth]), rtol=1e-5, atol=1e-6)
-    depths, camtoworlds, Ks = cameras(1)
-    normals = utils.depth_to_normal(torch.full_like(depths, 3.0), camtoworlds, Ks)
-    torch.testing.assert_close(normals[:, 1:-1, 1:-1], -camtoworlds[:, None, None, :3, 2].expand(1, 5, 7, 3))
-    assert not normals[:, 0].any() and not normals[:, :, -1].any()
-    x = torch.cat([-torch.logspace(-3, 3, 20), torch.zeros(1), torch.logspace(-3, 3, 20)])
-    torch.testing.assert_close(utils.inverse_log_transform(utils.log_transform(x)), x)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -22,8 +22,9 @@ from tests.refusals import refused
 __all__ = ["own_package"]
 
 COLUMNS, ROWS, TILE = 3, 4, 16
-# Pixels of a tile's side.
-SIDE = 8
+# Pixels of a tile's side, and of the image's.
+SIDE, WIDTH, HEIGHT = 8, 40, 28
+EXACT = torch.float64
 
 
 def boxes(batch: tuple[int, ...] = (), count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,10 +64,10 @@ def test_nothing_intersects_nothing() -> None:
     assert not tiles.any()
     assert len(keys) == len(ids) == 0
     assert torch.equal(isect_offset_encode(keys, 2, COLUMNS, ROWS), torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32))
-    s = Splats()
-    s.ids, s.offsets = s.ids[:0], torch.zeros_like(s.offsets)
-    assert [len(t) for t in s.indices()] == [0, 0, 0]
-    image, alphas = accumulate(*s.splats, s.colors, *s.indices(), *s.size)
+    t = tiled(dtype=EXACT)
+    t.ids, t.offsets = t.ids[:0], torch.zeros_like(t.offsets)
+    assert [len(indices) for indices in t.indices()] == [0, 0, 0]
+    image, alphas = accumulate(*t.splats, t.colors, *t.indices(), WIDTH, HEIGHT)
     assert not image.any() and not alphas.any()
 
 
@@ -75,91 +76,12 @@ def test_wrong_arguments_are_named() -> None:
     refused("radii has shape", isect_tiles, means2d, radii[0], depths, TILE, COLUMNS, ROWS)
     refused("image_ids and n_images", isect_tiles, means2d[0], radii[0], depths[0], TILE, COLUMNS, ROWS, packed=True)
     refused("64-bit keys", isect_tiles, means2d, radii, depths, 1, 1 << 20, 1 << 20)
-    s = Splats()
-    with pytest.raises(SplatError, match="isect_offsets has 5 × 4 tiles of 4 pixels, which do not cover 40 × 28"):
-        rasterize_to_indices_in_range(0, 1, torch.ones(2, 28, 40), *s.splats, *s.size, 4, s.offsets, s.ids)  # type: ignore[arg-type]
-    refused("transmittances has shape", s.indices, T=torch.ones(2, 3))
-    gaussian_ids, pixel_ids, image_ids = s.indices()
-    refused("not in order", accumulate, *s.splats, s.colors, gaussian_ids, pixel_ids.flip(0), image_ids, *s.size)
-
-
-class Splats:
-    def __init__(self, batch: tuple[int, ...] = (), count: int = 50) -> None:
-        s = scene(batch, count)
-        self.size = s.width, s.height
-        radii, means2d, depths, conics, _ = fully_fused_projection(
-            s.means, None, s.quats, s.scales, s.viewmats, s.Ks, s.width, s.height
-        )
-        # Pixels skip faint ones, and many opaque ones end a pixel.
-        opacities = s.opacities[..., None, :].expand(radii.shape[:-1])
-        self.splats = [t.detach().double().requires_grad_() for t in (means2d, conics, opacities)]
-        self.colors = torch.rand(*radii.shape[:-1], 3, dtype=torch.float64, requires_grad=True)
-        grid = math.ceil(s.width / SIDE), math.ceil(s.height / SIDE)
-        _, keys, self.ids = isect_tiles(means2d, radii, depths, SIDE, *grid)
-        self.images = radii.shape[:-2]
-        offsets = isect_offset_encode(keys, math.prod(self.images), *grid)
-        self.offsets = offsets.reshape(*self.images, *grid[::-1])
-
-    @property
-    def rest(self) -> tuple[int, int, int, Tensor, Tensor]:
-        return *self.size, SIDE, self.offsets, self.ids
-
-    def indices(self, first: int = 0, end: float = 1e10, T: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        T = torch.ones(*self.images, *self.size[::-1], dtype=torch.float64) if T is None else T
-        return rasterize_to_indices_in_range(first, end, T, *self.splats, *self.rest)  # type: ignore[arg-type]
-
-
-def test_indices_are_what_a_loop_over_pixels_blends() -> None:
-    s = Splats((2,))
-    width, height = s.size
-    ids, starts = s.ids.tolist(), [*s.offsets.flatten().tolist(), len(s.ids)]
-    mean, conic, opacity = (t.detach().flatten(0, 2).tolist() for t in s.splats)
-    rows, columns = s.offsets.shape[-2:]
-    expected = []
-    for image in range(4):
-        for pixel in range(width * height):
-            x, y = pixel % width, pixel // width
-            tile = (image * rows + y // SIDE) * columns + x // SIDE
-            T = 1.0
-            for splat in ids[starts[tile] : starts[tile + 1]]:
-                dx, dy = x + 0.5 - mean[splat][0], y + 0.5 - mean[splat][1]
-                a, b, c = conic[splat]
-                alpha = min(0.999, opacity[splat] * math.exp(-0.5 * (a * dx * dx + c * dy * dy) - b * dx * dy))
-                if alpha < 1 / 255:
-                    continue
-                T *= 1 - alpha
-                if T <= 1e-4:
-                    break
-                expected.append((splat % 50, pixel, image))
-    assert torch.stack(s.indices(), -1).tolist() == [list(entry) for entry in expected]
-
-
-def test_ranges_continue_where_the_one_before_ended() -> None:
-    s = Splats(count=300)
-    longest = int(torch.cat((s.offsets.flatten(), torch.tensor([len(s.ids)]))).diff().max())
-    assert longest > SIDE**2
-    whole = s.indices()
-    early = s.indices(0, 1)
-    _, opaque = accumulate(*s.splats, s.colors, *early, *s.size)
-    late = s.indices(1, 100, (1 - opaque[..., 0]).detach())
-    both = torch.stack([torch.cat(parts) for parts in zip(early, late, strict=True)], -1)
-    whole_entries = {tuple(entry) for entry in torch.stack(whole, -1).tolist()}
-    both_entries = {tuple(entry) for entry in both.tolist()}
-    # A pixel that the first range ended starts again in the second one, as in gsplat.
-    assert whole_entries <= both_entries
-    assert len(late[0])
-
-
-@pytest.mark.parametrize("batch", BATCHES)
-def test_accumulation_is_gsplats(batch: tuple[int, ...], own_package: ModuleType) -> None:
-    s = Splats(batch)
-    arguments = *s.splats, s.colors, *s.indices(), *s.size
-    ours, theirs = accumulate(*arguments), own_package.accumulate(*arguments)
-    torch.testing.assert_close(ours, theirs)
-    assert_same_gradients(ours, theirs, (*s.splats, s.colors), 1e-9)
-
-
-WIDTH, HEIGHT = 40, 28
+    t = tiled(dtype=EXACT)
+    refused("transmittances has shape", t.indices, T=torch.ones(2, 3))
+    gaussian_ids, pixel_ids, image_ids = t.indices()
+    refused("not in order", accumulate, *t.splats, t.colors, gaussian_ids, pixel_ids.flip(0), image_ids, WIDTH, HEIGHT)
+    t.tile_size = 4
+    refused("isect_offsets has 5 × 4 tiles of 4 pixels, which do not cover 40 × 28", t.indices)
 
 
 @dataclass
@@ -178,20 +100,37 @@ class Tiled:
     def inputs(self) -> tuple[Tensor, ...]:
         return self.means2d, self.conics, self.colors, self.opacities, self.backgrounds
 
-    def render(self, **options: Any) -> tuple[Tensor, Tensor]:
-        return rasterize_to_pixels(*self.arguments, self.backgrounds, packed=self.packed, **options)
-
-    def refer(self) -> tuple[Tensor, Tensor]:
-        return import_module("gsplat.cuda._torch_impl")._rasterize_to_pixels(*self.arguments, self.backgrounds)
+    @property
+    def splats(self) -> tuple[Tensor, ...]:
+        return self.means2d, self.conics, self.opacities
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
-        return *self.inputs[:4], WIDTH, HEIGHT, self.tile_size, self.offsets, self.ids
+    def lists(self) -> tuple[int, int, int, Tensor, Tensor]:
+        return WIDTH, HEIGHT, self.tile_size, self.offsets, self.ids
+
+    def render(self, **options: Any) -> tuple[Tensor, Tensor]:
+        return rasterize_to_pixels(*self.inputs[:4], *self.lists, self.backgrounds, packed=self.packed, **options)
+
+    def refer(self) -> tuple[Tensor, Tensor]:
+        reference = import_module("gsplat.cuda._torch_impl")._rasterize_to_pixels
+        return reference(*self.inputs[:4], *self.lists, self.backgrounds)
+
+    def indices(self, first: int = 0, end: float = 1e10, T: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        T = torch.ones(*self.offsets.shape[:-2], HEIGHT, WIDTH, dtype=torch.float64) if T is None else T
+        return rasterize_to_indices_in_range(first, end, T, *self.splats, *self.lists)  # type: ignore[arg-type]
 
 
-def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, packed: bool = False, beyond: int = 0) -> Tiled:
+def tiled(
+    batch: Sequence[int] = (),
+    channels: int = 3,
+    tile_size: int = SIDE,
+    packed: bool = False,
+    beyond: int = 0,
+    count: int = 50,
+    dtype: torch.dtype = torch.float32,
+) -> Tiled:
     """Splats of a small scene; `beyond` is the number of rows and columns of tiles beyond the image."""
-    s = scene(batch)
+    s = scene(batch, count)
     results = fully_fused_projection(s.means, None, s.quats, s.scales, s.viewmats, s.Ks, WIDTH, HEIGHT, packed=packed)
     radii, means2d, depths, conics, _ = results[-5:]
     grid = math.ceil(WIDTH / tile_size) + beyond, math.ceil(HEIGHT / tile_size) + beyond
@@ -203,10 +142,56 @@ def tiled(batch: Sequence[int] = (), channels: int = 3, tile_size: int = 8, pack
     offsets = isect_offset_encode(keys, images.numel(), *grid).reshape(*images, *grid[::-1])
     torch.manual_seed(0)
     colors = torch.rand(*depths.shape, channels)
-    opacities = s.opacities[..., None, :].expand(*images, 50).flatten()
-    opacities = opacities.unflatten(0, (*images, 50)) if not packed else torch.rand(len(depths))
-    tensors = means2d, conics, colors, opacities, torch.rand(*images, channels)
-    return Tiled(*(tensor.detach().clone().requires_grad_() for tensor in tensors), offsets, ids, tile_size, packed)
+    # Pixels skip faint ones, and many opaque ones end a pixel.
+    opacities = torch.rand(len(depths)) if packed else s.opacities[..., None, :].expand(*images, count)
+    given = means2d, conics, colors, opacities, torch.rand(*images, channels)
+    tensors = [tensor.detach().to(dtype, copy=True).requires_grad_() for tensor in given]
+    return Tiled(*tensors, offsets, ids, tile_size, packed)
+
+
+def test_indices_are_what_a_loop_over_pixels_blends() -> None:
+    t = tiled((2,), dtype=EXACT)
+    ids, starts = t.ids.tolist(), [*t.offsets.flatten().tolist(), len(t.ids)]
+    mean, conic, opacity = (part.detach().flatten(0, 2).tolist() for part in t.splats)
+    rows, columns = t.offsets.shape[-2:]
+    expected = []
+    for image in range(4):
+        for pixel in range(WIDTH * HEIGHT):
+            x, y = pixel % WIDTH, pixel // WIDTH
+            tile = (image * rows + y // SIDE) * columns + x // SIDE
+            T = 1.0
+            for splat in ids[starts[tile] : starts[tile + 1]]:
+                dx, dy = x + 0.5 - mean[splat][0], y + 0.5 - mean[splat][1]
+                a, b, c = conic[splat]
+                alpha = min(0.999, opacity[splat] * math.exp(-0.5 * (a * dx * dx + c * dy * dy) - b * dx * dy))
+                if alpha < 1 / 255:
+                    continue
+                T *= 1 - alpha
+                if T <= 1e-4:
+                    break
+                expected.append((splat % 50, pixel, image))
+    assert torch.stack(t.indices(), -1).tolist() == [list(entry) for entry in expected]
+
+
+def test_ranges_continue_where_the_one_before_ended() -> None:
+    t = tiled(count=300, dtype=EXACT)
+    longest = int(torch.cat((t.offsets.flatten(), torch.tensor([len(t.ids)]))).diff().max())
+    assert longest > SIDE**2
+    early = t.indices(0, 1)
+    _, opaque = accumulate(*t.splats, t.colors, *early, WIDTH, HEIGHT)
+    late = t.indices(1, 100, (1 - opaque[..., 0]).detach())
+    whole, first, second = (set(zip(*torch.stack(found).tolist(), strict=True)) for found in (t.indices(), early, late))
+    # A pixel that the first range ended starts again in the second one, as in gsplat.
+    assert whole <= first | second and second
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_accumulation_is_gsplats(batch: tuple[int, ...], own_package: ModuleType) -> None:
+    t = tiled(batch, dtype=EXACT)
+    arguments = *t.splats, t.colors, *t.indices(), WIDTH, HEIGHT
+    ours, theirs = accumulate(*arguments), own_package.accumulate(*arguments)
+    torch.testing.assert_close(ours, theirs)
+    assert_same_gradients(ours, theirs, t.inputs[:4], 1e-9)
 
 
 def assert_pixels_agree(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], t: Tiled) -> None:

@@ -104,6 +104,12 @@ def test_arguments_by_position() -> None:
     assert torch.equal(older[0], newer[0])
 
 
+def test_camera_models_are_passed_on() -> None:
+    pinhole, ortho, fisheye = (rasterization(**arguments(), camera_model=model)[1] for model in ("pinhole", "ortho", "fisheye"))
+    assert ortho.any() and fisheye.any()
+    assert not torch.equal(pinhole, ortho) and not torch.equal(pinhole, fisheye)
+
+
 def test_further_arguments_are_splat_pys() -> None:
     assert rasterization(**arguments(), accumulate="pair", max_alpha=0.99)[0].shape == (2, 28, 40, 3)
     refused("opacities has shape", rasterization, **(arguments() | {"opacities": torch.rand(4)}))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import Parameter, ParameterDict
 
-from splat_py.fit.steps import Use, random_key
+from splat_py.fit.steps import Use
 from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import densify, record_noise, relocate_and_grow, reset_opacities
@@ -15,7 +15,7 @@ from splat_py.train.parameters import Parameters
 from tests.gsplat.comparison import adam, wheel
 from tests.reference.mcmc import draw
 from tests.reference.random_numbers import normals
-from tests.train.refinement import Arrays, state_of
+from tests.train.refinement import Arrays, key_of, state_of
 
 __all__ = ["wheel"]
 
@@ -23,11 +23,6 @@ STEP, SCENE_SCALE, COUNT = 3200, 7.0, 700
 CONFIG = TrainConfig(seed=3, prune_scale=0.02)
 NAMES = {"means": "means", "quats": "quats", "log_scales": "scales", "logit_opacities": "opacities", "sh": "sh"}
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
-
-
-def key(use: Use) -> tuple[int, int]:
-    words = random_key(CONFIG.seed, STEP, use)
-    return words["key0"], words["key1"]
 
 
 def for_gsplat(state: Arrays) -> tuple[ParameterDict, dict[str, torch.optim.Optimizer]]:
@@ -56,7 +51,8 @@ def test_default(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     splits = state["gradient_norms"] / np.maximum(state["times_seen"], 1) > CONFIG.grow_grad2d
     splits &= np.exp(state["log_scales"]).max(axis=1) > CONFIG.split_scale * SCENE_SCALE
     (rows,) = np.nonzero(splits)
-    drawn = np.stack([normals(rows, key(Use.SPLIT)), normals(COUNT + rows, key(Use.SPLIT))])
+    key = key_of(CONFIG, STEP, Use.SPLIT)
+    drawn = np.stack([normals(rows, key), normals(COUNT + rows, key)])
     monkeypatch.setattr(torch, "randn", lambda *shape, device: torch.from_numpy(drawn.astype(np.float32)).reshape(shape))
     statistics: dict[str, Any] = {"scene_scale": SCENE_SCALE}
     statistics |= {"grad2d": torch.from_numpy(state["gradient_norms"]), "count": torch.from_numpy(state["times_seen"])}
@@ -82,7 +78,7 @@ def test_mcmc(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = np.arange(COUNT) if draws else alive_rows
         of_all[rows] = weights.numpy()
         counters, use = (np.arange(COUNT, COUNT + n), Use.GROWTH) if draws else (dead_rows, Use.RELOCATION)
-        draws.append(np.searchsorted(rows, draw(of_all, counters, key(use))))
+        draws.append(np.searchsorted(rows, draw(of_all, counters, key_of(CONFIG, STEP, use))))
         return torch.from_numpy(draws[-1])
 
     monkeypatch.setattr(wheel.ops, "_multinomial_sample", same_draws)
@@ -98,7 +94,7 @@ def test_mcmc(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = get_device().record()
     record_noise(recorder, after, config, STEP, SCENE_SCALE, get_device().memory.array(np.zeros(3, np.uint32)))
     recorder.submit()
-    drawn = normals(np.arange(735), key(Use.NOISE)).astype(np.float32)
+    drawn = normals(np.arange(735), key_of(CONFIG, STEP, Use.NOISE)).astype(np.float32)
     monkeypatch.setattr(torch, "randn_like", lambda means: torch.from_numpy(drawn))
     with torch.no_grad():
         wheel.ops.inject_noise_to_position(params, optimizers, {}, scaler=rate * strategy.noise_lr)

@@ -11,13 +11,12 @@ from torch.nn import Parameter, ParameterDict
 import splat_py.gsplat as gsplat
 from splat_py.gsplat.scene import GaussianScene, SceneError
 from splat_py.gsplat.strategy import MCMCStrategy, ops
+from tests.gsplat import scenes
 from tests.gsplat.test_patterns import COUNT, MCMC, Trainer, default_strategy
 
 
 def splats(count: int = 4) -> ParameterDict:
-    shapes: dict[str, tuple[int, ...]] = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
-    torch.manual_seed(0)
-    values = {name: Parameter(torch.rand(count, *shape)) for name, shape in shapes.items()}
+    values = {name: Parameter(value) for name, value in scenes.splats(count, coefficients=0).items()}
     values["means"].data[:, 0] = torch.arange(count)
     return ParameterDict(values)
 

@@ -153,45 +153,32 @@ def test_opacities_are_reset(wheel: Any) -> None:
     assert trainings[0].params["opacities"].sigmoid().max() <= 0.01 + 1e-6
 
 
-def test_batches_of_scenes_count_as_more_cameras() -> None:
-    strategy = DefaultStrategy(refine_scale2d_stop_iter=10)
-    states = []
-    for shape in ((2, 3, 60), (6, 60)):
-        training = Training(cameras=6)
-        training.state = strategy.initialize_state()
-        info = training.info()
-        grad = training._normal(6, 60, 2)
-        info["means2d"] = torch.zeros(*shape, 2, requires_grad=True)
-        info["means2d"].grad = grad.reshape(*shape, 2)
-        info["radii"] = info["radii"].reshape(*shape, 2)
-        strategy.step_post_backward(training.params, training.optimizers, training.state, 1, info)
-        states.append(training.state)
-    for name in ("grad2d", "count", "radii"):
-        torch.testing.assert_close(states[0][name], states[1][name], rtol=0, atol=0)
-    assert states[0]["count"].max() > 2
-
-
 def test_the_statistics_of_a_step() -> None:
-    """Dense and packed, against a loop: gradients in half images times cameras, and the largest radius over cameras."""
+    """Dense, in batches and packed, against a loop: gradients in half images times cameras, and the largest radius."""
     strategy = DefaultStrategy(refine_scale2d_stop_iter=10)
-    training = Training(cameras=3)
+    training = Training(cameras=6)
     info = training.info()
-    grad = info["means2d"].grad = training._normal(3, 60, 2)
-    scaled = grad.numpy() * np.array([WIDTH / 2, HEIGHT / 2]) * 3
+    grad = info["means2d"].grad = training._normal(6, 60, 2)
+    scaled = grad.numpy() * np.array([WIDTH / 2, HEIGHT / 2]) * 6
     expected = {name: np.zeros(60) for name in ("grad2d", "count", "radii")}
-    for camera in range(3):
+    for camera in range(6):
         for i, radii in enumerate(info["radii"][camera].tolist()):
             if min(radii) > 0:
                 expected["grad2d"][i] += np.hypot(*scaled[camera, i])
                 expected["count"][i] += 1
                 expected["radii"][i] = max(expected["radii"][i], max(radii) / WIDTH)
+    assert expected["count"].max() > 2
     visible = (info["radii"] > 0).all(-1)
-    centres = torch.zeros(int(visible.sum()), 2, requires_grad=True)
-    centres.grad = grad[visible]
-    packed = info | {"means2d": centres, "radii": info["radii"][visible], "gaussian_ids": visible.nonzero()[:, 1]}
-    for is_packed, meta in ((False, info), (True, packed)):
-        state = strategy.initialize_state()
-        strategy.step_post_backward(training.params, training.optimizers, state, 1, meta, packed=is_packed)
+    ids = visible.nonzero()[:, 1]
+    for radii, v, more in (
+        (info["radii"], grad, {}),
+        (info["radii"].reshape(2, 3, 60, 2), grad.reshape(2, 3, 60, 2), {}),
+        (info["radii"][visible], grad[visible], {"gaussian_ids": ids}),
+    ):
+        state, centres = strategy.initialize_state(), torch.zeros_like(v, requires_grad=True)
+        centres.grad = v
+        meta = info | {"means2d": centres, "radii": radii} | more
+        strategy.step_post_backward(training.params, training.optimizers, state, 1, meta, packed=bool(more))
         for name, values in expected.items():
             np.testing.assert_allclose(state[name].numpy(), values, rtol=1e-5)
 

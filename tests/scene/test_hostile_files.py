@@ -6,7 +6,6 @@ import os
 import struct
 import sys
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import cv2
@@ -18,7 +17,7 @@ from splat_py.scene.dataset import KnownDepths
 from splat_py.scene.formats.splat import encode_spz
 from splat_py.scene.gaussians import FORMATS
 from splat_py.scene.pictures import read_picture
-from tests.formats.scenes import random_gaussians
+from tests.formats.scenes import glb_of, glb_parts, random_gaussians, zip_of, zip_parts
 from tests.refusals import refused
 from tests.scene.captures import HEIGHT, WIDTH, ring, write_colmap, write_transforms
 
@@ -83,31 +82,19 @@ def test_lenses_of_absurd_numbers(number: float, model: str, at: int, tmp_path: 
 
 def claiming(ending: str, folder: Path, count: int) -> Path:
     """A small valid file, in which the number of Gaussians is replaced."""
-    path = folder / f"scene{ending}"
-    scene = random_gaussians(3, 0)
+    path, scene = folder / f"scene{ending}", random_gaussians(3, 0)
     data = gzip.decompress(encode_spz(scene, 3)) if ending == ".spz" else FORMATS[ending].encode(scene)
-    path.write_bytes(data)
     if ending == ".spz":
         data = gzip.compress(data[:8] + struct.pack("<I", count) + data[12:])
     elif ending == ".sog":
-        with zipfile.ZipFile(path) as whole:
-            files = {name: whole.read(name) for name in whole.namelist()}
-        meta = json.loads(files["meta.json"])
-        meta["count"] = count
-        files["meta.json"] = json.dumps(meta).encode()
-        with zipfile.ZipFile(path, "w") as bundle:
-            for name, content in files.items():
-                bundle.writestr(name, content)
-        return path
+        parts = zip_parts(data)
+        data = zip_of(parts | {"meta.json": json.dumps(json.loads(parts["meta.json"]) | {"count": count}).encode()})
     else:
-        (length,) = struct.unpack_from("<I", data, 12)
-        text = json.loads(data[20 : 20 + length])
-        for accessor in text["accessors"]:
+        text, rest = glb_parts(data)
+        content = json.loads(text)
+        for accessor in content["accessors"]:
             accessor["count"] = count
-        new = json.dumps(text).encode()
-        new += b" " * (-len(new) % 4)
-        rest = data[20 + length :]
-        data = data[:8] + struct.pack("<III", 20 + len(new) + len(rest), len(new), 0x4E4F534A) + new + rest
+        data = glb_of(json.dumps(content).encode(), rest)
     path.write_bytes(data)
     return path
 

@@ -1,7 +1,5 @@
 """Pictures and videos as files: their names and kinds, and the files left after a failed write."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-import splat_py
 from splat_py import Camera
 from splat_py.scene.camera import film_camera
 from splat_py.scene.pictures import beside, inside, picture_names, to_bytes, write_image, write_video
@@ -111,32 +108,6 @@ def test_a_failing_encoder_is_noticed_and_the_older_file_stays(
     refused(rf"film\.mp4: .*{says}", write_video, tmp_path / "film.mp4", frames(50, (64, 64, 3)))
     assert (tmp_path / "film.mp4").read_bytes() == b"an older film"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "film.mp4"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX's")
-@pytest.mark.parametrize("suffix", [".mp4", ".gif", ".webm"])
-def test_a_full_disk(suffix: str, tmp_path: Path) -> None:
-    """No file may grow beyond 4 KiB, in this process and in ffmpeg's."""
-    program = f"""if True:
-        import resource, signal
-        from pathlib import Path
-        import numpy as np
-        from splat_py import SplatError
-        from splat_py.scene.pictures import write_video
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        noise = np.random.default_rng(0)
-        try:
-            write_video(Path({str(tmp_path / "film")!r} + {suffix!r}), (noise.random((64, 64, 3)) for _ in range(20)))
-        except SplatError as error:
-            print(error)
-    """
-    environment = {"PYTHONPATH": str(Path(splat_py.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""}
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert f"cannot write a video to {tmp_path / 'film'}{suffix}" in result.stdout, result.stdout + result.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_camera_of_a_film_is_at_least_480_high_and_even() -> None:

@@ -1,7 +1,5 @@
 """Errors tell a user who has photographs or a video, but no poses, how to find the poses."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,24 +25,6 @@ def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     refused(f"{tmp_path}.*{says}", load_dataset, tmp_path)
-
-
-def test_commands_need_nothing_to_refuse_such_a_folder(tmp_path: Path) -> None:
-    """The check imports no torch, OpenCV or SlangPy, which take seconds."""
-    folder = tmp_path / "my photographs"
-    folder.mkdir()
-    (folder / "a.jpg").touch()
-    code = f"""
-import sys
-from splat_py.base.errors import SplatError
-from splat_py.scene.sources import require_capture
-try:
-    require_capture(__import__("pathlib").Path({str(folder)!r}))
-except SplatError as error:
-    print(error, {{"torch", "cv2", "numpy", "slangpy"}} & set(sys.modules))"""
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert f"`splat capture '{folder}' --out FOLDER`" in said
-    assert said.endswith(" set()\n")
 
 
 def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:

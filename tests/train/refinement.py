@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from splat_py import Dataset
+from splat_py.fit.steps import Use, random_key
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import MOMENTS, Parameters
@@ -34,6 +35,11 @@ def state_of(count: int, kind: str = "harmonics", seed: int = 0) -> Arrays:
     state |= {"gradient_norms": seen * rng.uniform(0, 4e-4, count), "times_seen": seen, "max_radii": rng.uniform(size=count)}
     assert set(Parameters.STATISTICS) <= set(state)
     return {name: np.asarray(values, np.float32) for name, values in state.items()}
+
+
+def key_of(config: TrainConfig, step: int, use: Use) -> tuple[int, int]:
+    words = random_key(config.seed, step, use)
+    return words["key0"], words["key1"]
 
 
 def in_double(state: Arrays) -> Arrays:

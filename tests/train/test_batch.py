@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset
-from splat_py.base.errors import SplatError
 from splat_py.fit.steps import Adam
 from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
@@ -127,6 +126,6 @@ def test_learning_rates_and_too_large_batches(dataset: Dataset, tmp_path: Path) 
     # Only runs that see few photographs learn faster.
     assert TrainConfig(steps=7500, batch=4).short_run_lr_scale == 1 and TrainConfig(steps=7500).short_run_lr_scale == 2
     most = len(dataset.train)
-    with pytest.raises(SplatError, match=rf"batch is {most + 1}, but .* has {most} photographs .*; choose a smaller batch"):
-        Trainer(dataset, replace(CONFIG, batch=most + 1))
+    says = rf"batch is {most + 1}, but .* has {most} photographs .*; choose a smaller batch"
+    refused(says, Trainer, dataset, replace(CONFIG, batch=most + 1))
     refused("batch is -1", replace(CONFIG, batch=-1).validate)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
@@ -13,26 +12,20 @@ from splat_py.scene.data_options import DataOptions
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.run import RunFolder
+from tests.fuzz.files import arrays_of
 from tests.refusals import refused
 
 # Some fields of every type; tests/fit/test_checked.py tests that each field is read.
-CONFIG = TrainConfig(1200, 2, init="random", init_num_pts=321, means_lr=0.001, antialiased=True, accumulate="pixel", seed=9)
-
-
-def state() -> dict[str, np.ndarray]:
-    shapes = {"means": (2, 3), "quats": (2, 4), "log_scales": (2, 3), "logit_opacities": (2,), "sh": (2, 9, 3)}
-    state = {
-        f"{name}{suffix}": np.full(shape, 0.5, np.float32) for name, shape in shapes.items() for suffix in ("", ".m", ".v")
-    }
-    return state | {name: np.ones(2, np.float32) for name in ("gradient_norms", "times_seen", "max_radii")}
+CONFIG = TrainConfig(1200, 1, init="random", init_num_pts=321, means_lr=0.001, antialiased=True, accumulate="pixel", seed=9)
 
 
 def test_checkpoints_and_records_hold_all_options(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    Checkpoint(40, CONFIG, state(), 17).save(path)
+    state = arrays_of("splats")
+    Checkpoint(40, CONFIG, state, 17).save(path)
     checkpoint = Checkpoint.load(path)
     assert (checkpoint.step, checkpoint.capacity, checkpoint.config) == (40, 17, CONFIG)
-    assert checkpoint.state.keys() == state().keys()
+    assert checkpoint.state.keys() == state.keys()
     folder = RunFolder(tmp_path)
     RunRecord(DataOptions(tmp_path, downscale=4), CONFIG, "abc").save(folder.record_file)
     record = folder.record()
@@ -46,7 +39,7 @@ def test_what_is_no_configuration(content: object, tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         TrainConfig.from_dict(content)  # type: ignore[arg-type]
     path = tmp_path / "checkpoint.safetensors"
-    save_file(state(), path, metadata={"splat_py": json.dumps({"step": 40, "config": content, "capacity": 17})})
+    save_file(arrays_of("splats"), path, metadata={"splat_py": json.dumps({"step": 40, "config": content, "capacity": 17})})
     refused("is not a checkpoint of splat_py or is damaged; train without --resume", Checkpoint.load, path)
 
 

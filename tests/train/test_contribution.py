@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
-from splat_py import Dataset, load_dataset
+from splat_py import Dataset
 from splat_py.render.views import _rasterized
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
@@ -19,12 +18,8 @@ from tests.refusals import refused
 from tests.train.refinement import assert_resumes
 
 CAPTURE = 4, 24
+LOADED = {"test_every": 2}
 CONFIG = TrainConfig(steps=20, sh_degree=0, init="random", init_num_pts=80, accumulate="pair", prune_contribution=6.0)
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture, test_every=2)
 
 
 def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset) -> None:

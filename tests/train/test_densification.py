@@ -10,7 +10,7 @@ import torch
 
 from splat_py import load_dataset
 from splat_py.demo.scene import write_demo_scene
-from splat_py.fit.steps import Use, random_key
+from splat_py.fit.steps import Use
 from splat_py.gpu.device import get_device
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
@@ -20,7 +20,7 @@ from splat_py.train.trainer import Trainer
 from tests.reference import densification as reference
 from tests.reference.morton import morton_codes
 from tests.refusals import refused
-from tests.train.refinement import KINDS, Arrays, assert_states, in_double, state_of
+from tests.train.refinement import KINDS, Arrays, assert_states, in_double, key_of, state_of
 
 CONFIG = TrainConfig(seed=3)
 STEP, SCENE_SCALE = 499, 7.0
@@ -28,7 +28,6 @@ COUNT = 700
 
 
 def expected(state: Arrays, config: TrainConfig, step: int) -> Arrays:
-    key = random_key(config.seed, step, Use.SPLIT)
     return reference.densify(
         in_double(state),
         grow_grad=config.grow_grad2d,
@@ -36,7 +35,7 @@ def expected(state: Arrays, config: TrainConfig, step: int) -> Arrays:
         split_scale=config.split_scale * SCENE_SCALE,
         prune_opacity=config.prune_opacity,
         prune_scale=config.prune_scale * SCENE_SCALE if step >= config.opacity_reset_every else np.inf,
-        key=(key["key0"], key["key1"]),
+        key=key_of(config, step, Use.SPLIT),
     )
 
 

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from splat_py import Camera, Dataset
-from splat_py.base.errors import SplatError
+from splat_py.commands.selftest.inputs import recording
 from splat_py.gpu.device import get_device
-from splat_py.render.cameras import Cameras
 from splat_py.render.rasterize import Image
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
@@ -23,10 +21,9 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer
-from splat_py.train.views import RandomBackgrounds
-from tests.reference import adam_step, sh_basis
+from splat_py.train.views import RandomBackgrounds, device_camera
+from tests.commands.selftest.make_references import environment_step
 from tests.refusals import refused
-from tests.shaders.oracle import pullback
 
 CAPTURE = 8, 32
 SIZE = (45, 37)
@@ -35,14 +32,6 @@ CONFIG = TrainConfig(steps=16, sh_degree=1, init="random", init_num_pts=500)
 
 def camera() -> Camera:
     return Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 80, *SIZE)
-
-
-def directions() -> NDArray[np.float64]:
-    """Unit vectors [H · W, 3], by the inverse of the projection."""
-    x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
-    pixels = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3)
-    rays = np.linalg.solve(camera().K @ camera().viewmat[:3, :3], pixels.T).T
-    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
 def test_kernels() -> None:
@@ -54,35 +43,22 @@ def test_kernels() -> None:
     T = rng.uniform(size=(1, SIZE[1], SIZE[0])).astype(np.float32)
     array = device.memory.array
     image = cast(Image, SimpleNamespace(colors=array(colors), final_T=array(T)))
-    viewmat, K = (array(matrix[None].astype(np.float32)) for matrix in (camera().viewmat, camera().K))
-    cameras, environment = Cameras(viewmat, K, *SIZE), LearntEnvironment(device, state)
+    cameras, environment = device_camera(device, camera()), LearntEnvironment(device, state)
+    on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
-    recorder = device.record()
-    shown = environment.record(recorder, cameras, image)
-    parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
-    environment.record_update(recorder, parts, status, 2, 0.5)
-    recorder.submit()
+    with recording(device) as recorder:
+        shown = environment.record(recorder, cameras, image)
+        parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
+        environment.record_update(recorder, parts, status, 2, 0.5)
 
-    basis, sh = sh_basis(directions(), 3), state["environment"].astype(float)
-
-    def f(T: NDArray[Any], sh: NDArray[Any]) -> NDArray[Any]:
-        """T [1, pixels] and sh [1, 16, 3]; either may be complex."""
-        behind = basis @ sh[0] + 0.5
-        return (T[0][:, None] * np.where(behind.real > 0, behind, 0))[None]
-
-    flat, v = T.reshape(1, -1).astype(float), v_shown.reshape(1, -1, 3).astype(float)
-    assert (basis @ sh + 0.5 < 0).any(), "no colour is clamped"
-    np.testing.assert_allclose(shown.numpy().reshape(1, -1, 3), colors.reshape(1, -1, 3) + f(flat, sh[None]), atol=1e-5)
-    behind = np.maximum(basis @ sh + 0.5, 0)
-    np.testing.assert_allclose(v_alphas.numpy().ravel(), -(v[0] * behind).sum(1), atol=1e-4)
-    (v_sh,) = pullback(lambda sh: f(flat, sh), v, sh[None])
-    assert parts.shape[0] > 1
-    np.testing.assert_allclose(parts.numpy().sum(0), v_sh.ravel(), rtol=1e-4, atol=1e-4 * np.abs(v_sh).max())
-    before = sh, v_sh[0], state["environment.m"].astype(float), state["environment.v"].astype(float)
-    expected = adam_step(*before, 3, lr=np.sqrt(1e-2 * 1e-3))
-    for name, values in zip(("environment", "environment.m", "environment.v"), expected, strict=True):
-        np.testing.assert_allclose(environment.state()[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
-    np.testing.assert_allclose(Environment(state["environment"]).colors(camera()).reshape(-1, 3), behind, atol=1e-5)
+    expected, behind = environment_step(camera(), state, T[0], colors[0], v_shown[0], 3), on_host.colors(camera())
+    assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"
+    np.testing.assert_allclose(T[0, ..., None] * behind, expected["shown"] - colors[0], atol=1e-5)
+    np.testing.assert_allclose(shown.numpy()[0], expected["shown"], atol=1e-5)
+    np.testing.assert_allclose(v_alphas.numpy()[0], expected["v_alphas"], atol=1e-4)
+    # Adam's first moments hold the gradient.
+    for name, values in environment.state().items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
@@ -119,10 +95,9 @@ def test_photographs_over_random_backgrounds() -> None:
     backgrounds._over = [cast(Any, {0: device.memory.array(pack(over(np.full(3, shade))))}) for shade in (0, 1)]
     given = device.memory.array(pack(over(np.full(3, 0.5))))
     for step in range(3):
-        recorder = device.record()
-        composed = backgrounds.record(recorder, step, 0, given)
-        assert backgrounds.record(recorder, step, 1, given) is given
-        recorder.submit()
+        with recording(device) as recorder:
+            composed = backgrounds.record(recorder, step, 0, given)
+            assert backgrounds.record(recorder, step, 1, given) is given
         actual = composed.numpy().view(np.uint8).reshape(9, 11, 4).astype(int)
         expected = over(backgrounds.at(step).numpy()[0]).astype(int)
         assert np.abs(actual - expected).max() <= 1 and (actual[..., 3] == weight[..., 0]).all()
@@ -134,6 +109,6 @@ def test_random_backgrounds_train_and_cameras_that_are_no_pinholes_are_refused(d
     assert len({trainer._capture.backgrounds._number(step) for step in range(16)}) > 5  # type: ignore[union-attr]
     lens = Distortion((0.1, 0, 0, 0, 0))
     views = [replace(view, camera=replace(view.camera, distortion=lens)) for view in dataset.views]
-    with pytest.raises(SplatError, match="no pinhole camera"):
-        Trainer(replace(dataset, views=views, _images=dataset._images), replace(CONFIG, environment=True))
+    bent = replace(dataset, views=views, _images=dataset._images)
+    refused("no pinhole camera", Trainer, bent, replace(CONFIG, environment=True))
     refused("only one background", TrainConfig(environment=True, random_background=True).validate)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from splat_py import Dataset
+from splat_py.commands.selftest.inputs import recording
 from splat_py.gpu.device import get_device
 from splat_py.render.splats import GaussianArrays
 from splat_py.render.views import render
@@ -18,6 +18,7 @@ from splat_py.train.evaluation import compare
 from splat_py.train.parameters import FILTER, Filter3D, Parameters, filtered
 from splat_py.train.trainer import StepReport, Trainer
 from splat_py.train.views import camera_model, device_camera
+from tests.commands.selftest.make_references import smoothed
 from tests.refusals import refused
 from tests.train.refinement import assert_resumes
 
@@ -64,32 +65,27 @@ def test_filters_and_their_gradients(lens: Distortion | None) -> None:
     v_scales, v_opacities = (rng.normal(size=shape).astype(np.float32) for shape in ((COUNT, 3), COUNT))
     v = replace(raw, scales=array(v_scales), opacities=array(v_opacities))
 
-    recorder = device.record()
-    smooth = smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
-    smoothing.record_backward(recorder, v)
-    smoothing.record(recorder, replace(raw, means=array(means * 2)), 100, array(np.ones(3, np.uint32)))
-    recorder.submit()
-    recorder = device.record()
-    smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
-    recorder.submit()
+    with recording(device) as recorder:
+        smooth = smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
+        smoothing.record_backward(recorder, v)
+        smoothing.record(recorder, replace(raw, means=array(means * 2)), 100, array(np.ones(3, np.uint32)))
+    with recording(device) as recorder:
+        smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
 
     filters = smoothing.state(raw)[FILTER]
     expected = expected_filters(means)
     assert 50 < (expected > 0).sum() < COUNT - 50
     np.testing.assert_allclose(filters, expected, rtol=1e-4)
 
-    scales, opacities = (torch.tensor(values, dtype=torch.float64, requires_grad=True) for values in (log_scales, logits))
-    grown = (scales.exp() ** 2 + torch.from_numpy(expected)[:, None] ** 2).sqrt()
-    dimmed = opacities.sigmoid() * (scales.exp() / grown).prod(1)
-    np.testing.assert_allclose(smooth.scales.numpy(), grown.detach(), rtol=1e-4)
-    np.testing.assert_allclose(smooth.opacities.numpy(), dimmed.detach(), rtol=3e-4, atol=1e-9)
-    wanted = torch.autograd.grad([grown, dimmed], [scales, opacities], [torch.tensor(v_scales), torch.tensor(v_opacities)])
+    grown, dimmed, *wanted = smoothed(log_scales, logits, expected, v_scales, v_opacities)
+    np.testing.assert_allclose(smooth.scales.numpy(), grown, rtol=1e-4)
+    np.testing.assert_allclose(smooth.opacities.numpy(), dimmed, rtol=3e-4, atol=1e-9)
     for actual, gradient in zip((v.scales, v.opacities), wanted, strict=True):
         np.testing.assert_allclose(actual.numpy(), gradient, rtol=1e-3, atol=1e-6)
 
     written = filtered({"log_scales": log_scales, "logit_opacities": logits, FILTER: filters})
-    np.testing.assert_allclose(np.exp(written["log_scales"]), grown.detach(), rtol=1e-4)
-    np.testing.assert_allclose(1 / (1 + np.exp(-written["logit_opacities"].astype(np.float64))), dimmed.detach(), rtol=3e-4)
+    np.testing.assert_allclose(np.exp(written["log_scales"]), grown, rtol=1e-4)
+    np.testing.assert_allclose(1 / (1 + np.exp(-written["logit_opacities"].astype(np.float64))), dimmed, rtol=3e-4)
 
 
 def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> None:

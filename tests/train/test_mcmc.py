@@ -1,48 +1,34 @@
 """Markov chain Monte Carlo on the device against the reference on NumPy arrays, and against its purpose."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from splat_py.fit.steps import Use, random_key
+from splat_py.commands.selftest.inputs import recording
+from splat_py.fit.steps import Use
 from splat_py.gpu.device import get_device
-from splat_py.gpu.kernels import Recorder
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import record_noise, record_prior, relocate_and_grow
 from splat_py.train.parameters import Parameters
 from tests.reference import mcmc as reference
-from tests.train.refinement import KINDS, Arrays, assert_states, in_double, state_of
+from tests.train.refinement import KINDS, Arrays, assert_states, in_double, key_of, state_of
 
 CONFIG = TrainConfig(strategy="mcmc", seed=3)
 STEP, SCENE_SCALE = 499, 7.0
 COUNT = 700
 
 
-def key(use: Use, config: TrainConfig = CONFIG) -> tuple[int, int]:
-    words = random_key(config.seed, STEP, use)
-    return words["key0"], words["key1"]
-
-
 def relocated(state: Arrays, config: TrainConfig = CONFIG) -> Arrays:
     return relocate_and_grow(Parameters(get_device(), state), config, STEP).state()
-
-
-def recorded(record: Callable[[Recorder, Parameters], None], state: Arrays) -> Parameters:
-    parameters = Parameters(get_device(), state)
-    recorder = get_device().record()
-    record(recorder, parameters)
-    recorder.submit()
-    return parameters
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("most", [1_000_000, COUNT + 11, COUNT, 10])
 def test_relocation_and_growth(most: int, kind: str) -> None:
     state, config = state_of(COUNT, kind), replace(CONFIG, max_gaussians=most)
-    moved = reference.relocate(in_double(state), config.prune_opacity, key(Use.RELOCATION))
-    wanted = reference.grow(moved, config.prune_opacity, most, key(Use.GROWTH))
+    moved = reference.relocate(in_double(state), config.prune_opacity, key_of(CONFIG, STEP, Use.RELOCATION))
+    wanted = reference.grow(moved, config.prune_opacity, most, key_of(CONFIG, STEP, Use.GROWTH))
     actual = relocated(state, config)
     assert_states(actual, wanted)
     assert len(actual["means"]) == {10: COUNT, 1_000_000: 735}.get(most, most)
@@ -87,11 +73,13 @@ def test_noise(counts: bool) -> None:
     state["logit_opacities"][:50] = np.linspace(-6.5, -4, 50)
     state["log_scales"] += 1.5
     status = get_device().memory.array(np.array([0 if counts else 9, 0, 0], np.uint32))
-    after = recorded(lambda r, p: record_noise(r, p, CONFIG, STEP, SCENE_SCALE, status), state).state()
+    parameters = Parameters(get_device(), state)
+    with recording(get_device()) as recorder:
+        record_noise(recorder, parameters, CONFIG, STEP, SCENE_SCALE, status)
     scale = 5e5 * CONFIG.means_lr_at(STEP, SCENE_SCALE)
-    added = reference.noise(in_double(state), scale if counts else 0, key(Use.NOISE))
+    added = reference.noise(in_double(state), scale if counts else 0, key_of(CONFIG, STEP, Use.NOISE))
     assert (np.abs(added).max() > 1) == counts
-    assert_states(after, {**state, "means": state["means"] + added}, atol=2e-5 * max(np.abs(added).max(), 0.1))
+    assert_states(parameters.state(), {**state, "means": state["means"] + added}, atol=2e-5 * max(np.abs(added).max(), 0.1))
 
 
 def test_prior() -> None:
@@ -101,9 +89,8 @@ def test_prior() -> None:
     parameters = Parameters(get_device(), state)
     parameters.v_gaussians.opacities.write(v_logits)
     parameters.v_gaussians.scales.write(v_scales)
-    recorder = get_device().record()
-    record_prior(recorder, parameters, 0.01, 0.02)
-    recorder.submit()
+    with recording(get_device()) as recorder:
+        record_prior(recorder, parameters, 0.01, 0.02)
     for_logits, for_scales = reference.prior_gradient(in_double(state), 0.01, 0.02)
     np.testing.assert_allclose(parameters.v_gaussians.opacities.numpy(), v_logits + for_logits, rtol=1e-5, atol=1e-11)
     np.testing.assert_allclose(parameters.v_gaussians.scales.numpy(), v_scales + for_scales, rtol=1e-5, atol=1e-11)

@@ -21,11 +21,7 @@ from tests.refusals import refused
 from tests.train.refinement import assert_same_bits
 
 CAPTURE = 6, 96
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    return load_dataset(capture, undistort=False)
+LOADED = {"undistort": False}
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,14 @@ def test_a_run_leaves_them_and_keeps_what_its_last_step_left(dataset: Dataset, t
     assert_same_bits(resumed.checkpoint().state, left.state)
 
 
-def test_an_extended_run_goes_on_from_its_last_step(dataset: Dataset) -> None:
+@pytest.fixture(scope="module")
+def left(dataset: Dataset) -> Checkpoint:
     trainer = Trainer(dataset, CONFIG)
     trainer.fit()
-    left = trainer.checkpoint()
+    return trainer.checkpoint()
+
+
+def test_an_extended_run_goes_on_from_its_last_step(dataset: Dataset, left: Checkpoint) -> None:
     extended = Trainer(dataset, resume=replace(left, config=replace(CONFIG, steps=120)))
     for name in GROUPS:
         np.testing.assert_array_equal(extended.parameters.state()[name], left.state[name])
@@ -104,11 +108,9 @@ def test_an_extended_run_goes_on_from_its_last_step(dataset: Dataset) -> None:
         np.testing.assert_allclose(late.checkpoint().state[name + MEAN], expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_checkpoint_that_lacks_some_is_refused(dataset: Dataset, tmp_path: Path) -> None:
-    trainer = Trainer(dataset, CONFIG)
-    trainer.fit()
-    whole, file = trainer.checkpoint(), tmp_path / "checkpoint.safetensors"
-    for damage in ({"quats.mean": None}, {"quats.mean": np.zeros((3, 4), np.float32)}, {"quats.v.mean": whole.state["quats"]}):
-        state = {name: values for name, values in (whole.state | damage).items() if values is not None}
-        replace(whole, state=state).save(file)
+def test_a_checkpoint_that_lacks_some_is_refused(left: Checkpoint, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.safetensors"
+    for damage in ({"quats.mean": None}, {"quats.mean": np.zeros((3, 4), np.float32)}, {"quats.v.mean": left.state["quats"]}):
+        state = {name: values for name, values in (left.state | damage).items() if values is not None}
+        replace(left, state=state).save(file)
         refused(r"checkpoint\.safetensors is not a checkpoint|is damaged", Checkpoint.load, file)

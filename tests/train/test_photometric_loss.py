@@ -234,13 +234,10 @@ def check(name: str, channels: int = 3) -> None:
     torch.testing.assert_close(mixed, 0.7 * loss.detach() + 0.3 * (1 - splat.ssim(x, y, padding="same")), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", PIXEL_LOSSES)
-def test_pixel_losses_value_and_gradients(name: str) -> None:
-    check(name)
-
-
-@pytest.mark.parametrize(("name", "channels"), [("Charbonnier", 7), ("own", 1), ("own", 4)])
-def test_other_channels(name: str, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "channels"), [*((name, 3) for name in PIXEL_LOSSES), ("Charbonnier", 7), ("own", 1), ("own", 4)]
+)
+def test_pixel_losses_value_and_gradients(name: str, channels: int) -> None:
     check(name, channels)
 
 

@@ -25,7 +25,7 @@ from splat_py.train.trainer import Trainer
 from tests.refusals import refused
 from tests.render.test_colors import OWN
 from tests.scene.captures import ring, write_image, write_transforms
-from tests.train.refinement import assert_same_bits
+from tests.train.refinement import assert_resumes
 from tests.train.test_distorted_photographs import LENSES, OWN_PINHOLE, known_gaussians
 
 CAPTURE = 4, 24
@@ -42,15 +42,9 @@ def named(kind: str) -> Any:
 def test_learns_keeps_and_resumes(kind: str, dataset: Dataset, tmp_path: Path) -> None:
     """Equal to the bit; the PLY and the checkpoint draw the same picture."""
     config = replace(CONFIG, color_features=9, color_weights=network_weights(9, 4)) if kind == "ColorNetwork" else CONFIG
-    first = Trainer(dataset, config, color=named(kind))
-    begun = first.gaussians()
-    while first.step < 11:
-        first.advance()
-    first.save_checkpoint(tmp_path / "c.safetensors")
-    whole = first.fit()
-    resumed = Trainer(dataset, resume=Checkpoint.load(tmp_path / "c.safetensors"), color=named(kind) if kind == "own" else None)
-    gaussians = resumed.fit()
-    assert_same_bits(resumed.checkpoint().state, first.checkpoint().state)
+    config, types = (config, {"color": named(kind)}) if kind == "own" else (replace(config, color=kind), {})
+    begun = Trainer(dataset, config, **types).gaussians()
+    whole, gaussians = (trainer.gaussians() for trainer in assert_resumes(dataset, config, tmp_path, 11, **types))
     assert len(gaussians) > len(begun), "densification added nothing"
     features, weights = (9, network_weights(9, 4)) if kind == "ColorNetwork" else SIZES[kind]
     assert gaussians.features is not None and gaussians.features.shape == (len(gaussians), features)

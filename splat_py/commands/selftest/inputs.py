@@ -13,11 +13,10 @@ from torch import Tensor
 
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.kernels import Recorder
-from splat_py.scene.camera import Camera
+from splat_py.scene.camera import Camera, affine
 
 Floats = NDArray[np.float32]
 Arrays = dict[str, NDArray[Any]]
-
 
 # Sides that are not multiples of a tile's side.
 WIDTH, HEIGHT = 25, 19
@@ -49,14 +48,12 @@ class Case:
 
 @contextmanager
 def recording(device: Device) -> Iterator[Recorder]:
-    """Record commands and submit them at the end of the context."""
     recorder = device.record()
     yield recorder
     recorder.submit()
 
 
 def leaves_of(**arrays: Floats) -> dict[str, Any]:
-    """Tensors with gradients, by argument name."""
     return {name: torch.from_numpy(np.ascontiguousarray(array)).requires_grad_() for name, array in arrays.items()}
 
 
@@ -200,9 +197,7 @@ def hash_grid(entries: int, weights: int) -> tuple[Floats, Floats]:
 
 def volume_camera() -> Camera:
     K = np.array([[11.0, 0, 5.2], [0, 12.0, 3.7], [0, 0, 1]])
-    viewmat = np.eye(4)
-    viewmat[:3, 3] = [0.1, -0.05, 3.1]
-    return Camera(viewmat, K, 10, 8, "selftest")
+    return Camera(affine(np.eye(3), (0.1, -0.05, 3.1)), K, 10, 8, "selftest")
 
 
 def v(key: int, reference: NDArray[Any]) -> Floats:

@@ -54,8 +54,6 @@ VOLUME_CONFIG = VolumeConfig((max(inputs.VOLUME_SIZE),), sh_degree=0, total_vari
 VOLUME_RENDERS = ((1, False), (4, True), (9, False))
 # Dense and hashed levels, as many as in a fit.
 HASH_SHAPE = HashShape((2, 2, 3, 4, 4, 5, 6, 7), 32)
-
-
 _MARCHED = ("colors", "transmittances", "depths")
 
 
@@ -187,7 +185,6 @@ def _projected(s: SimpleNamespace) -> ProjectedSplats:
 
 
 def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Device, stored: Arrays) -> Arrays:
-    """All stages of a render, by two cameras."""
     s = inputs.scene(cameras=2)
     leaves = leaves_of(**vars(s))
     arguments = {name: leaf for name, leaf in leaves.items() if name != "sh"}
@@ -222,7 +219,6 @@ def ray_inputs() -> dict[str, Floats]:
 
 
 def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arrays:
-    """Splats evaluated along rays: surfels with distortion, or Gaussians."""
     leaves = leaves_of(**ray_inputs())
     width, height = RAY_SIDES
     how: dict[str, Any] = {**leaves, "width": width, "height": height, "packed": packed, "device": device}
@@ -251,14 +247,11 @@ def _portable(device: Device, stored: Arrays) -> Arrays:
 
 def fit_cases() -> list[Case]:
     """Cases of all image rasterisers with both kinds of atomic addition, fields with all coefficient counts, and steps."""
-    needs = (Operator.IMAGE,)
-    found = []
+    needs, found = (Operator.IMAGE,), []
     for kind in ("group", "tiles", "autodiff"):
-        native, looped = partial(_draw, kind, True), partial(_draw, kind, False)
-        found += [
-            Case(f"image, {kind}, float atomics", "image", native, needs=(*needs, Operator.FLOAT_ATOMICS)),
-            Case(f"image, {kind}, compare-and-swap", "image", looped, needs=needs),
-        ]
+        both = (*needs, Operator.FLOAT_ATOMICS)
+        found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
+        found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
     for kind in ("group", "tiles"):
         found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
     needs = (Operator.VOLUME,)
@@ -321,13 +314,8 @@ def volume_checkpoint() -> VolumeCheckpoint:
     grid = np.zeros((*f.density.shape, row_floats(1)), np.float32)
     grid[..., 0] = f.density
     grid[..., 1:] = f.sh[..., 0, :]
-    state = {
-        "grid": grid,
-        "m": np.zeros_like(grid),
-        "v": np.zeros_like(grid),
-        "box": np.array(inputs.VOLUME_BOX),
-        "background": f.background,
-    }
+    moments = {name: np.zeros_like(grid) for name in ("m", "v")}
+    state = {"grid": grid, **moments, "box": np.array(inputs.VOLUME_BOX), "background": f.background}
     return VolumeCheckpoint(0, VOLUME_CONFIG, state)
 
 

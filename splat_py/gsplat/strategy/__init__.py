@@ -39,11 +39,8 @@ class Strategy:
     `step_post_backward` after it."""
 
     def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Check that each trainable parameter has its own optimiser.
-
-        Raises:
-            StrategyError: an optimiser is missing, belongs to no parameter, or has not exactly one parameter.
-        """
+        """Check that each trainable parameter has its own optimiser. StrategyError if one is missing, belongs to no parameter,
+        or has not exactly one parameter."""
         trainable = {name for name, param in params.items() if param.requires_grad}
         if without := sorted(trainable - optimizers.keys()):
             raise StrategyError(f"optimizers lacks the trainable parameters {without}; give each its own optimiser")
@@ -118,11 +115,8 @@ class DefaultStrategy(_GaussianStrategy):
     def step_pre_backward(
         self, params: Parameters, optimizers: Optimizers, state: State, step: int, info: dict[str, Any]
     ) -> None:
-        """Retain the screen-space gradient. `info` is `rasterization`'s meta.
-
-        Raises:
-            StrategyError: `info` has no screen-space centres, or they have no gradient.
-        """
+        """Retain the screen-space gradient. `info` is `rasterization`'s meta. StrategyError if it has no screen-space centres,
+        or they have no gradient."""
         if self.key_for_gradient not in info:
             raise StrategyError(f"info has no {self.key_for_gradient!r}; pass the meta that rasterization returned")
         centres = info[self.key_for_gradient]
@@ -138,9 +132,10 @@ class DefaultStrategy(_GaussianStrategy):
         step: int,
         info: dict[str, Any],
         packed: bool = False,
-        scene: Scene | None = None,
+        scene: Scene = None,
     ) -> None:
-        """Accumulate the gradients of this step; refine and reset opacities when due.
+        """Accumulate the gradients of this step; refine and reset opacities when due. StrategyError if `info` is not a meta, or
+        has no gradient.
 
         Args:
             params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
@@ -148,27 +143,19 @@ class DefaultStrategy(_GaussianStrategy):
             info: `rasterization`'s meta of this step, after the backward pass.
             packed: true if it comes from `rasterization(..., packed=True)`.
             scene: gets a call for every change of rows.
-
-        Raises:
-            StrategyError: `info` is not such a meta, or has no gradient.
         """
         if step >= self.refine_stop_iter:
             return
         self._update_state(params, state, info, packed=packed)
-        if (
-            step > self.refine_start_iter
-            and step % self.refine_every == 0
-            and step % self.reset_every >= self.pause_refine_after_reset
-        ):
+        is_due = step > self.refine_start_iter and step % self.refine_every == 0
+        if is_due and step % self.reset_every >= self.pause_refine_after_reset:
             # Subclasses written for gsplat 1.5 do not accept a scene.
             hook = {} if scene is None else {"scene": scene}
             duplicated, halved = self._grow_gs(params, optimizers, state, step, **hook)
             pruned = self._prune_gs(params, optimizers, state, step, **hook)
             if self.verbose:
-                print(
-                    f"step {step}: {duplicated} Gaussians duplicated, {halved} split, {pruned} pruned: "
-                    f"{len(params['means'])} now"
-                )
+                changes = f"{duplicated} Gaussians duplicated, {halved} split, {pruned} pruned"
+                print(f"step {step}: {changes}: {len(params['means'])} now")
             for name in {"grad2d", "count", "radii"} & state.keys():
                 state[name].zero_()
             torch.cuda.empty_cache()
@@ -214,7 +201,7 @@ class DefaultStrategy(_GaussianStrategy):
 
     @torch.no_grad()
     def _grow_gs(
-        self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene | None = None
+        self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene = None
     ) -> tuple[int, int]:
         grows = state["grad2d"] / state["count"].clamp_min(1) > self.grow_grad2d
         small = self._sizes(params) <= self.grow_scale3d * state["scene_scale"]
@@ -231,7 +218,7 @@ class DefaultStrategy(_GaussianStrategy):
         return counts
 
     @torch.no_grad()
-    def _prune_gs(self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene | None = None) -> int:
+    def _prune_gs(self, params: Parameters, optimizers: Optimizers, state: State, step: int, scene: Scene = None) -> int:
         pruned = params["opacities"].flatten().sigmoid() < self.prune_opa
         if step > self.reset_every:
             pruned |= self._sizes(params) > self.prune_scale3d * state["scene_scale"]
@@ -289,7 +276,7 @@ class MCMCStrategy(_GaussianStrategy):
         step: int,
         info: dict[str, Any],
         lr: float,
-        scene: Scene | None = None,
+        scene: Scene = None,
     ) -> None:
         """Refine when due, and add noise to the means.
 
@@ -313,14 +300,14 @@ class MCMCStrategy(_GaussianStrategy):
             inject_noise_to_position(params, optimizers, {}, lr * self.noise_lr, t=self.noise_opacity_t, k=self.noise_opacity_k)
 
     @torch.no_grad()
-    def _relocate_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene | None = None) -> int:
+    def _relocate_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene = None) -> int:
         dead = params["opacities"].flatten().sigmoid() <= self.min_opacity
         if count := int(dead.sum()):
             relocate(params, optimizers, {}, dead, binoms, self.min_opacity, scene)
         return count
 
     @torch.no_grad()
-    def _add_new_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene | None = None) -> int:
+    def _add_new_gs(self, params: Parameters, optimizers: Optimizers, binoms: Tensor, scene: Scene = None) -> int:
         present = len(params["means"])
         count = max(0, min(self.cap_max, int(_GROWTH * present)) - present)
         if count:

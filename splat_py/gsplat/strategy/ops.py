@@ -6,7 +6,7 @@ optimiser, without `.grad`. In `state`, tensors are [N, ...]; scalars and other 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,9 +18,14 @@ from torch.optim.optimizer import ParamsT
 from splat_py.base.errors import SplatError
 from splat_py.gsplat.utils import normalized_quat_to_rotmat
 
+if TYPE_CHECKING:
+    from splat_py.gsplat.scene import GaussianScene
+
 Parameters: TypeAlias = dict[str, Parameter] | ParameterDict
 Optimizers: TypeAlias = Mapping[str, Optimizer]
 State: TypeAlias = dict[str, Any]
+# An object with the methods `on_…` of a `GaussianScene`, called after every change of rows.
+Scene: TypeAlias = "GaussianScene | None"
 
 # Parameters that every strategy needs.
 REQUIRED = ("means", "scales", "quats", "opacities")
@@ -37,30 +42,8 @@ class StrategyError(SplatError, AssertionError):
     """Parameters, optimisers or `info` do not suit a strategy. Also an AssertionError, as scripts for gsplat expect."""
 
 
-class Scene(Protocol):
-    """An object with further tensors [N, ...]; a strategy calls one of its methods after every change of rows."""
-
-    def on_duplicate(self, sel: Tensor) -> None:
-        """Copies of the rows `sel` were appended."""
-
-    def on_split(self, sel: Tensor, rest: Tensor) -> None:
-        """The rows are now `rest`, followed by `sel` twice."""
-
-    def on_remove(self, mask: Tensor) -> None:
-        """Rows with `mask` [N] true were removed."""
-
-    def on_relocate(self, dead_indices: Tensor, sampled_indices: Tensor) -> None:
-        """The rows `dead_indices` became copies of the rows `sampled_indices`."""
-
-    def on_sample_add(self, sampled_indices: Tensor) -> None:
-        """Copies of the rows `sampled_indices` were appended."""
-
-    def on_permute(self, order: Tensor) -> None:
-        """Row i is now the former row order[i]."""
-
-
 @torch.no_grad()
-def duplicate(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene | None = None) -> None:
+def duplicate(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene = None) -> None:
     """Append a copy of each Gaussian in `mask` [N]. Copies start without momentum and inherit the state."""
     selected = mask.nonzero().squeeze(1)
     _append_rows(params, optimizers, state, None, selected, {})
@@ -75,15 +58,11 @@ def split(
     state: State,
     mask: Tensor,
     revised_opacity: bool = False,
-    scene: Scene | None = None,
+    scene: Scene = None,
 ) -> None:
     """Replace each Gaussian in `mask` [N] by two smaller ones, drawn from it. They follow all others: first one half of each,
-    then the other halves.
-
-    Args:
-        revised_opacity: choose the opacity ô of both halves to make them together as opaque as the original,
-            1 - (1 - ô)² = o (Rota Bulò et al. 2024).
-    """
+    then the other halves. `revised_opacity` chooses the opacity ô of both halves to make them together as opaque as the
+    original, 1 - (1 - ô)² = o (Rota Bulò et al. 2024)."""
     selected, rest = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
     means, quats, scales = params["means"][selected], params["quats"][selected], params["scales"][selected].exp()
     # [2, n, 3]
@@ -99,7 +78,7 @@ def split(
 
 
 @torch.no_grad()
-def remove(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene | None = None) -> None:
+def remove(params: Parameters, optimizers: Optimizers, state: State, mask: Tensor, scene: Scene = None) -> None:
     """Remove the Gaussians in `mask` [N]."""
     rest = (~mask).nonzero().squeeze(1)
     _append_rows(params, optimizers, state, rest, rest[:0], {})
@@ -128,7 +107,7 @@ def relocate(
     mask: Tensor,
     binoms: Tensor,
     min_opacity: float = 0.005,
-    scene: Scene | None = None,
+    scene: Scene = None,
 ) -> None:
     """Move the Gaussians in `mask` [N] to others, drawn by opacity, and divide the opacity and extent of a drawn Gaussian
     among all that are then in its place (Kheradmand et al. 2024, equation 9). Drawn Gaussians lose their momentum.
@@ -168,7 +147,7 @@ def sample_add(
     n: int,
     binoms: Tensor,
     min_opacity: float = 0.005,
-    scene: Scene | None = None,
+    scene: Scene = None,
 ) -> None:
     """Append `n` Gaussians at the positions of others, drawn by opacity, which share opacity and extent with them. New ones
     start without momentum and with a state of 0. `binoms` and `min_opacity` are as in `relocate`."""
@@ -233,13 +212,8 @@ def _update_param_with_optimizer(
     optimizers: Optimizers,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Replace parameters and their optimiser states.
-
-    Args:
-        param_fn: returns the new parameter for a name and the old one [N, ...].
-        optimizer_fn: returns the new value of an optimiser's state for its key and old value; called for tensors with N rows.
-        names: the parameters to replace; all by default.
-    """
+    """Replace the parameters `names`, by default all, and their optimiser states. `param_fn` returns the new parameter for a
+    name and the old one [N, ...]; `optimizer_fn` the new value of a state with N rows for its key and old value."""
     names = list(params.keys()) if names is None else names
     if missing := [name for name in names if params[name].requires_grad and name not in optimizers]:
         raise StrategyError(f"optimizers lacks the trainable parameters {missing}; give each its own optimiser")
@@ -320,10 +294,7 @@ def compute_relocation(
         min_opacity: if given, clamp o' to at least this and below 1 before computing scales, as gsplat 1.6 does.
 
     Returns:
-        New opacities in the shape of `opacities`, and scales [N, 3], without gradients.
-
-    Raises:
-        SplatError: the shapes do not match.
+        New opacities in the shape of `opacities`, and scales [N, 3], without gradients. SplatError if shapes do not match.
     """
     count = len(opacities)
     if opacities.numel() != count or scales.shape != (count, 3) or ratios.shape != (count,):
@@ -375,11 +346,7 @@ class SelectiveAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, visibility: Tensor) -> None:  # type: ignore[override]
-        """Update the visible rows of each parameter that has a gradient.
-
-        Args:
-            visibility: [N], true for visible rows.
-        """
+        """Update the visible rows, where `visibility` [N] is true, of each parameter that has a gradient."""
         rows = visibility.flatten().nonzero().squeeze(1)
         for group in self.param_groups:
             if len(group["params"]) != 1:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.base.files import parse_json
+from splat_py.scene.camera import affine
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import StoredGaussians
-from splat_py.scene.similarity import Similarity
+from splat_py.scene.similarity import Similarity, rotation_matrices
 
 EXTENSION = "KHR_gaussian_splatting"
 _MAGIC, _JSON, _BINARY = 0x46546C67, 0x4E4F534A, 0x004E4942
@@ -144,11 +145,8 @@ def _matrix(node: dict[str, Any]) -> NDArray[np.float64]:
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T
     x, y, z, w = (float(value) for value in node.get("rotation", (0, 0, 0, 1)))
-    turn = Similarity.from_quat(np.array([w, x, y, z])).rotation
-    matrix = np.eye(4)
-    matrix[:3, :3] = turn * np.array(node.get("scale", (1, 1, 1)), np.float64).reshape(1, 3)
-    matrix[:3, 3] = np.array(node.get("translation", (0, 0, 0)), np.float64).reshape(3)
-    return matrix
+    linear = rotation_matrices([w, x, y, z]) * np.array(node.get("scale", (1, 1, 1)), np.float64).reshape(1, 3)
+    return affine(linear, np.array(node.get("translation", (0, 0, 0)), np.float64).reshape(3))
 
 
 def _primitive(tree: dict[str, Any], primitive: dict[str, Any], binary: bytes) -> StoredGaussians:

@@ -112,15 +112,9 @@ def encode_ksplat(gaussians: StoredGaussians) -> bytes:
     partial = len(sizes) - full
     size = 4 * partial + 12 * len(sizes) + rows.nbytes
     section = _SECTION.pack(count, count, _BUCKET, len(sizes), side, 12, _RANGE, size, full, partial, degree)
-    return b"".join(
-        (
-            header.ljust(_HEADER_BYTES, b"\0"),
-            section.ljust(_SECTION_BYTES, b"\0"),
-            sizes[full:].astype("<u4").tobytes(),
-            centers.astype("<f4").tobytes(),
-            rows.tobytes(),
-        )
-    )
+    contents = sizes[full:].astype("<u4"), centers.astype("<f4"), rows
+    heads = header.ljust(_HEADER_BYTES, b"\0") + section.ljust(_SECTION_BYTES, b"\0")
+    return heads + b"".join(part.tobytes() for part in contents)
 
 
 def _buckets(

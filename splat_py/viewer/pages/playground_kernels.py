@@ -62,7 +62,7 @@ def scene_plan(
 
 
 def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Json:
-    """Return the plan of fitting a picture with blobs: the lists `step` and `draw`."""
+    """Return the plan of fitting a picture with blobs: the list `step`."""
     width, height, blobs, capacity, step, steps, rate = (symbol(sizes[name], name) for name in FIT_SIZES)
     plan = Plan(kernels)
     device = PlanDevice(plan)
@@ -71,7 +71,7 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     rasterizer.reserve_isects(capacity)
     parameters, gradients = (memory.empty((FLOATS, blobs)) for _ in range(2))
     moments = tuple(memory.full((FLOATS, blobs), 0) for _ in range(2))
-    target, image = (memory.empty((height, width, 3)) for _ in range(2))
+    target = memory.empty((height, width, 3))
     status = memory.full((3,), 0, np.uint32)
     usual = Rates()
     adam = adam_for(width, height)
@@ -82,11 +82,7 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     recorder = device.record()
     FitStep(rasterizer, target, parameters, gradients, moments, status, rates, adam).record(recorder, step, steps)
     recorder.submit_as("step")
-    recorder = device.record()
-    rasterizer.record_render(recorder, parameters, image)
-    recorder.submit_as("draw")
-    plan.name(target=target, parameters=parameters, status=status, image=image)
-    plan.name(picture=rasterizer.picture, count=rasterizer.isect_count)
+    plan.name(target=target, parameters=parameters, status=status, picture=rasterizer.picture)
     tile = device.tuning.tile_size
     constants = {name: constant("splat/blob2d", name) for name in ("MARGIN", "LARGEST_DEVIATION", "PIXEL_VARIANCE")}
     return plan.content() | {"tile": tile, "most": _most(sizes, tile), "constants": constants}

@@ -162,8 +162,6 @@ class PlanDevice(Device):
 
 
 class PlanRecorder(Recorder):
-    """Records commands into the plan."""
-
     def __init__(self, device: PlanDevice) -> None:
         self._plan = device.plan
         self._kernels = device.kernels
@@ -193,10 +191,6 @@ class PlanRecorder(Recorder):
 
     def clear(self, array: Array) -> None:
         self._commands.append({"clear": self._plan.number(array)})
-
-    def submit(self, wait: bool = True) -> int:
-        """Nothing runs; `submit_as` keeps the commands."""
-        return 0
 
     def submit_as(self, name: str) -> None:
         self._plan.lists[name] = self._commands

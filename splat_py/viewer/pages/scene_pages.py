@@ -8,7 +8,6 @@ import lzma
 import os
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from string import Template
 
@@ -47,14 +46,12 @@ _LARGEST_HALF = 65504.0
 def write_viewer(
     path: str | os.PathLike[str], gaussians: Gaussians, cameras: Sequence[Camera] = (), background: ArrayLike = (0.0, 0.0, 0.0)
 ) -> list[str]:
-    """Write a page, atomically, that begins with the view of the first camera, made upright.
+    """Write a page, atomically, that begins with the view of the first camera, made upright. Returns a clause for each property
+    of the scene that the page does not hold.
 
     Args:
         cameras: the capture's cameras; without any, the page begins with the whole scene and -y up, as in a PLY.
         background: rgb [3] from 0 to 1.
-
-    Returns:
-        A clause for each property of the scene that the page does not hold.
     """
     path = Path(path)
     gaussians.validate()
@@ -210,4 +207,4 @@ def scene_arrays(gaussians: Gaussians) -> dict[str, NDArray]:
 
 
 def _read(name: str) -> str:
-    return resources.files("splat_py.viewer.pages").joinpath("playground", name).read_text(encoding="utf-8")
+    return (_FOLDER / "playground" / name).read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ import tests.reference as ref
 import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
 import tests.volume.reference as volume_ref
+from splat_py import Camera
 from splat_py.base.files import atomic_path
 from splat_py.commands.selftest import checking, inputs, render_cases, train_cases
 from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays
@@ -290,12 +291,16 @@ def smoothing_filter() -> Arrays:
     jacobians = np.stack([[[1, 0, -x / z], [0, 1, -y / z]] / z for x, y, z in t]) * np.diag(camera.K)[:2, None]
     filters = np.where(seen, np.sqrt(0.2) / np.linalg.svd(jacobians, compute_uv=False)[:, 1], 0.0)
     assert 0 < seen.sum() < len(seen)
-    adjoints = [torch.from_numpy(v).double() for v in train_cases.filter_gradients()]
-    log_scales, logits = leaf(state["log_scales"]), leaf(state["logit_opacities"])
-    scales = (log_scales.exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
-    opacities = logits.sigmoid() * (log_scales.exp() / scales).prod(1)
-    v = torch.autograd.grad([scales, opacities], [log_scales, logits], adjoints)
-    return train_cases.of_few(scales.detach().numpy(), opacities.detach().numpy(), filters, v[0].numpy(), v[1].numpy())
+    scales, opacities, *v = smoothed(state["log_scales"], state["logit_opacities"], filters, *train_cases.filter_gradients())
+    return train_cases.of_few(scales, opacities, filters, *v)
+
+
+def smoothed(log_scales: Any, logits: Any, filters: Array, v_scales: Any, v_opacities: Any) -> list[Array]:
+    """Scales and opacities with the 3D filter, and the gradients of log scales and logits."""
+    leaves, adjoints = [leaf(log_scales), leaf(logits)], [torch.from_numpy(f64(v)) for v in (v_scales, v_opacities)]
+    scales = (leaves[0].exp() ** 2 + torch.from_numpy(filters)[:, None] ** 2).sqrt()
+    outputs = [scales, leaves[1].sigmoid() * (leaves[0].exp() / scales).prod(1)]
+    return [tensor.detach().numpy() for tensor in (*outputs, *torch.autograd.grad(outputs, leaves, adjoints))]
 
 
 def depth() -> Arrays:
@@ -320,23 +325,29 @@ def exposure() -> Arrays:
 
 
 def cameras() -> Arrays:
-    state = {name: f64(values) for name, values in train_cases.camera_state().items()}
-    camera, one, lens = inputs.camera(), train_cases.PHOTOGRAPH, f64(inputs.uniform(108, -0.1, 0.1, 1, 12))[0]
+    lens, v_row = f64(inputs.uniform(108, -0.1, 0.1, 1, 12))[0], f64(inputs.uniform(109, -1, 1, 1, 28))
+    v_row[:, :16] += f64(inputs.uniform(110, -1, 1, 1, 16))
+    numbers = train_cases.PHOTOGRAPH, train_cases.EPOCH + 1, train_cases.CAPTURE_STEP + 1
+    return camera_step(inputs.camera(), lens, train_cases.camera_state(), v_row, *numbers)
+
+
+def camera_step(camera: Camera, lens: Array, before: Any, v_row: Array, one: int, turn: int, step: int) -> Arrays:
+    """A photograph's corrected camera, and the state after its `turn`-th step and the `step`-th of all, in the middle of a run.
+    The scene's scale is 2."""
+    state = {name: f64(values) for name, values in before.items()}
     pose, intrinsics = state["poses"][one : one + 1], state["intrinsics"][None]
 
     def corrected(pose: Array, intrinsics: Array) -> Array:
-        return camera_ref.correct(camera.viewmat, camera.K, lens, (WIDTH, HEIGHT), pose, intrinsics)
+        return camera_ref.correct(camera.viewmat, camera.K, lens, (camera.width, camera.height), pose, intrinsics)
 
-    v_row = f64(inputs.uniform(109, -1, 1, 1, 28))
-    v_row[:, :16] += f64(inputs.uniform(110, -1, 1, 1, 16))
     v_pose, v_intrinsics = pullback(corrected, v_row, pose, intrinsics)
     row = corrected(pose, intrinsics)[0]
     K = np.array([[row[12], 0, row[14]], [0, row[13], row[15]], [0, 0, 1]])
     # Half of the run is done: a quarter of the first learning rates.
     rates = np.array([5e-3] * 3 + [1e-2] * 3) / 4
-    learn(state, "poses", v_pose[0], train_cases.EPOCH + 1, at=one, lr=rates, beta1=0.5, beta2=0.9)
+    learn(state, "poses", v_pose[0], turn, at=one, lr=rates, beta1=0.5, beta2=0.9)
     rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) / 4
-    learn(state, "intrinsics", v_intrinsics[0], train_cases.CAPTURE_STEP + 1, lr=rates)
+    learn(state, "intrinsics", v_intrinsics[0], step, lr=rates)
     return {"viewmat": row[:12].reshape(3, 4), "K": K, "lens": row[16:], **state}
 
 
@@ -349,15 +360,20 @@ def learn(state: Arrays, name: str, v: Array, step: int, at: Any = ..., **how: A
 
 
 def environment() -> Arrays:
-    state = {name: f64(values) for name, values in train_cases.state_of("environment", 111, 16, 3).items()}
-    camera, T, v = inputs.camera(), f64(train_cases.transmittance())[0], f64(train_cases.image(101, -1))[0]
-    _, rays = rays_of(camera.viewmat, camera.K, WIDTH, HEIGHT)
-    basis = ref.sh_basis(rays, 3).reshape(HEIGHT, WIDTH, 16)
+    images = train_cases.transmittance()[0], train_cases.image(100, 0)[0], train_cases.image(101, -1)[0]
+    before = train_cases.state_of("environment", 111, 16, 3)
+    return environment_step(inputs.camera(), before, *images, train_cases.CAPTURE_STEP + 1)
+
+
+def environment_step(camera: Camera, before: Any, T: Any, colors: Any, v_shown: Any, step: int) -> Arrays:
+    """Colours before the environment, the gradient of alphas, and the state after a step in the middle of a run."""
+    state = {name: f64(values) for name, values in before.items()}
+    _, rays = rays_of(camera.viewmat, camera.K, camera.width, camera.height)
+    basis = torch.from_numpy(ref.sh_basis(rays, 3)).reshape(*T.shape, 16)
     sh, through = leaf(state["environment"]), leaf(T)
-    behind = through[..., None] * (torch.from_numpy(basis) @ sh + 0.5).relu()
-    shown = torch.from_numpy(f64(train_cases.image(100, 0))[0]) + behind
-    v_sh, v_T = (g.numpy() for g in torch.autograd.grad(shown, [sh, through], torch.from_numpy(v)))
-    learn(state, "environment", v_sh, train_cases.CAPTURE_STEP + 1, lr=np.sqrt(1e-2 * 1e-3))
+    shown = torch.from_numpy(f64(colors)) + through[..., None] * (basis @ sh + 0.5).relu()
+    v_sh, v_T = (g.numpy() for g in torch.autograd.grad(shown, [sh, through], torch.from_numpy(f64(v_shown))))
+    learn(state, "environment", v_sh, step, lr=np.sqrt(1e-2 * 1e-3))
     return {"shown": shown.detach().numpy(), "v_alphas": -v_T[..., None], **state}
 
 

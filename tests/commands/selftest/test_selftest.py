@@ -3,7 +3,6 @@
 import getpass
 import json
 import platform
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import numpy as np
 import pytest
 
 from splat_py import SplatError
-from splat_py.commands import main as cli
 from splat_py.commands.selftest import checking
 from splat_py.commands.selftest.checking import Outcome, SelfTest, error, references
 from splat_py.commands.selftest.inputs import Arrays
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import Operator, get_device
 from splat_py.gpu.kernels import KernelCache
+from tests.commands.program import done, refusal, splat
 from tests.commands.selftest.make_references import make
 from tests.emulation.kernels import declared
 
@@ -79,23 +78,11 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     assert len(cases) == len(FEW)
     monkeypatch.setattr(checking, "cases", lambda: cases)
     monkeypatch.setattr(SelfTest, "measure", lambda self: iter(()))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
     return tmp_path
 
 
-def selftest(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["splat", "selftest", *arguments])
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
-def test_tells_and_writes(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert selftest(monkeypatch) == 0
-    printed = capsys.readouterr().out
+def test_tells_and_writes(few: Path) -> None:
+    printed = done("selftest", cwd=few)
     assert all(name in printed for name in FEW) and "all is well" in printed
     report = json.loads((few / "splat-selftest.json").read_text())
     assert report["passed"] and [case["name"] for case in report["cases"]] == list(FEW)
@@ -103,11 +90,10 @@ def test_tells_and_writes(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert report["versions"]["slangpy"] and report["versions"]["python"] == platform.python_version()
     known = hasattr(get_device().handle.info.limits, "min_wave_size")
     assert (report["device"]["wave sizes"][0] is not None) == known
-    assert selftest(monkeypatch, "--out", str(few)) == 1
-    assert "is a folder" in capsys.readouterr().err
+    assert "is a folder" in refusal("selftest", "--out", few, cwd=few)
 
 
-def test_a_wrong_number_fails(few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_number_fails(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = references()
 
     def wrong() -> dict[str, Arrays]:
@@ -117,8 +103,8 @@ def test_a_wrong_number_fails(few: Path, monkeypatch: pytest.MonkeyPatch, capsys
         return {**right, "shade 1": {**shade, "v_sh": v_sh}}
 
     monkeypatch.setattr(checking, "references", wrong)
-    assert selftest(monkeypatch, "--out", "wrong.json") == 1
-    assert "1 of 3 cases FAILED" in capsys.readouterr().out
+    result = splat("selftest", "--out", "wrong.json", cwd=few)
+    assert result.returncode == 1 and "1 of 3 cases FAILED" in result.stdout
     report = json.loads((few / "wrong.json").read_text())
     assert not report["passed"]
     assert [case["verdict"] for case in report["cases"]] == ["ok", "ok", "FAILED"]
@@ -131,7 +117,7 @@ def test_an_exception_is_one_failed_case(few: Path, monkeypatch: pytest.MonkeyPa
 
     cases = checking.cases()
     monkeypatch.setattr(checking, "cases", lambda: [replace(cases[0], run=explode), *cases[1:]])
-    assert selftest(monkeypatch) == 1
+    assert splat("selftest", cwd=few).returncode == 1
     text = (few / "splat-selftest.json").read_text()
     failed, *others = json.loads(text)["cases"]
     assert failed["reason"] == "cannot compile ~/secret/rasterize.slang"
@@ -143,7 +129,7 @@ def test_an_exception_is_one_failed_case(few: Path, monkeypatch: pytest.MonkeyPa
 def test_nothing_personal_is_written(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "node", lambda: "host-of-somebody")
     monkeypatch.setattr(getpass, "getuser", lambda: "name-of-somebody")
-    assert selftest(monkeypatch) == 0
+    done("selftest", cwd=few)
     text = (few / "splat-selftest.json").read_text()
     for secret in (str(Path.home()), str(few), str(Path(checking.__file__).parents[2]), "somebody"):
         assert secret not in text

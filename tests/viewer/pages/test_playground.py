@@ -168,21 +168,22 @@ def test_a_fit_is_vulkans(page: Page, capacity: int) -> None:
     for _ in range(STEPS):
         fitter.advance()
     wanted = fitter.report().image
-    losses, found = page.evaluate(
+    losses, learnt = page.evaluate(
         """async ({width, height, values, raw, steps, capacity}) => {
             const {fit} = playground;
             Object.assign(fit, {steps, capacity, rate: 1});
             fit.start({width, height, values: Float32Array.from(values)}, Float32Array.from(raw));
             const losses = [];
             while (!fit.done) losses.push(await fit.advance(4));
-            return [losses, Array.from(await fit.draw())];
+            return [losses, Array.from(new Float32Array((await fit.plan.read("parameters"))[0]))];
         }""",
         {**as_json(goal), "raw": raw.ravel().tolist(), "steps": STEPS, "capacity": capacity},
     )
-    start = draw(device, device.memory.array(raw), width, height).numpy()
+    final = np.array(learnt, np.float32).reshape(raw.shape)
+    start, found = (draw(device, device.memory.array(params), width, height).numpy() for params in (raw, final))
     assert losses[-1] < losses[0] < ((start - goal) ** 2).mean()
     assert losses[-1] == pytest.approx(((wanted - goal) ** 2).mean(), rel=0.1)
-    np.testing.assert_allclose(np.array(found).reshape(goal.shape), wanted, atol=1e-3)
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
 def test_blobs_begin_as_pythons_do(page: Page) -> None:

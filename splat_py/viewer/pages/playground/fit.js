@@ -62,20 +62,6 @@ export class Fit {
     for (let i = 0; i < values.length; i++) sum += (drawn[i] - values[i]) ** 2;
     return sum / values.length;
   }
-
-  /** The blobs' picture: [height, width, 3]. */
-  async draw() {
-    const { width, height } = this.picture;
-    this.plan.run("draw");
-    const [count, content] = await this.plan.read("count", "image");
-    if (new Uint32Array(count)[0] > this.capacity) {
-      this.capacity = Math.ceil(new Uint32Array(count)[0] * 1.5);
-      this.reserve(true);
-      return this.draw();
-    }
-    this.screen.show(this.plan.buffer("image"), width, height);
-    return new Float32Array(content, 0, width * height * 3);
-  }
 }
 
 const EVEN_SHARE = 0.1;

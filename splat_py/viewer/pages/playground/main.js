@@ -167,8 +167,7 @@ function drawScenes(scene, orbit) {
     const shrink = Math.min(Math.sqrt(FRAME_PIXELS / (shown[0] * shown[1])), 1);
     const [width, height] = scene.fittingSize(shown[0] * shrink, shown[1] * shrink);
     await scene.draw(orbit.camera(width, height), width, height);
-    if (wanted) return frame();
-    return null;
+    if (wanted) await frame();
   };
   let drawing = null;
   const changed = () => {
