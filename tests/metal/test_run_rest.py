@@ -44,7 +44,7 @@ from tests.volume import test_march as marches
 
 def portable_of(count: int) -> Any:
     check = portables.test_forward_and_backward_are_those_of_the_expression
-    return named(check, portable.splat_slang, torch.float32, 1e-5, count)
+    return named(check, portable.splat_slang, torch.float32, 1e-5, count, 4, portables.WIDTH, portables.HEIGHT)
 
 
 AS_ON_VULKAN = [
