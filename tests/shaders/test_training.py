@@ -11,7 +11,7 @@ from tests.reference.mcmc import Rotation, equation_9, logit, sigmoid
 from tests.reference.random_numbers import normals_of
 from tests.shaders.camera_models import IMAGE, NO_LENS, along
 from tests.shaders.oracle import assert_like, assert_value
-from tests.volume.reference import pcg4d, uniform
+from tests.volume.reference import pcg4d
 
 RNG = np.random.default_rng(6)
 COUNT = 60
@@ -131,15 +131,6 @@ def test_hash() -> None:
     np.testing.assert_array_equal(random.hash(v), pcg4d(v))
 
 
-def test_one_counter_more_changes_half_of_the_bits() -> None:
-    v = RNG.integers(0, 2**31, (2000, 4), dtype=np.uint32)
-    for counter in range(4):
-        moved = v.copy()
-        moved[:, counter] += 1
-        flipped = np.unpackbits((random.hash(v) ^ random.hash(moved)).view(np.uint8)).mean()
-        assert abs(flipped - 0.5) < 0.01
-
-
 def test_uniform() -> None:
     words = np.array([0, 255, 256, 2**31, 2**32 - 1], np.uint32)
     expected = (words >> 8) / 2.0**24
@@ -148,11 +139,6 @@ def test_uniform() -> None:
     drawn = np.sort(random.uniformFrom(random.hash(np.stack([np.arange(4000), *np.zeros((3, 4000))], axis=1))[:, 0]))
     # Kolmogorov–Smirnov test at one in a thousand.
     assert np.abs(drawn - (np.arange(4000) + 0.5) / 4000).max() < 1.95 / np.sqrt(4000)
-
-
-def test_offsets_of_a_ray() -> None:
-    words = random.hash(np.stack([np.full(100, 7), np.arange(100), np.full(100, 9), np.zeros(100)], axis=1))
-    np.testing.assert_array_equal(random.uniformFrom(words[:, 0]), uniform(7, 100, 9))
 
 
 def test_normals() -> None:
