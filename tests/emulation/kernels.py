@@ -5,6 +5,7 @@ more: there are twice as many, and a mistake shows at one value, or at two toget
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations, product
@@ -191,6 +192,14 @@ def shipped() -> list[Specialisation]:
         if (module, entry) not in recorded:
             dispatches.dispatch(module, entry)
     return list(dispatches.found)
+
+
+def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
+    """What ships, by module and entry point."""
+    found = defaultdict(list)
+    for specialisation in shipped():
+        found[specialisation.module, specialisation.entry].append(specialisation)
+    return dict(found)
 
 
 # Gradients of volumes: number of persistent workgroups on a CPU driver, 0 elsewhere; True with float atomics.
