@@ -82,18 +82,12 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_radix_sort(tuning: Tuning, size: int, metal: MetalOnCpu) -> None:
     keys = np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32)
-    every_order(metal, lambda: test_sorting.check(keys, tuning))
+    every_order(metal, lambda: test_sorting.check(keys, tuning), SCHEDULES + (OTHER_WIDTHS if size == 5000 else []))
     every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 3001))
 
 
 def test_losses_in_bands(metal: MetalOnCpu) -> None:
     test_loss.test_bands_change_nothing(41)
-
-
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
-    keys = np.random.default_rng(0).integers(0, 1 << 32, 5000, dtype=np.uint32)
-    every_order(metal, lambda: test_sorting.check(keys, tuning), OTHER_WIDTHS)
 
 
 # --- training ---

@@ -13,9 +13,9 @@ import slangpy as spy
 import tests.reference as ref
 from splat_py import shaders
 from tests.shaders.kernels import tensor
-from tests.shaders.oracle import Array, float32
+from tests.shaders.oracle import Array, float32, unit
 from tests.shaders.test_segment import BOX, COUNT, DIRECTIONS, ORIGINS
-from tests.shaders.test_volume import weights
+from tests.shaders.test_volume import OFFSETS, weights
 from tests.volume import reference as volume_ref
 from tests.volume.reference import Field
 
@@ -34,9 +34,6 @@ def grid_of(rows: Array, size: tuple[int, ...] = SIZE) -> tuple[dict[str, Any], 
     return {"rows": tensor(rows), "size": size, "gradients": gradients, "basis": np.zeros(K)}, gradients
 
 
-OFFSETS = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
-
-
 def around(points: Array) -> tuple[Any, Array]:
     """Indices and weights [N, 8] of the voxels whose centres surround points [N, 3]."""
     base = np.floor(points - 0.5).astype(int)
@@ -46,8 +43,7 @@ def around(points: Array) -> tuple[Any, Array]:
 
 @pytest.mark.parametrize("replays", [False, True])
 def test_query(replays: bool) -> None:
-    positions, directions = RNG.uniform(size=(80, 3)), RNG.normal(size=(80, 3))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    positions, directions = RNG.uniform(size=(80, 3)), unit(RNG.normal(size=(80, 3)))
     actual = MODULE.queryGrid(grid_of(ROWS)[0], positions, directions, replays)
 
     index, shares = around(np.clip(positions * SIZE, 0.5, np.array(SIZE) - 0.5))
@@ -79,11 +75,10 @@ def test_rays_in_all_directions(stride: float) -> None:
     rng = np.random.default_rng(45)
     rays, count = 24, 9
     rows = rng.normal(size=(np.prod(SIZE), 1 + 3 * K))
-    strides = rng.normal(size=(rays, 3))
-    strides *= stride / np.linalg.norm(strides, axis=1, keepdims=True)
+    strides = stride * unit(rng.normal(size=(rays, 3)))
     strides[:3] = stride * np.eye(3)
     start = np.array(SIZE) / 2 - strides * count / 2 + rng.uniform(-1, 1, (rays, 3))
-    directions = strides / np.linalg.norm(strides, axis=1, keepdims=True)
+    directions = unit(strides)
     v = rng.normal(size=(rays, 4))
     grid, gradients = grid_of(rows)
     start, strides = float32(start), float32(strides)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splat_py.shaders import segment as shader
 from splat_py.shaders import volume
-from tests.shaders.oracle import Array, assert_like, float32
+from tests.shaders.oracle import Array, assert_like, float32, unit
 from tests.volume import reference as ref
 from tests.volume.reference import f64, squash, unsquash
 
@@ -20,12 +20,9 @@ RNG = np.random.default_rng(47)
 
 def rays() -> tuple[Array, Array]:
     """Rays from outside, some past the box, and from inside."""
-    origins = RNG.normal(size=(COUNT, 3))
-    origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
+    origins = 0.5 + 2 * unit(RNG.normal(size=(COUNT, 3)))
     origins[:12] = RNG.uniform(0.1, 0.9, (12, 3))
-    directions = RNG.uniform(-0.4, 1.4, (COUNT, 3)) - origins
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return float32(origins), float32(directions)
+    return float32(origins), float32(unit(RNG.uniform(-0.4, 1.4, (COUNT, 3)) - origins))
 
 
 ORIGINS, DIRECTIONS = rays()
@@ -102,8 +99,7 @@ def test_distances() -> None:
 def test_segments() -> None:
     """Rays from all sides; the first sample is at the origin, the last one far away."""
     origins = POSITIONS[: FAR_AND_NEAR // 3 * 2]
-    directions = RNG.normal(size=origins.shape)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = unit(RNG.normal(size=origins.shape))
     found = shader.contractedSegmentOf(origins, directions, STRUCT, 3.0)
     near = squash(f64(((origins - MIDDLE) * directions).sum(1)), REACH).numpy()
     farthest = float(squash(f64(64 * REACH), REACH))

@@ -256,15 +256,13 @@ def test_rays_from_inside(seed: int | None) -> None:
     assert_like_reference(random_field(4), random_rays(100, inside=True), steps_per_unit=11, seed=seed)
 
 
-@pytest.mark.parametrize("steps_per_unit", [0.01, 1, 100])
-def test_few_and_many_steps(steps_per_unit: float) -> None:
-    assert_like_reference(random_field(1), random_rays(40), steps_per_unit)
-
-
-@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 9), (17, 3, 8), (8, 16, 24)])
-def test_sizes(size: tuple[int, int, int]) -> None:
-    assert_like_reference(random_field(1, size), random_rays(60), 8)
-    assert_like_reference(random_field(1, size), random_rays(30, inside=True), 8)
+@pytest.mark.parametrize(
+    ("size", "steps_per_unit"),
+    [*(((5, 7, 6), n) for n in (0.01, 1, 100)), *((size, 8) for size in ((1, 1, 1), (2, 1, 9), (17, 3, 8), (8, 16, 24)))],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_steps_and_sizes(size: tuple[int, int, int], steps_per_unit: float, inside: bool) -> None:
+    assert_like_reference(random_field(1, size), random_rays(30 if inside else 60, inside), steps_per_unit)
 
 
 def test_what_is_not_seen_has_no_gradient() -> None:
