@@ -40,10 +40,6 @@ def test_world_to_camera() -> None:
     assert_like(shader.worldToCamera, f, [CAMERAS, POINTS])
 
 
-def test_camera_centre() -> None:
-    assert_like(shader.cameraCentre, centre, [CAMERAS])
-
-
 def test_view_direction() -> None:
     """Directions along one axis, too short to be normalised, and at the centre: finite, and as the guard defines."""
     assert_like(shader.viewDirection, lambda camera, p: normalized(p - centre(camera)), [CAMERAS, POINTS])

@@ -94,14 +94,6 @@ def test_fit_reproduces_views_and_what_lies_between(sh_degree: int) -> None:
     assert psnr(photographs(field, cameras(8)), photographed()[0]) > 33 and psnr_between(field) > 26
 
 
-def test_total_variation_smooths() -> None:
-    def roughness(weight: float) -> float:
-        field, _ = fitted((12,), 20, 0, total_variation=weight)
-        return sum(float(field.density.diff(dim=axis).abs().mean()) for axis in range(3))
-
-    assert roughness(1e-2) < 0.7 * roughness(0)
-
-
 @pytest.mark.parametrize("size", [3, 4])
 def test_gradient_of_the_total_variation(size: int) -> None:
     """One step on the device against the formula: Adam's first step follows the gradient's sign."""
@@ -109,7 +101,7 @@ def test_gradient_of_the_total_variation(size: int) -> None:
     images = np.zeros((1, 4, 4, 3), np.float32)
     # A camera that faces away: the photographs have no gradient.
     camera = Camera.look_at((5, 0, 0), (9, 0, 0), (0, 1, 0), 40, 4, 4)
-    config = VolumeConfig((size,), 1, sh_degree=0, total_variation=1.0)
+    config = VolumeConfig((size,), 1, sh_degree=0, total_variation=0.5)
     trainer = VolumeTrainer(Views.of_arrays(images, camera.viewmat[None], camera.K[None]), BOX, config)
     state = trainer.checkpoint().state
     state["grid"] = rng.normal(size=state["grid"].shape).astype(np.float32)
@@ -120,7 +112,7 @@ def test_gradient_of_the_total_variation(size: int) -> None:
     clear = np.abs(gradient) > 0.1
     assert clear.mean() > 0.7
     np.testing.assert_array_equal(np.sign(moved)[clear], -np.sign(gradient)[clear])
-    np.testing.assert_allclose(trainer.checkpoint().state["m"], 0.1 * gradient / size**3, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(trainer.checkpoint().state["m"], 0.1 * 0.5 * gradient / size**3, rtol=1e-3, atol=1e-5)
 
 
 def test_pixels_without_weight_count_for_nothing() -> None:
