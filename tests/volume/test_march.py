@@ -333,17 +333,6 @@ def test_skipping_empty_space_changes_nothing(seed: int | None) -> None:
     assert (skipped[0][1] < 1).any()
 
 
-def test_jitter_is_a_function_of_the_seed() -> None:
-    field, rays = random_field(1), random_rays(50)
-    tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *rays)]
-
-    def colors(seed: int) -> torch.Tensor:
-        return render(*tensors, BOX, steps_per_unit=5, jitter=True, seed=seed)[0]
-
-    assert torch.equal(colors(1), colors(1))
-    assert not torch.equal(colors(1), colors(2))
-
-
 def test_memory_does_not_grow_with_the_steps() -> None:
     field, rays = random_field(1, (16, 16, 16)), random_rays(1000)
     memory = get_device().memory
