@@ -58,25 +58,16 @@ def test_bounds() -> None:
 def test_adam_steps() -> None:
     """Many parameters over many steps, with gradients from tiny to huge, and zero."""
     rng = np.random.default_rng(4)
-    count, rate, betas, epsilon = 50, 0.01, (0.9, 0.999), 1e-15
+    count, betas = 50, {"beta1": 0.9, "beta2": 0.999}
     parameter, first, second = rng.normal(size=count), np.zeros(count), np.zeros(count)
     magnitude = 10.0 ** rng.uniform(-8, 4, count)
     magnitude[0] = 0
     state = {"parameter": parameter, "m": first, "v": second}
     for step in range(1, 31):
         gradient = magnitude * rng.normal(size=count)
-        settings = {
-            "rate": rate,
-            "beta1": betas[0],
-            "beta2": betas[1],
-            "epsilon": epsilon,
-            "correction1": 1 - betas[0] ** step,
-            "correction2": 1 - betas[1] ** step,
-        }
-        state = adam.adamStep(state, gradient, settings)
-        parameter, first, second = ref.adam_step(
-            parameter, gradient, first, second, step, lr=rate, beta1=betas[0], beta2=betas[1], eps=epsilon
-        )
+        corrections = {"correction1": 1 - 0.9**step, "correction2": 1 - 0.999**step}
+        state = adam.adamStep(state, gradient, {"rate": 0.01, "epsilon": 1e-15, **betas, **corrections})
+        parameter, first, second = ref.adam_step(parameter, gradient, first, second, step, lr=0.01, eps=1e-15, **betas)
         assert_value(state["parameter"], parameter, rtol=1e-5, atol=3e-6)
         assert_value(state["m"], first, rtol=1e-5, atol=1e-6 * magnitude.max())
         assert_value(state["v"], second, rtol=2e-5, atol=0)
